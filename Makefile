@@ -1,0 +1,43 @@
+# make install | demo | test | check | bench | gpu. Everything lives in .venv; nothing outside this folder is changed,
+# except that `make test`, run as root on Debian, installs the real parts the tests talk to.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: install demo test check bench gpu parts clean
+
+install: $(STAMP)
+
+$(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Ammeter needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11"; exit 1; }
+	@echo "installing into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e agent -e server
+	@touch $@
+
+demo: install
+	@$(BIN)/ammeter-server demo $(ARGS)
+
+parts:
+	@sh tests/parts.sh
+
+test: install parts
+	@$(BIN)/pytest $(ARGS)
+
+check: install
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: install
+	@$(BIN)/python bench/agent.py $(ARGS)
+
+gpu: install
+	@$(BIN)/python bench/gpu.py $(ARGS)
+
+clean:
+	@rm -rf $(VENV) build dist

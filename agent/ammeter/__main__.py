@@ -1,0 +1,46 @@
+"""The command line: ammeter report | ship."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+USAGE = """usage: ammeter COMMAND ...
+
+  report PATH [--json] [--all]   what a journal says: diagnosis, cause and fix, without any server
+  ship DIR [--url URL]           send the journals that lie in DIR to a collector
+
+ammeter COMMAND --help says more."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code, 2 for a wrong call."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] in ([], ["-h"], ["--help"]):
+        print(USAGE)
+        return 0 if words else 2
+    command = _commands().get(words[0])
+    if command is None:
+        print(f"ammeter: there is no command {words[0]!r}; try one of: {', '.join(_commands())}", file=sys.stderr)
+        return 2
+    return command(words[1:])
+
+
+def _commands() -> dict[str, Callable[[list[str]], int]]:
+    return {"report": _report, "ship": _ship}
+
+
+def _report(words: list[str]) -> int:
+    from ammeter import report
+
+    return report.main(words)
+
+
+def _ship(words: list[str]) -> int:
+    from ammeter import ship
+
+    return ship.main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

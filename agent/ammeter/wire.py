@@ -1,0 +1,250 @@
+"""Frames: the words a training process writes and a collector reads.
+
+The journal file and the HTTP body carry the same Structs, so there is one schema. A frame on disk is
+a 20-byte header and a msgpack payload; the header names the frame's logical offset, so a reader finds
+its way again behind a torn or removed frame. Leaf of the house: standard library and msgspec only.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+PROTOCOL = 1
+CONTENT_TYPE = "application/vnd.ammeter.batch+msgpack"
+
+SCALARS: dict[str, str] = {
+    "scale": "loss scale in effect during the step; absent without a scaler",
+    "growth_tracker": "steps since the scale last changed, as GradScaler counts them",
+    "found_inf": "optimizers for which GradScaler found a non-finite gradient",
+    "applied": "optimizers that stepped",
+    "skipped": "optimizers that GradScaler kept from stepping",
+    "loss": "training loss, unscaled; the mean over micro-batches unless run.log(loss=...) said it",
+    "val_loss": "validation loss from run.log",
+    "samples": "samples in the step, from run.log",
+    "grad_norm": "L2 norm of all gradients, unscaled, before clipping",
+    "grad_absmax": "largest finite |gradient|, unscaled; sampled",
+    "grad_nonfinite": "NaN and Inf elements in all gradients",
+    "clip_max": "max_norm that clip_grad_norm_ was called with",
+    "micro_batches": "backward passes in the step",
+    "step_seconds": "wall time since the previous step closed",
+    "overhead_seconds": "host time spent inside Ammeter during the step",
+}
+"""Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
+
+STATS: dict[str, str] = {
+    "grad.norm": "L2 norm of the gradient, unscaled",
+    "grad.absmax": "largest finite |gradient|, unscaled; sampled",
+    "grad.zeros": "elements that are zero; sampled",
+    "grad.subnormals": "elements with 0 < |scaled gradient| < 2^-14, subnormal in float16; sampled",
+    "grad.nans": "NaN elements",
+    "grad.infs": "infinite elements",
+    "grad.fp16_grid": "share of small nonzero elements that are multiples of 2^-24, the spacing of float16; sampled",
+}
+"""Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
+
+ABSENT_BITS = 0x7FC0A3A3
+"""The float32 pattern that says "not measured": a NaN no arithmetic makes, so a real NaN stays data."""
+
+ABSENT = struct.pack("<I", ABSENT_BITS)
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """A watched parameter: its qualified name, shape and dtype ('float32')."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """What the columns of a stream are: the scalars, then for each stat one column per tensor."""
+
+    scalars: tuple[str, ...] = tuple(SCALARS)
+    stats: tuple[str, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.scalars) + len(self.stats) * len(self.tensors)
+
+    @property
+    def id(self) -> str:
+        """16 hex digits that name this schema: a hash of its content."""
+        return blake2b(msgspec.msgpack.encode(self), digest_size=8).hexdigest()
+
+    def span(self, stat: str) -> slice:
+        """The columns of one per-tensor stat. Raises ValueError for a stat that is not in the schema."""
+        first = len(self.scalars) + self.stats.index(stat) * len(self.tensors)
+        return slice(first, first + len(self.tensors))
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="kind"):
+    """Who writes this stream and what its columns are. First in every segment, again when columns change."""
+
+    run: str
+    stream: str
+    schema: Schema
+    role: Literal["rank", "host"] = "rank"
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    name: str = ""
+    project: str = "default"
+    config: dict[str, Any] = {}
+    tags: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    protocol: int = PROTOCOL
+
+
+class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="kind"):
+    """One step's row: little-endian float32 of the leading columns; columns beyond the bytes are absent."""
+
+    step: int
+    time: int
+    values: bytes
+
+
+class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind"):
+    """Something happened at a step. `name` is subject.happened and is described in docs/events.md."""
+
+    name: str
+    step: int
+    time: int
+    data: dict[str, Any] = {}
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
+    """Records that are gone, by reason. begin < end says which logical offsets they had."""
+
+    reason: str
+    steps: int = 0
+    events: int = 0
+    begin: int = 0
+    end: int = 0
+
+
+class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind"):
+    """The stream's last frame. Reason 'lost' is written for a process that died without saying it."""
+
+    reason: Literal["closed", "exit", "exception", "signal", "lost"]
+    step: int
+    time: int
+    message: str = ""
+
+
+class Block(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):
+    """A run of `steps` frames as columns, packed by block.pack; `schema` is the id from the last hello."""
+
+    schema: str
+    rows: int
+    columns: int
+    first_step: int
+    last_step: int
+    data: bytes
+
+
+Frame = Hello | Steps | Event | Lost | Bye
+Item = Hello | Block | Event | Lost | Bye
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One request's body: what the journal holds from A to B, in order, and the ranges it no longer holds.
+
+    alive: whether the writer's lock is held. backlog: bytes of journal behind B. A batch without items and
+    with A = B is a heartbeat.
+    """
+
+    items: list[Item] = []
+    gaps: list[Lost] = []
+    alive: bool = True
+    backlog: int = 0
+    protocol: int = PROTOCOL
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """The collector's answer: everything before `offset` is committed. Directives are for the agent."""
+
+    offset: int
+    directives: list[dict[str, Any]] = []
+
+
+_HEADER = struct.Struct("<4sIQI")
+MAGIC = b"AmJ1"
+HEADER_BYTES = _HEADER.size
+MAX_FRAME_BYTES = 64 * 2**20
+
+_encoder = msgspec.msgpack.Encoder()
+_frame_decoder = msgspec.msgpack.Decoder(Frame)
+_batch_decoder = msgspec.msgpack.Decoder(Batch)
+
+
+def encode(frame: Frame, offset: int) -> bytes:
+    """The frame as it stands in a journal at a logical offset (bytes from the stream's beginning)."""
+    payload = _encoder.encode(frame)
+    return _HEADER.pack(MAGIC, len(payload), offset, _checksum(len(payload), offset, payload)) + payload
+
+
+def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, int, Frame]]:
+    """Yields (position, size, offset, frame) for each whole frame in data from start on.
+
+    Bytes that are no whole, checksummed frame are passed over to the next one that is; the caller sees the
+    hole in the offsets. Ends before a frame that is cut off at the end of data.
+    """
+    view = memoryview(data)
+    position = start
+    while position + HEADER_BYTES <= len(view):
+        found = _frame_at(view, position)
+        if found is None:
+            position = _next_magic(view, position + 1)
+            continue
+        size, offset, frame = found
+        yield position, size, offset, frame
+        position += size
+
+
+def encode_batch(batch: Batch) -> bytes:
+    return _encoder.encode(batch)
+
+
+def decode_batch(body: bytes) -> Batch:
+    """Raises msgspec.DecodeError (a ValidationError names the field) for anything that is not a batch."""
+    return _batch_decoder.decode(body)
+
+
+def _frame_at(view: memoryview, position: int) -> tuple[int, int, Frame] | None:
+    magic, length, offset, checksum = _HEADER.unpack_from(view, position)
+    end = position + HEADER_BYTES + length
+    if magic != MAGIC or length > MAX_FRAME_BYTES or end > len(view):
+        return None
+    payload = view[position + HEADER_BYTES : end]
+    if checksum != _checksum(length, offset, payload):
+        return None
+    try:
+        return HEADER_BYTES + length, offset, _frame_decoder.decode(payload)
+    except msgspec.DecodeError:
+        return None
+
+
+def _next_magic(view: memoryview, start: int) -> int:
+    found = bytes(view[start:]).find(MAGIC)
+    return len(view) if found < 0 else start + found
+
+
+def _checksum(length: int, offset: int, payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack("<IQ", length, offset)))

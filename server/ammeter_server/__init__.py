@@ -1,0 +1,1 @@
+"""The collector of Ammeter: stores, judges and shows training runs."""

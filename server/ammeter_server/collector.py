@@ -1,0 +1,33 @@
+"""What every route works with: the settings, the store and the bell that wakes the judge.
+
+A route asks for it by type:  def runs(here: Here) -> ...:  with here.store.reading() as connection: ...
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store
+
+
+@dataclass(frozen=True)
+class Collector:
+    """One collector process. Its state is in the store; the bell only says that there may be something to do."""
+
+    settings: Settings
+    store: Store
+    bell: threading.Event = field(default_factory=threading.Event)
+
+
+def collector(connection: HTTPConnection) -> Collector:
+    found: Collector = connection.app.state.collector
+    return found
+
+
+Here = Annotated[Collector, Depends(collector)]

@@ -1,0 +1,78 @@
+"""Errors as problem+json (RFC 9457): what was wrong, the value seen, the remedy."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ammeter_server.plain import plain
+from ammeter_server.store import StoreFullError
+
+CONTENT_TYPE = "application/problem+json"
+
+
+class Problem(Exception):  # noqa: N818 - RFC 9457's own word
+    """An answer that is an error. Members beyond the standard ones go into the body as they are."""
+
+    def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+
+def answer(problem: Problem) -> JSONResponse:
+    """The problem as a response; its type is about:blank, so its title is the status in words."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        **plain(problem.members),
+    }
+    return JSONResponse(body, problem.status, problem.headers, media_type=CONTENT_TYPE)
+
+
+def register(app: FastAPI) -> None:
+    """Makes every error of the application a problem: ours, the router's 404 and 405, validation, and a full disk."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(StoreFullError, _full)
+    app.add_exception_handler(Exception, _fault)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return answer(error)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = f"{request.method} {request.url.path}: {error.detail}"
+    return answer(Problem(error.status_code, detail, headers=dict(error.headers or {})))
+
+
+async def _validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [
+        {"where": ".".join(str(part) for part in each["loc"]), "what": each["msg"], "value": plain(each.get("input"))}
+        for each in error.errors()
+    ]
+    first = wrong[0]
+    return answer(Problem(422, f"{first['where']} is {first['value']!r}: {first['what']}", errors=wrong))
+
+
+async def _full(_: Request, error: Exception) -> Response:
+    return answer(Problem(507, str(error), headers={"Retry-After": "30"}))
+
+
+async def _fault(request: Request, _: Exception) -> Response:
+    detail = f"{request.method} {request.url.path} failed inside the collector; its log has the traceback"
+    return answer(Problem(500, detail))

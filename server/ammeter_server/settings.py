@@ -1,0 +1,135 @@
+"""The collector's settings: the only reader of the environment. What is wrong is said by name at start-up."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+PREFIX = "AMMETER_SERVER_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be: its name, the value seen, the remedy."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """database_url: sqlite:///file or postgresql://... notify: Apprise URLs. public_url: how people reach the page.
+
+    max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together.
+    """
+
+    database_url: str = field(default_factory=lambda: f"sqlite:///{Path.home() / '.ammeter' / 'collector.db'}")
+    host: str = "127.0.0.1"
+    port: int = 8480
+    notify: tuple[str, ...] = field(default=(), repr=False)
+    alertmanager_url: str = ""
+    token: str = field(default="", repr=False)
+    public_url: str = ""
+    max_body_bytes: int = 16 * 2**20
+    max_unpacked_bytes: int = 128 * 2**20
+
+    def __post_init__(self) -> None:
+        _check_database(self.database_url)
+        _check_port(self.port)
+        for url in self.notify:
+            _check_url("NOTIFY", url, "an Apprise URL such as json://127.0.0.1:9999/")
+        for name, url in (("ALERTMANAGER_URL", self.alertmanager_url), ("PUBLIC_URL", self.public_url)):
+            if url:
+                _check_url(name, url, "a URL such as http://collector.example:8480")
+        if not self.token and not is_loopback(self.host):
+            raise SettingsError(
+                f"{PREFIX}HOST is {self.host!r}, which others can reach, and there is no token; "
+                f"set {PREFIX}TOKEN_FILE to a file with a long random token, or use 127.0.0.1"
+            )
+
+    @property
+    def page_url(self) -> str:
+        """Where links in notifications lead, without a slash at its end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ, **given: object) -> Settings:
+    """The settings as the environment says them. What is given (not None) wins: options of the command line."""
+    said: dict[str, object] = {}
+    for name in ("database_url", "host", "alertmanager_url", "public_url"):
+        said[name] = environment.get(PREFIX + name.upper(), "").strip()
+    said["port"] = _port(environment.get(PREFIX + "PORT", "").strip())
+    said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
+    said["token"] = _token(environment.get(PREFIX + "TOKEN_FILE", "").strip())
+    said = {name: value for name, value in said.items() if value}
+    said.update((name, value) for name, value in given.items() if value is not None)
+    return Settings(**said)  # type: ignore[arg-type]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """URLs between commas or spaces. A comma inside a URL stays where no new scheme follows it."""
+    return tuple(url for url in re.split(r"\s+|,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip(" ,\t\r\n")) if url)
+
+
+def _port(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(f"{PREFIX}PORT is {text!r}; use a number from 1 to 65535, such as 8480")
+    return int(text)
+
+
+def _check_port(port: int) -> None:
+    if not 0 < port < 65536:
+        raise SettingsError(f"{PREFIX}PORT is {port}; use a number from 1 to 65535, such as 8480")
+
+
+def _check_database(url: str) -> None:
+    remedy = "use sqlite:////folder/collector.db or postgresql://user@host/database"
+    try:
+        backend = make_url(url).get_backend_name()
+    except ArgumentError as error:
+        raise SettingsError(f"{PREFIX}DATABASE_URL is no database URL; {remedy}") from error
+    if backend not in ("sqlite", "postgresql"):
+        raise SettingsError(f"{PREFIX}DATABASE_URL names {backend!r}; {remedy}")
+    if backend == "sqlite" and make_url(url).database in (None, "", ":memory:"):
+        raise SettingsError(f"{PREFIX}DATABASE_URL is {url!r}, which forgets everything; {remedy}")
+
+
+def _check_url(name: str, url: str, remedy: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise SettingsError(f"{PREFIX}{name} holds what is no URL ({error}); use {remedy}") from error
+    if not parts.scheme or "://" not in url:
+        raise SettingsError(f"{PREFIX}{name} holds {url.partition(':')[0]!r}, which is no URL; use {remedy}")
+
+
+def _token(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{PREFIX}TOKEN_FILE is {path!r}: {error}; name a readable file with one token") from error
+    if len(token) < 16 or any(sign.isspace() for sign in token):
+        raise SettingsError(
+            f"{PREFIX}TOKEN_FILE is {path!r} and holds {len(token)} characters; "
+            "use one token of at least 16 without spaces, such as `openssl rand -hex 32` writes"
+        )
+    return token

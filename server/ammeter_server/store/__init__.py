@@ -1,0 +1,5 @@
+"""Queries on the tables, one file per reader, and the way to the database."""
+
+from ammeter_server.store.engine import Store as Store
+from ammeter_server.store.engine import StoreFullError as StoreFullError
+from ammeter_server.store.engine import connect as connect

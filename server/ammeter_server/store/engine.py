@@ -1,0 +1,93 @@
+"""The way to the database: one Store, which hands out short transactions for reading and for writing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
+
+BUSY_MS = 10_000
+"""How long a SQLite writer waits for the one before it. Batches take milliseconds, a slow disk seconds."""
+
+
+class StoreFullError(RuntimeError):
+    """The database could not take what had to be written: its disk is full."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The database. Both transactions end when their block does; writing() commits, and rolls back on an error."""
+
+    engine: Engine
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that holds SQLite's write lock from its beginning, so it never fails half-way for it.
+
+        Raises StoreFullError when the disk has no room.
+        """
+        try:
+            with self.engine.connect().execution_options(ammeter_write=True) as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            if _is_full(error):
+                raise StoreFullError(
+                    "the database's disk is full; free space: senders try again by themselves"
+                ) from error
+            raise
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def connect(url: str) -> Store:
+    """The Store behind a database URL (sqlite:///file or postgresql://...). Makes the folder of a SQLite file."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        engine = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=16, pool_pre_ping=True)
+        return Store(engine)
+    if parsed.database and parsed.database != ":memory:":
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed, pool_size=16)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return Store(engine)
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout={BUSY_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "cache_size=-16384",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("ammeter_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _is_full(error: DBAPIError) -> bool:
+    original = error.orig
+    if getattr(original, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
+        return True
+    return getattr(original, "sqlstate", None) in ("53100", "53200")

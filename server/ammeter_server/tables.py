@@ -1,0 +1,274 @@
+"""The tables. Queries on them stand in store/, one file per reader; no other file knows SQL.
+
+Portable between SQLite and PostgreSQL. `run` leads the key of every large table, so that a batch, a judgement
+and a run's page each touch one place. Times are nanoseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.types import TypeDecorator
+
+from ammeter_server.plain import plain
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "fk": "fk_%(table_name)s_%(referred_table_name)s"}
+)
+
+
+class Document(TypeDecorator[Any]):
+    """JSON as text. What JSON cannot say is put in words by plain() on its way in."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(plain(value)).decode()
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
+        return None if value is None else msgspec.json.decode(value)
+
+
+def text(name: str, default: str | None = "") -> Column[str]:
+    return Column(name, Text, nullable=default is None, default=default)
+
+
+def whole(name: str, default: int | None = 0) -> Column[int]:
+    return Column(name, BigInteger, nullable=default is None, default=default)
+
+
+def flag(name: str, default: bool | None = False) -> Column[bool]:
+    return Column(name, Boolean, nullable=default is None, default=default)
+
+
+def document(name: str) -> Column[Any]:
+    """An object; {} when nothing was said."""
+    return Column(name, Document, nullable=False, default=dict)
+
+
+def key(name: str) -> Column[str]:
+    return Column(name, Text, primary_key=True)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    key("id"),
+    text("name"),
+    text("project", "default"),
+    text("state", "running"),
+    document("config"),
+    document("tags"),
+    document("environment"),
+    Column("world_size", Integer, nullable=False, default=1),
+    whole("started"),
+    whole("ended", None),
+    whole("judged_version"),
+    whole("judged_at"),
+    text("claimed_by", None),
+    whole("claimed_until"),
+    document("folded"),
+    Index("ix_runs_started_id", "started", "id"),
+    Index("ix_runs_state", "state"),
+)
+"""One training job. Its row is made by its first hello; after that only the judge writes it.
+
+state: running | ended | lost. folded: the progress that the fleet totals already hold.
+"""
+
+streams = Table(
+    "streams",
+    metadata,
+    key("run"),
+    key("id"),
+    text("role", "rank"),
+    Column("rank", Integer, nullable=False, default=0),
+    Column("world_size", Integer, nullable=False, default=1),
+    text("host"),
+    Column("pid", BigInteger, nullable=False, default=0),
+    whole("started"),
+    whole("acknowledged"),
+    text("schema", None),
+    whole("rows"),
+    whole("events"),
+    whole("last_step", None),
+    whole("last_step_time", None),
+    text("precision", None),
+    document("latest"),
+    document("counters"),
+    document("lost"),
+    document("faults"),
+    Column("states", LargeBinary, nullable=False, default=b"\x80"),
+    flag("alive", True),
+    whole("backlog"),
+    whole("heard"),
+    document("bye"),
+    text("bye_reason", None),
+    whole("version"),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_streams_heard", "heard"),
+)
+"""One process's record of one life. Only ingest and the clock, inside this row's own lock, write it.
+
+acknowledged: the journal offset that is committed. latest: scalar name -> last measured value. counters: see
+progress.py. lost: reason -> {steps, events}. states: msgpack {verdict: state}. heard: when the shipper was last
+heard. version: rises with everything the judge has to look at.
+"""
+
+schemas = Table(
+    "schemas",
+    metadata,
+    key("run"),
+    key("stream"),
+    key("id"),
+    Column("body", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""What the columns of a stream's chunks are: msgpack of wire.Schema."""
+
+chunks = Table(
+    "chunks",
+    metadata,
+    key("run"),
+    key("stream"),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    whole("last_step"),
+    whole("first_time"),
+    whole("last_time"),
+    Column("rows", Integer, nullable=False),
+    Column("columns", Integer, nullable=False),
+    text("schema", None),
+    whole("received"),
+    Column("data", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""Rows of a stream as columns, packed as they came; ammeter.block.unpack reads them."""
+
+events = Table(
+    "events",
+    metadata,
+    key("run"),
+    key("stream"),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    text("name"),
+    whole("step"),
+    whole("time"),
+    document("data"),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+    Index("ix_events_run_time", "run", "time", "stream", "number"),
+)
+"""What happened, numbered per stream in the order of the journal."""
+
+findings = Table(
+    "findings",
+    metadata,
+    key("run"),
+    key("stream"),
+    key("verdict"),
+    document("body"),
+    flag("active", True),
+    whole("found"),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""What each verdict last concluded about a stream: body is verdicts.finding.Finding."""
+
+incidents = Table(
+    "incidents",
+    metadata,
+    key("run"),
+    key("id"),
+    text("verdict"),
+    Column("number", Integer, nullable=False, default=1),
+    text("severity"),
+    text("title"),
+    text("state", "open"),
+    whole("opened"),
+    whole("acknowledged", None),
+    whole("closed", None),
+    text("closed_reason", None),
+    whole("first_step"),
+    whole("opened_step"),
+    whole("last_step"),
+    text("stream"),
+    Column("rank", Integer, nullable=False, default=0),
+    text("tensor", None),
+    text("module", None),
+    text("caller", None),
+    text("cause"),
+    text("fix"),
+    document("evidence"),
+    Column("consequences", Document, nullable=False, default=list),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_incidents_state_opened", "state", "opened"),
+    Index("ix_incidents_opened_id", "opened", "id"),
+)
+"""A finding as people handle it. id: "<run>.<verdict>.<number>", so an id alone says where it lies.
+
+state: open | acknowledged | closed. closed_reason: recovered | run ended | superseded | expired | by hand.
+"""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    key("run"),
+    key("id"),
+    text("incident"),
+    text("kind"),
+    text("channel"),
+    document("message"),
+    text("state", "pending"),
+    Column("attempts", Integer, nullable=False, default=0),
+    text("error", None),
+    whole("created"),
+    whole("due"),
+    whole("claimed_until"),
+    whole("sent", None),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_outbox_state_due", "state", "due"),
+)
+"""What has to be told, once per channel: written with the incident, taken by a conditional UPDATE.
+
+kind: opened | resolved. channel: its name (never its URL, which holds secrets). state: pending | sent | failed.
+"""
+
+totals = Table(
+    "totals",
+    metadata,
+    key("project"),
+    key("name"),
+    key("outcome"),
+    key("verdict"),
+    key("severity"),
+    whole("value"),
+)
+"""Fleet counters that never decrease. name: runs (outcome), steps (outcome), incidents (verdict, severity)."""
+
+projects = Table("projects", metadata, key("name"), whole("created"))
+"""What tokens belong to."""
+
+tokens = Table(
+    "tokens",
+    metadata,
+    key("sha256"),
+    text("name"),
+    text("scopes"),
+    text("project", None),
+    whole("created"),
+    whole("expires", None),
+)
+"""Bearer tokens and the page's sessions, by their SHA-256. scopes: space separated. project: null for every one."""

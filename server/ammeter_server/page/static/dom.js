@@ -1,0 +1,46 @@
+// Elements from data. Text is only ever set as text, so a hostile name stays a name.
+
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+// The same children, only those rendered anew whose item changed: focus, selection and open folds survive a poll.
+export function keep(parent, items, key, render) {
+  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const after = items.map((item) => {
+    const name = String(key(item));
+    const seen = JSON.stringify(item);
+    const old = before.get(name);
+    if (old && old.seen === seen) return old;
+    const fresh = render(item);
+    fresh.dataset.key = name;
+    fresh.seen = seen;
+    if (old) carryOver(old, fresh);
+    return fresh;
+  });
+  after.forEach((child, index) => {
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
+  });
+  while (parent.children.length > after.length) parent.lastElementChild.remove();
+}
+
+export function replace(parent, ...children) {
+  const kept = parent.contains(document.activeElement) ? document.activeElement.id : "";
+  parent.replaceChildren(...children.flat().filter(Boolean));
+  if (kept) document.getElementById(kept)?.focus();
+}
+
+function carryOver(old, fresh) {
+  const open = [...old.querySelectorAll("details")].map((fold) => fold.open);
+  [...fresh.querySelectorAll("details")].forEach((fold, index) => (fold.open = open[index] ?? fold.open));
+  const reachable = "a, button, summary, input, select";
+  const index = [...old.querySelectorAll(reachable)].indexOf(document.activeElement);
+  if (index >= 0) queueMicrotask(() => fresh.querySelectorAll(reachable)[index]?.focus());
+}

@@ -1,0 +1,90 @@
+// How numbers and times are said. The API writes non-finite values as strings; here they become numbers again.
+
+export function number(value) {
+  if (typeof value === "number") return value;
+  if (value === null || value === undefined) return null;
+  return Number(value);
+}
+
+export function short(value, digits = 4) {
+  const x = number(value);
+  if (x === null) return "–";
+  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "Inf" : "−Inf";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  if (size >= 1e6 || size < 1e-3) return x.toExponential(Math.min(digits - 2, 2)).replace("-", "−").replace("e+", "e");
+  if (Number.isInteger(x)) return whole(x);
+  return String(Number(x.toPrecision(digits))).replace("-", "−");
+}
+
+export function whole(value) {
+  const x = number(value);
+  return x === null ? "–" : Math.round(x).toLocaleString("en-US").replace("-", "−");
+}
+
+export function share(part, of = 1) {
+  const x = number(part);
+  if (x === null || !of) return "–";
+  const percent = (100 * x) / of;
+  if (percent > 0 && percent < 0.1) return "<0.1 %";
+  return percent.toFixed(percent >= 10 || percent === 0 ? 0 : 1) + " %";
+}
+
+// A loss scale as a person thinks of it: 2¹⁶.
+export function scale(value) {
+  const x = number(value);
+  if (x === null) return "–";
+  if (!(x > 0) || !Number.isFinite(x)) return short(x);
+  const exponent = Math.log2(x);
+  if (!Number.isInteger(exponent)) return short(x);
+  return "2" + raised(exponent);
+}
+
+export function scaleLong(value) {
+  const x = number(value);
+  const said = scale(x);
+  return said.startsWith("2") && x >= 1 && x < 2 ** 40 ? `${said} = ${whole(x)}` : said;
+}
+
+export function raised(exponent) {
+  return [...String(exponent)].map((digit) => (digit === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)])).join("");
+}
+
+export function ago(when, now = Date.now()) {
+  if (!when) return "–";
+  const seconds = Math.max(0, (now - Date.parse(when)) / 1000);
+  return seconds < 1.5 ? "now" : span(seconds) + " ago";
+}
+
+export function span(seconds) {
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+export function clock(when) {
+  return when ? new Date(when).toLocaleTimeString("en-GB") : "–";
+}
+
+export function moment(when) {
+  return when ? new Date(when).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–";
+}
+
+export function plural(count, one, many = one + "s") {
+  return `${whole(count)} ${count === 1 ? one : many}`;
+}
+
+// Any value of an event or of evidence, in one line.
+export function plain(value) {
+  if (typeof value === "number") return short(value, 6);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (value === null || value === undefined) return "–";
+  if (Array.isArray(value)) return value.map(plain).join(", ");
+  if (typeof value === "object") {
+    return Object.entries(value)
+      .map(([name, inner]) => `${name} ${plain(inner)}`)
+      .join(" · ");
+  }
+  return String(value);
+}

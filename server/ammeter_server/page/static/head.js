@@ -1,0 +1,85 @@
+// The head of a run's page: its name, whether it lives, and the numbers asked for first.
+
+import { keep, make, replace } from "./dom.js";
+import { ago, moment, plain, plural, scaleLong, share, short, span, whole } from "./words.js";
+
+export function showHead(place, run, incidents) {
+  const open = incidents.filter((incident) => incident.state !== "closed");
+  const paging = open.some((incident) => incident.severity === "page" && incident.state === "open");
+  document.title = `${paging ? "(!) " : ""}${run.name || run.id.slice(0, 8)} · Ammeter`;
+  if (!place.querySelector("h1")) {
+    place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }));
+  }
+  const [title, figures, facts] = place.children;
+  keep(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
+    make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state}` }, state)));
+  keep(figures, numbers(run), (figure) => figure.name, figure);
+  const text = known(run).join("  ·  ");
+  if (facts.textContent !== text) facts.textContent = text;
+}
+
+function numbers(run) {
+  const latest = run.latest ?? {};
+  const counters = run.counters ?? {};
+  const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
+  return [
+    { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true },
+    { name: "Loss", value: short(latest.loss), under: latest.val_loss === undefined ? "" : `validation ${short(latest.val_loss)}`, bad: typeof latest.loss === "string" },
+    { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
+    { name: "Gradient norm", value: short(latest.grad_norm), bad: typeof latest.grad_norm === "string" },
+    { name: "Skipped steps", value: whole(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${whole(attempts)}` : "" },
+    { name: "Non-finite steps", value: whole(counters.nonfinite_steps ?? 0) },
+    { name: "Step time", value: seconds(latest.step_seconds), under: overhead(latest) },
+  ];
+}
+
+function figure({ name, value, under, since, bad }) {
+  return make("div", { class: bad ? "bad" : "" }, make("dt", {}, name), make("dd", {}, value,
+    under ? make("span", { class: "under", ...(since ? { "data-since": under, title: moment(under) } : {}) }, since ? ago(under) : under) : null));
+}
+
+function seconds(value) {
+  if (typeof value !== "number") return "–";
+  return value < 1 ? `${short(value * 1000, 3)} ms` : `${short(value, 3)} s`;
+}
+
+function overhead(latest) {
+  if (typeof latest.overhead_seconds !== "number" || !(latest.step_seconds > 0)) return "";
+  return `Ammeter ${share(latest.overhead_seconds, latest.step_seconds)}`;
+}
+
+function known(run) {
+  const lasted = run.started ? (Date.parse(run.ended ?? run.last_step_time ?? run.started) - Date.parse(run.started)) / 1000 : 0;
+  return [
+    run.project,
+    run.precision,
+    run.device_model,
+    run.torch_version ? `torch ${run.torch_version}` : null,
+    run.world_size > 1 ? `${run.ranks_reporting} of ${run.world_size} ranks reporting` : null,
+    run.started ? `started ${moment(run.started)}` : null,
+    run.ended ? `${run.state} ${moment(run.ended)}` : null,
+    lasted > 1 ? span(lasted) : null,
+  ].filter(Boolean);
+}
+
+// Below everything: what was lost on the way, the run's settings and tags.
+export function showDetails(place, run) {
+  const { config, tags, lost, id } = run;
+  keep(place, [{ config, tags, lost, id }], () => "details", details);
+}
+
+function details({ config, tags, lost, id }) {
+  const gone = Object.entries(lost ?? {});
+  return make("div", {},
+    gone.length ? make("div", { class: "note" }, make("h2", {}, "Records lost on the way"),
+      make("ul", {}, gone.map(([reason, { steps, events }]) => make("li", {}, `${reason}: ${plural(steps, "step")}, ${plural(events, "event")}`)))) : null,
+    make("details", {}, make("summary", {}, "Settings of the run"),
+      pairs([["id", id], ...Object.entries(config ?? {}), ...Object.entries(tags ?? {})])),
+  );
+}
+
+export function pairs(entries) {
+  const list = make("dl", { class: "pairs" });
+  replace(list, entries.map(([name, value]) => make("div", {}, make("dt", {}, make("bdi", {}, name)), make("dd", {}, make("bdi", {}, plain(value))))));
+  return list;
+}

@@ -1,0 +1,93 @@
+// The incidents of a run as a person at night reads them: what happened, why, what to do, and where.
+
+import { post } from "./api.js";
+import { keep, make } from "./dom.js";
+import { pairs } from "./head.js";
+import { ago, moment, plural, whole } from "./words.js";
+
+export function showIncidents(place, run, incidents, changed) {
+  const urgent = (incident) => (incident.severity === "page" ? 0 : 1);
+  const open = incidents.filter((incident) => incident.state !== "closed");
+  const closed = incidents.filter((incident) => incident.state === "closed");
+  open.sort((a, b) => urgent(a) - urgent(b) || a.first_step - b.first_step);
+  if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
+  const [now, before] = place.children;
+  const items = open.length ? open : [{ id: "calm", run }];
+  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, closed.length) : card(item, changed)));
+  before.hidden = closed.length === 0;
+  before.firstChild.textContent = plural(closed.length, "closed incident");
+  keep(before.lastChild, closed, (item) => item.id, (item) => card(item, changed));
+}
+
+function calm(run, closed) {
+  if (run.last_step === null) return make("p", { class: "calm" }, "Waiting for the first step.");
+  return make("p", { class: "calm good" }, closed ? "Nothing is wrong now." : "Nothing wrong has been found.");
+}
+
+function card(incident, changed) {
+  const { severity, state } = incident;
+  return make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
+    make("header", {},
+      make("span", { class: "severity" }, severity),
+      make("h2", {}, incident.title || incident.verdict),
+      make("span", { class: "buttons" }, buttons(incident, changed))),
+    make("p", { class: "cause" }, incident.cause),
+    make("p", { class: "fix" }, make("strong", {}, "Do this"), incident.fix),
+    where(incident),
+    make("footer", {},
+      evidence(incident), consequences(incident),
+      make("a", { href: incident.runbook }, "Runbook"),
+      make("span", { class: "quiet" }, told(incident), " ", make("time", { "data-since": incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
+  );
+}
+
+function told({ state, closed_reason, acknowledged }) {
+  if (state === "closed") return `closed: ${closed_reason} · opened`;
+  return acknowledged ? "acknowledged · opened" : "opened";
+}
+
+function where(incident) {
+  const said = [
+    ["first step", whole(incident.first_step)],
+    ["found at step", whole(incident.opened_step)],
+    ["last seen at step", whole(incident.last_step)],
+    ["tensor", incident.tensor],
+    ["module", incident.module],
+    ["line", incident.caller],
+    ["rank", incident.rank],
+  ].filter(([name, value], index) => value !== null && value !== undefined && value !== "" && !(index === 1 && incident.opened_step === incident.first_step));
+  return make("dl", { class: "where" }, said.map(([name, value]) =>
+    make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, make("bdi", {}, String(value))))));
+}
+
+function evidence({ evidence }) {
+  const entries = Object.entries(evidence ?? {});
+  return entries.length ? make("details", {}, make("summary", {}, "Evidence"), pairs(entries)) : null;
+}
+
+function consequences({ consequences }) {
+  if (!consequences?.length) return null;
+  return make("details", {}, make("summary", {}, plural(consequences.length, "consequence")),
+    make("ul", {}, consequences.map((each) => make("li", {}, make("strong", {}, each.title || each.verdict), ` from step ${whole(each.first_step)}. ${each.cause ?? ""}`))));
+}
+
+function buttons(incident, changed) {
+  const offer = (action, words) => {
+    const button = make("button", { onclick: () => act(button, incident, action, changed) }, words);
+    return button;
+  };
+  if (incident.state === "closed") return [];
+  if (incident.state === "acknowledged") return [make("span", { class: "quiet" }, "acknowledged"), offer("close", "Close")];
+  return [offer("acknowledge", "Acknowledge"), offer("close", "Close")];
+}
+
+async function act(button, incident, action, changed) {
+  button.disabled = true;
+  try {
+    await post(`/incidents/${encodeURIComponent(incident.id)}/${action}`);
+    await changed();
+  } catch (problem) {
+    button.disabled = false;
+    button.after(make("span", { class: "problem", role: "alert" }, problem.message));
+  }
+}

@@ -1,0 +1,186 @@
+// One chart over steps: uPlot in the house's colours, with what a line cannot show drawn as marks:
+// values that are no numbers, steps that were skipped, and where incidents began.
+
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { make } from "./dom.js";
+import { plural, raised, short, whole } from "./words.js";
+
+const HEIGHT = 190;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export class Plot {
+  constructor(place, chart) {
+    this.chart = chart;
+    this.said = make("span", { class: "quiet" });
+    this.canvas = make("div", { class: "plot", role: "img" });
+    this.none = make("p", { class: "empty small" }, chart.empty);
+    this.figure = make("figure", {},
+      make("figcaption", {}, make("h2", {}, chart.title, chart.of ? [" ", make("bdi", { class: "code" }, chart.of)] : null), this.said,
+        chart.close ? make("button", { onclick: chart.close }, "Close") : null),
+      this.canvas, this.none);
+    place.append(this.figure);
+    this.marks = { skipped: [], incidents: [], nonfinite: [] };
+    this.sized = new ResizeObserver(() => this.plot?.setSize(this.size()));
+    this.sized.observe(this.canvas);
+    this.recolour = () => this.again();
+    dark.addEventListener("change", this.recolour);
+  }
+
+  remove() {
+    this.plot?.destroy();
+    this.sized.disconnect();
+    dark.removeEventListener("change", this.recolour);
+    this.figure.remove();
+  }
+
+  draw(lines, marks) {
+    this.lines = lines;
+    const nonfinite = lines.flatMap((line) => line.steps.filter((_, index) => !Number.isFinite(line.values[index])));
+    this.marks = { ...marks, nonfinite };
+    const empty = lines.every((line) => line.steps.length === 0);
+    this.none.hidden = !empty;
+    this.canvas.hidden = empty;
+    this.tell(lines, nonfinite, marks.skipped);
+    if (empty) return;
+    const shape = lines.map((line) => line.name + line.stream).join();
+    if (!this.plot || this.shape !== shape) this.begin(shape);
+    else this.plot.setData(this.table(), !this.zoomed);
+  }
+
+  tell(lines, nonfinite, skipped) {
+    const last = lines.filter((line) => line.steps.length).map((line) => `${lines.length > 1 ? line.word + " " : ""}${this.chart.say(line.values.at(-1))}`);
+    const words = [...new Set(last), skipped.length ? `${plural(skipped.length, "skipped step")} marked` : "", nonfinite.length ? `${plural(nonfinite.length, "non-finite point")} marked` : ""];
+    const text = words.filter(Boolean).join("  ·  ");
+    if (this.said.textContent === text) return;
+    this.said.textContent = text;
+    this.canvas.setAttribute("aria-label", `${this.chart.title} over steps: ${text}`);
+  }
+
+  begin(shape) {
+    this.shape = shape;
+    this.again();
+  }
+
+  again() {
+    if (!this.lines?.length || this.canvas.hidden) return;
+    this.plot?.destroy();
+    this.zoomed = false;
+    this.plot = new uPlot(this.options(), this.table(), this.canvas);
+  }
+
+  table() {
+    const value = (x) => (Number.isFinite(x) && (!this.chart.log || x > 0) ? x : null);
+    return uPlot.join(this.lines.map((line) => [line.steps, line.values.map(value)]));
+  }
+
+  size() {
+    return { width: Math.max(this.canvas.clientWidth, 240), height: HEIGHT };
+  }
+
+  options() {
+    const ink = colours();
+    const axis = { stroke: ink.quiet, grid: { stroke: ink.line, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    const { chart } = this;
+    return {
+      ...this.size(),
+      cursor: { sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 6 } },
+      legend: { show: true, live: true },
+      scales: { x: { time: false }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
+      axes: [
+        { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? whole(step) : "")), size: 28 },
+        { ...axis, size: 64, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
+      ],
+      series: [{ label: "step", value: (_, step) => (step === null ? "–" : whole(step)) }, ...this.lines.map((line) => this.series(line, ink))],
+      hooks: {
+        draw: [(plot) => drawMarks(plot, this.marks, ink)],
+        setSelect: [(plot) => (this.zoomed = plot.select.width > 0 || this.zoomed)],
+        ready: [(plot) => plot.over.addEventListener("dblclick", () => (this.zoomed = false))],
+      },
+    };
+  }
+
+  series(line, ink) {
+    const lives = new Set(this.lines.map((each) => each.stream)).size;
+    return {
+      label: lives > 1 ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
+      stroke: ink.tones[line.tone],
+      width: 1.5,
+      points: { show: line.steps.length < 60, size: 5 },
+      value: (_, y) => (y === null || y === undefined ? "–" : this.chart.say(y)),
+    };
+  }
+}
+
+const STEPS = [1, 2, 5].flatMap((unit) => Array.from({ length: 10 }, (_, power) => unit * 10 ** power)).sort((a, b) => a - b);
+
+function powers(base) {
+  const log = (x) => Math.log(x) / Math.log(base);
+  return (_, low, high) => (low === null ? [1, base] : [base ** (Math.ceil(log(low) - 0.01) - 1), base ** (Math.floor(log(high) + 0.01) + 1)]);
+}
+
+function roomy(_, low, high) {
+  if (low === null) return [0, 1];
+  const room = (high - low || Math.abs(high) || 1) * 0.08;
+  return [low - room, high + room];
+}
+
+// At most six lines at whole powers of the base.
+function ticks({ log }) {
+  const exponents = (plot) => [plot.scales.y.min, plot.scales.y.max].map((y) => Math.round(Math.log(y) / Math.log(log)));
+  return {
+    splits: (plot) => {
+      const [low, high] = exponents(plot);
+      const every = Math.max(1, Math.ceil((high - low) / 5));
+      return Array.from({ length: Math.floor((high - low) / every) + 1 }, (_, index) => log ** (low + index * every));
+    },
+    filter: (_, splits) => splits,
+    values: (_, splits) => splits.map((y) => log + raised(Math.round(Math.log(y) / Math.log(log)))),
+  };
+}
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+  return { ink: colour("ink"), quiet: colour("quiet"), line: colour("line"), card: colour("card"), page: colour("page"), ticket: colour("ticket"), tones: [colour("accent"), colour("second")] };
+}
+
+function drawMarks(plot, { skipped, nonfinite, incidents }, ink) {
+  const { ctx } = plot;
+  const { left, top, width, height } = plot.bbox;
+  const dot = devicePixelRatio;
+  const at = (step) => Math.round(plot.valToPos(step, "x", true));
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  ctx.fillStyle = ink.ticket;
+  for (const step of skipped) ctx.fillRect(at(step) - dot / 2, top + height - 9 * dot, 1.5 * dot, 9 * dot);
+  ctx.fillStyle = ink.page;
+  for (const step of nonfinite) triangle(ctx, at(step), top + dot, 4 * dot);
+  incidents.forEach(({ step, severity, title }, index) => flag(ctx, at(step), { top: top + (12 + 14 * (index % 3)) * dot, left, width, height, ceiling: top, dot, colour: ink[severity], paper: ink.card, title }));
+  ctx.restore();
+}
+
+function triangle(ctx, x, y, size) {
+  ctx.beginPath();
+  ctx.moveTo(x - size, y);
+  ctx.lineTo(x + size, y);
+  ctx.lineTo(x, y + 1.6 * size);
+  ctx.fill();
+}
+
+function flag(ctx, x, { top, left, width, height, ceiling, dot, colour, paper, title }) {
+  ctx.fillStyle = colour;
+  ctx.globalAlpha = 0.75;
+  ctx.fillRect(x - dot / 2, ceiling, dot, height);
+  ctx.globalAlpha = 1;
+  ctx.font = `${11 * dot}px system-ui, sans-serif`;
+  const room = ctx.measureText(title).width + 8 * dot;
+  const begin = x + room > left + width ? x - room : x;
+  ctx.fillStyle = paper;
+  ctx.globalAlpha = 0.85;
+  ctx.fillRect(begin + dot, top, room - 2 * dot, 14 * dot);
+  ctx.globalAlpha = 1;
+  ctx.fillStyle = colour;
+  ctx.fillText(title, begin + 4 * dot, top + 11 * dot);
+}

@@ -1,0 +1,48 @@
+// One run: what is wrong on top, then its charts, tensors and events. Reads like a table of contents.
+
+import { get } from "./api.js";
+import { Charts } from "./charts.js";
+import { make, replace } from "./dom.js";
+import { showEvents } from "./events.js";
+import { showDetails, showHead } from "./head.js";
+import { showIncidents } from "./incidents.js";
+import { poll } from "./live.js";
+import { showTensors } from "./tensors.js";
+
+const place = document.getElementById("run");
+const id = place.dataset.run;
+const charts = new Charts(document.getElementById("charts"), id);
+let seen = "";
+let slow = 0;
+
+poll(async () => {
+  try {
+    return await look();
+  } catch (problem) {
+    if (problem.status !== 404) throw problem;
+    replace(place, make("div", { class: "empty" }, make("h1", {}, "There is no such run"),
+      make("p", {}, "It may have been deleted, or its first record has not arrived yet. "), make("p", {}, make("a", { href: "/" }, "All runs"))));
+    return 5000;
+  }
+}, 1000);
+
+async function look() {
+  const path = `/runs/${encodeURIComponent(id)}`;
+  const [run, incidents] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
+  showHead(document.getElementById("head"), run, incidents.items);
+  showIncidents(document.getElementById("incidents"), run, incidents.items, look);
+  const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
+  charts.mark(incidents.items);
+  if (now !== seen) {
+    await charts.follow(run);
+    await showEvents(document.getElementById("events"), id);
+    if (slow-- <= 0 || run.state !== "running") {
+      await showTensors(document.getElementById("tensors"), run, charts);
+      slow = 4;
+    }
+    seen = now;
+  }
+  showDetails(document.getElementById("details"), run);
+  place.removeAttribute("aria-busy");
+  return run.state === "running" ? 1000 : 4000;
+}

@@ -1,0 +1,135 @@
+// The list of runs, newest first, and above it what is open now.
+
+import { get } from "./api.js";
+import { keep, make, replace } from "./dom.js";
+import { poll } from "./live.js";
+import { ago, moment, plural, scale, short, whole } from "./words.js";
+
+const place = document.getElementById("runs");
+const alarms = document.getElementById("alarms");
+const more = document.getElementById("more");
+const wanted = new URLSearchParams(location.search);
+let pages = 1;
+
+poll(async () => {
+  const [runs, open] = await Promise.all([newest(), get("/incidents", { state: "open", page_size: 20 })]);
+  showAlarms(open.items);
+  showFilters(runs.items);
+  showRuns(runs);
+  place.removeAttribute("aria-busy");
+}, 2000);
+
+async function newest() {
+  const asked = { state: wanted.get("state"), project: wanted.get("project"), page_size: 50 };
+  let answer = await get("/runs", asked);
+  const items = [...answer.items];
+  for (let page = 1; page < pages && answer.next_page_token; page++) {
+    answer = await get("/runs", { ...asked, page_token: answer.next_page_token });
+    items.push(...answer.items);
+  }
+  return { items, next: answer.next_page_token };
+}
+
+function showAlarms(incidents) {
+  alarms.hidden = incidents.length === 0;
+  if (!alarms.firstChild) alarms.append(make("h2", {}), make("ul", { class: "alarms" }));
+  const pages = incidents.filter((incident) => incident.severity === "page").length;
+  alarms.firstChild.textContent = pages ? `${plural(incidents.length, "open incident")}, ${pages} to page` : plural(incidents.length, "open incident");
+  const first = [...incidents].sort((a, b) => (a.severity > b.severity) - (a.severity < b.severity));
+  keep(alarms.lastChild, first.slice(0, 8), (incident) => incident.id, alarm);
+}
+
+function alarm(incident) {
+  return make(
+    "li",
+    { class: incident.severity },
+    make("span", { class: "severity" }, incident.severity),
+    make("a", { href: `/runs/${encodeURIComponent(incident.run)}#${encodeURIComponent(incident.verdict)}` }, incident.title || incident.verdict),
+    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${whole(incident.first_step)}`,
+      incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null),
+    make("time", { "data-since": incident.opened, datetime: incident.opened }, ago(incident.opened)),
+  );
+}
+
+function showFilters(runs) {
+  const filters = document.getElementById("filters");
+  const projects = [...new Set([...runs.map((run) => run.project), wanted.get("project")].filter(Boolean))].sort();
+  const signature = JSON.stringify(projects);
+  if (filters.signature === signature) return;
+  filters.signature = signature;
+  replace(filters, choice("state", "Any state", ["running", "ended", "lost"]), choice("project", "Any project", projects));
+}
+
+function choice(name, anything, values) {
+  const select = make("select", { id: `filter-${name}`, "aria-label": name, onchange: () => choose(name, select.value) },
+    make("option", { value: "" }, anything),
+    values.map((value) => make("option", { value, selected: value === wanted.get(name) }, value)),
+  );
+  return select;
+}
+
+function choose(name, value) {
+  if (value) wanted.set(name, value);
+  else wanted.delete(name);
+  location.search = wanted.toString();
+}
+
+function showRuns({ items, next }) {
+  if (items.length === 0) return replace(place, wanted.size ? nothingChosen() : nothingYet());
+  if (!place.querySelector("table")) replace(place, table());
+  keep(place.querySelector("tbody"), items, (run) => run.id, row);
+  replace(more, next ? make("button", { id: "more-runs", onclick: () => pages++ }, "Show older runs") : null);
+}
+
+function table() {
+  const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
+  return make("table", { class: "runs" },
+    make("caption", { class: "unseen" }, "Runs, newest first"),
+    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Incidents"),
+      column("Step", "num"), column("Scale", "num"), column("Loss", "num"), column("Skipped", "num wide"), column("Last step", "num"))),
+    make("tbody"),
+  );
+}
+
+function row(run) {
+  const latest = run.latest ?? {};
+  const counters = run.counters ?? {};
+  return make("tr", { class: run.worst ?? "" },
+    make("td", {}, state(run.state)),
+    make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run.id)}` }, make("bdi", {}, run.name || run.id.slice(0, 8))),
+      make("span", { class: "under" }, facts(run))),
+    make("td", { class: "wide" }, make("bdi", {}, run.project)),
+    make("td", {}, badge(run)),
+    make("td", { class: "num" }, whole(run.last_step)),
+    make("td", { class: "num" }, scale(latest.scale)),
+    make("td", { class: "num" + (typeof latest.loss === "string" ? " bad" : "") }, short(latest.loss)),
+    make("td", { class: "num wide" }, whole(counters.skipped ?? 0)),
+    make("td", { class: "num quiet" }, make("time", { "data-since": run.last_step_time, datetime: run.last_step_time, title: moment(run.last_step_time) }, ago(run.last_step_time))),
+  );
+}
+
+function facts(run) {
+  return [run.precision, run.device_model, run.world_size > 1 ? `${run.world_size} ranks` : null].filter(Boolean).join(" · ");
+}
+
+export function state(name) {
+  return make("span", { class: `state ${name}` }, name);
+}
+
+function badge(run) {
+  if (!run.open_incidents) return make("span", { class: "quiet" }, "none");
+  return make("span", { class: `badge ${run.worst}` }, whole(run.open_incidents) + (run.worst === "page" ? " to page" : " open"));
+}
+
+function nothingChosen() {
+  return make("p", { class: "empty" }, "No run fits this choice. ", make("a", { href: "/" }, "Show all runs"));
+}
+
+function nothingYet() {
+  return make("div", { class: "empty" },
+    make("h2", {}, "No run has reported yet"),
+    make("p", {}, "Start your training with this address, and one line in the script:"),
+    make("pre", { tabindex: "0" }, make("code", {}, `export AMMETER_URL=${location.origin}\n\nimport ammeter\nrun = ammeter.watch(model, optimizer, scaler)`)),
+    make("p", {}, "The run appears here with its first step. Or, to see one go wrong now: ", make("code", {}, "ammeter-server demo"), "."),
+  );
+}

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from ammeter_server.headers import HEADERS
 from ammeter_server.plain import plain
 from ammeter_server.store import StoreFullError
 
@@ -75,4 +76,4 @@ async def _full(_: Request, error: Exception) -> Response:
 
 async def _fault(request: Request, _: Exception) -> Response:
     detail = f"{request.method} {request.url.path} failed inside the collector; its log has the traceback"
-    return answer(Problem(500, detail))
+    return answer(Problem(500, detail, headers=HEADERS))  # made outside the middleware that adds them elsewhere

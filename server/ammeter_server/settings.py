@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from ammeter_server.store.engine import database_file
 
 PREFIX = "AMMETER_SERVER_"
 
@@ -100,15 +99,11 @@ def _check_port(port: int) -> None:
 
 
 def _check_database(url: str) -> None:
-    remedy = "use sqlite:////folder/collector.db or postgresql://user@host/database"
     try:
-        backend = make_url(url).get_backend_name()
-    except ArgumentError as error:
-        raise SettingsError(f"{PREFIX}DATABASE_URL is no database URL; {remedy}") from error
-    if backend not in ("sqlite", "postgresql"):
-        raise SettingsError(f"{PREFIX}DATABASE_URL names {backend!r}; {remedy}")
-    if backend == "sqlite" and make_url(url).database in (None, "", ":memory:"):
-        raise SettingsError(f"{PREFIX}DATABASE_URL is {url!r}, which forgets everything; {remedy}")
+        database_file(url)
+    except ValueError as error:
+        remedy = "use sqlite:////folder/collector.db or postgresql://user@host/database"
+        raise SettingsError(f"{PREFIX}DATABASE_URL {error}; {remedy}") from error
 
 
 def _check_url(name: str, url: str, remedy: str) -> None:

@@ -197,6 +197,7 @@ incidents = Table(
     text("severity"),
     text("title"),
     text("state", "open"),
+    Column("times", Integer, nullable=False, default=1),
     whole("opened"),
     whole("acknowledged", None),
     whole("closed", None),
@@ -220,6 +221,7 @@ incidents = Table(
 """A finding as people handle it. id: "<run>.<verdict>.<number>", so an id alone says where it lies.
 
 state: open | acknowledged | closed. closed_reason: recovered | run ended | superseded | expired | by hand.
+times: how often its findings had opened when the judge last looked, so that only a new occurrence opens it again.
 """
 
 outbox = Table(
@@ -256,7 +258,9 @@ totals = Table(
     key("severity"),
     whole("value"),
 )
-"""Fleet counters that never decrease. name: runs (outcome), steps (outcome), incidents (verdict, severity)."""
+"""Fleet counters that never decrease. name: runs (outcome ended | failed | lost), steps (outcome applied | skipped),
+incidents (verdict, severity). Parts of the key that a name does not use are empty.
+"""
 
 projects = Table("projects", metadata, key("name"), whole("created"))
 """What tokens belong to."""

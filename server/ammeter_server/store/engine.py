@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 BUSY_MS = 10_000
 """How long a SQLite writer waits for the one before it. Batches take milliseconds, a slow disk seconds."""
@@ -25,6 +26,7 @@ class Store:
     """The database. Both transactions end when their block does; writing() commits, and rolls back on an error."""
 
     engine: Engine
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def is_sqlite(self) -> bool:
@@ -42,7 +44,9 @@ class Store:
         Raises StoreFullError when the disk has no room.
         """
         try:
-            with self.engine.connect().execution_options(ammeter_write=True) as connection, connection.begin():
+            # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
+            turn = self._turn if self.is_sqlite else nullcontext()
+            with turn, self.engine.connect().execution_options(ammeter_write=True) as connection, connection.begin():
                 yield connection
         except DBAPIError as error:
             if _is_full(error):
@@ -56,17 +60,32 @@ class Store:
 
 
 def connect(url: str) -> Store:
-    """The Store behind a database URL (sqlite:///file or postgresql://...). Makes the folder of a SQLite file."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        engine = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=16, pool_pre_ping=True)
+    """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file."""
+    file = database_file(url)
+    if file is None:
+        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=16, pool_pre_ping=True)
         return Store(engine)
-    if parsed.database and parsed.database != ":memory:":
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, pool_size=16)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    engine = create_engine(make_url(url), pool_size=16)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return Store(engine)
+
+
+def database_file(url: str) -> Path | None:
+    """SQLite's file, None for PostgreSQL. Raises ValueError for a database that the collector cannot use."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ValueError("is no database URL") from error
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        return None
+    if backend != "sqlite":
+        raise ValueError(f"names {backend!r}, which the collector does not know")
+    if parsed.database in (None, "", ":memory:"):
+        raise ValueError(f"is {url!r}, which forgets everything")
+    return Path(str(parsed.database))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:

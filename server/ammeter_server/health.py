@@ -1,0 +1,36 @@
+"""Whether the collector lives, whether it can work, and what its API is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from ammeter_server import auth, migrations
+from ammeter_server.collector import Here
+from ammeter_server.problems import Problem
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez", summary="The process answers")
+async def live() -> dict[str, str]:
+    return {"status": "alive"}
+
+
+@router.get("/readyz", summary="The database answers and has this version's shape")
+def ready(here: Here) -> dict[str, str]:
+    try:
+        found = migrations.current(here.store)
+    except Exception as error:
+        raise Problem(503, f"the database does not answer: {type(error).__name__}") from error
+    wanted = migrations.newest()
+    if found != wanted:
+        raise Problem(503, f"the database has shape {found}, this version needs {wanted}; run `ammeter-server migrate`")
+    return {"status": "ready", "database": str(found)}
+
+
+@router.get("/openapi.json", dependencies=[Depends(auth.read)], include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    described: dict[str, Any] = request.app.openapi()
+    return described

@@ -1,0 +1,59 @@
+"""Queries behind the list of runs and the page of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, or_, select
+
+from ammeter_server.tables import incidents, runs, streams
+
+Rows = Sequence[Row[Any]]
+
+_STREAM = (
+    streams.c.run,
+    streams.c.id,
+    streams.c.role,
+    streams.c.rank,
+    streams.c.started,
+    streams.c.last_step,
+    streams.c.last_step_time,
+    streams.c.precision,
+    streams.c.latest,
+    streams.c.counters,
+    streams.c.lost,
+    streams.c.faults,
+    streams.c.heard,
+    streams.c.bye_reason,
+)
+
+
+def newest(
+    connection: Connection, limit: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
+) -> Rows:
+    """Runs from the newest on. before: (started, id) of the last one already seen."""
+    query = select(runs).order_by(runs.c.started.desc(), runs.c.id.desc()).limit(limit)
+    if before is not None:
+        started, run = before
+        query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
+    if state is not None:
+        query = query.where(runs.c.state == state)
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    return connection.execute(query).all()
+
+
+def one(connection: Connection, run: str) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+
+
+def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
+    """The streams of these runs, oldest first, without the verdicts' states."""
+    return connection.execute(select(*_STREAM).where(streams.c.run.in_(ids)).order_by(streams.c.started)).all()
+
+
+def open_incidents(connection: Connection, ids: Sequence[str]) -> Rows:
+    """(run, severity) of each incident that is not closed."""
+    query = select(incidents.c.run, incidents.c.severity)
+    return connection.execute(query.where(incidents.c.run.in_(ids), incidents.c.state != "closed")).all()

@@ -1,0 +1,67 @@
+"""Queries behind curves and tensors: the packed chunks of a run's streams, and what their columns are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, select
+
+from ammeter import block, wire
+from ammeter_server.store.engine import Store
+from ammeter_server.tables import chunks, schemas, streams
+
+AT_ONCE = 128
+"""Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
+
+
+def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> Sequence[Row[Any]]:
+    """(id, rank) of the run's streams that hold steps, oldest first."""
+    query = select(streams.c.id, streams.c.rank).where(streams.c.run == run, streams.c.role == "rank")
+    if rank is not None:
+        query = query.where(streams.c.rank == rank)
+    if stream is not None:
+        query = query.where(streams.c.id == stream)
+    return connection.execute(query.order_by(streams.c.started, streams.c.id)).all()
+
+
+def schemas_of(connection: Connection, run: str, stream: str) -> dict[str, wire.Schema]:
+    """The stream's schemas by id."""
+    query = select(schemas.c.id, schemas.c.body).where(schemas.c.run == run, schemas.c.stream == stream)
+    return {name: msgspec.msgpack.decode(body, type=wire.Schema) for name, body in connection.execute(query)}
+
+
+def views(store: Store, run: str, stream: str, first: int | None, last: int | None) -> Iterator[block.View]:
+    """The stream's chunks that reach into these steps, unpacked, in order."""
+    with store.reading() as connection:
+        known = schemas_of(connection, run, stream)
+    here = (chunks.c.run == run, chunks.c.stream == stream)
+    query = select(chunks).where(*here).order_by(chunks.c.first_step).limit(AT_ONCE)
+    if last is not None:
+        query = query.where(chunks.c.first_step <= last)
+    if first is not None:
+        query = query.where(chunks.c.last_step >= first)
+    after = -1
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(query.where(chunks.c.first_step > after)).all()
+        yield from (_unpacked(row, known[row.schema]) for row in rows)
+        if len(rows) < AT_ONCE:
+            return
+        after = rows[-1].first_step
+
+
+def latest_views(store: Store, run: str, stream: str, limit: int) -> Iterator[block.View]:
+    """The stream's last chunks, unpacked, the newest first."""
+    here = (chunks.c.run == run, chunks.c.stream == stream)
+    query = select(chunks).where(*here).order_by(chunks.c.first_step.desc()).limit(limit)
+    with store.reading() as connection:
+        known = schemas_of(connection, run, stream)
+        rows = connection.execute(query).all()
+    yield from (_unpacked(row, known[row.schema]) for row in rows)
+
+
+def _unpacked(row: Row[Any], schema: wire.Schema) -> block.View:
+    packed = wire.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
+    return block.unpack(packed, schema)

@@ -1,0 +1,167 @@
+"""What a stream has counted so far and measured last: pure, and the same however the stream is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ammeter.block import Floats, View, measured
+from ammeter.wire import Event, Lost
+
+Counters = dict[str, Any]
+
+SUMS = (
+    "steps",
+    "applied",
+    "skipped",
+    "nonfinite_steps",
+    "nonfinite_nan",
+    "nonfinite_inf",
+    "nonfinite_loss_steps",
+    "overflow_events",
+    "backoffs",
+    "growths",
+    "samples",
+    "step_seconds",
+    "overhead_seconds",
+)
+"""Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
+
+steps: rows. applied, skipped: steps in which an optimizer stepped, or in which the scaler kept one from it.
+nonfinite_steps: with NaN or Inf in the gradients; nonfinite_nan, nonfinite_inf: those elements where they were told
+apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_seconds, overhead_seconds: sums.
+"""
+
+LATEST = ("consecutive_skipped", "last_nonfinite_time")
+"""Not sums: skipped steps in a row at the end; when the last non-finite step closed, in ns, 0 for never."""
+
+BOUNDS = {
+    "grad_norm": tuple(10.0**power for power in range(-8, 9)),
+    "step_seconds": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+}
+"""Upper bounds of the histograms, which stand in the counters as `<name>_histogram`: [count per bound..., above]."""
+
+
+def advance(counters: Mapping[str, Any], view: View) -> Counters:
+    """The counters after the rows and events of a view."""
+    after: Counters = {**dict.fromkeys(SUMS + LATEST, 0), **counters}
+    if len(view):
+        _add_rows(after, view)
+    for _, frame in view.frames:
+        if isinstance(frame, Event):
+            _add_event(after, frame)
+    return after
+
+
+def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
+    """Scalar name -> its last measured value, as a number; NaN and Inf stay what they are."""
+    after = dict(before)
+    if not len(view):
+        return after
+    for index, name in enumerate(view.schema.scalars):
+        column = view.values[index]
+        where = np.flatnonzero(measured(column))
+        if len(where):
+            after[name] = float(column[where[-1]])
+    return after
+
+
+def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[str, int]]:
+    """Reason -> {steps, events}, with these losses added."""
+    after = {reason: dict(counts) for reason, counts in before.items()}
+    for loss in losses:
+        counts = after.setdefault(loss.reason, {"steps": 0, "events": 0})
+        counts["steps"] += loss.steps
+        counts["events"] += loss.events
+    return after
+
+
+def precision(before: str | None, view: View) -> str | None:
+    """The dtype that training runs in below autocast, once it was seen; "float32" for rows without autocast."""
+    said = before
+    for _, frame in view.frames:
+        if isinstance(frame, Event) and frame.name == "autocast.entered" and frame.data.get("grad") is True:
+            said = str(frame.data.get("dtype", ""))[:32] or said
+    return said or ("float32" if len(view) and view.schema.tensors else None)
+
+
+def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
+    """The counters of a run from (rank, counters) of its rank streams: lives add up, then the largest over ranks.
+
+    Samples are each rank's own share of the batch, so they add up over ranks.
+    """
+    ranks: dict[int, Counters] = {}
+    for rank, counters in streams:
+        so_far = ranks.setdefault(rank, {})
+        for name in SUMS:
+            so_far[name] = so_far.get(name, 0) + counters.get(name, 0)
+        for name in LATEST:
+            so_far[name] = max(so_far.get(name, 0), counters.get(name, 0))
+        for name in BOUNDS:
+            so_far[f"{name}_histogram"] = _added(so_far, counters, f"{name}_histogram")
+    whole: Counters = {name: max((each[name] for each in ranks.values()), default=0) for name in SUMS + LATEST}
+    whole["samples"] = sum(each["samples"] for each in ranks.values())
+    first = ranks[min(ranks)] if ranks else {}
+    return whole | {f"{name}_histogram": first.get(f"{name}_histogram", _empty(name)) for name in BOUNDS}
+
+
+def _add_rows(after: Counters, view: View) -> None:
+    skipped = _positive(view.scalar("skipped"))
+    nonfinite = _positive(view.scalar("grad_nonfinite"))
+    after["steps"] += len(view)
+    after["applied"] += _count(_positive(view.scalar("applied")) & ~skipped)
+    after["skipped"] += _count(skipped)
+    after["nonfinite_steps"] += _count(nonfinite)
+    after["overflow_events"] += _count(_positive(view.scalar("found_inf")))
+    loss = view.scalar("loss")
+    after["nonfinite_loss_steps"] += _count(measured(loss) & ~np.isfinite(loss))
+    for name, stat in (("nonfinite_nan", "grad.nans"), ("nonfinite_inf", "grad.infs")):
+        after[name] += int(_sum(view.stat(stat)))
+    for name in ("samples", "step_seconds", "overhead_seconds"):
+        after[name] += _sum(view.scalar(name))
+    if nonfinite.any():
+        after["last_nonfinite_time"] = int(view.times[nonfinite][-1])
+    stepped = np.flatnonzero(~skipped)
+    tail = len(view) - 1 - int(stepped[-1]) if len(stepped) else len(view) + after["consecutive_skipped"]
+    after["consecutive_skipped"] = tail
+    for name in BOUNDS:
+        after[f"{name}_histogram"] = _filled(after.get(f"{name}_histogram") or _empty(name), name, view)
+
+
+def _add_event(after: Counters, event: Event) -> None:
+    if event.name == "scaler.backoff":
+        after["backoffs"] += 1
+    elif event.name == "scaler.growth":
+        after["growths"] += 1
+
+
+def _positive(column: Floats) -> np.typing.NDArray[np.bool_]:
+    return np.asarray(measured(column) & (column > 0))
+
+
+def _count(where: np.typing.NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(where))
+
+
+def _sum(column: Floats) -> float:
+    finite = column[np.isfinite(column)]
+    return float(finite[finite > 0].sum(dtype=np.float64)) if finite.size else 0.0
+
+
+def _filled(counts: Sequence[int], name: str, view: View) -> list[int]:
+    column = view.scalar(name)
+    finite = column[np.isfinite(column)]
+    places = np.searchsorted(np.array(BOUNDS[name]), finite, side="left")
+    added = np.bincount(places, minlength=len(BOUNDS[name]) + 1)
+    return [int(before) + int(more) for before, more in zip(counts, added, strict=True)]
+
+
+def _added(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> list[int]:
+    empty = _empty(name.removesuffix("_histogram"))
+    return [a + b for a, b in zip(left.get(name) or empty, right.get(name) or empty, strict=True)]
+
+
+def _empty(name: str) -> list[int]:
+    return [0] * (len(BOUNDS[name]) + 1)

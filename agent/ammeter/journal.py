@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammeter.wire import MAGIC, Bye, Event, Frame, Hello, Lost, Steps, encode, scan
+from ammeter.wire import HEADER_BYTES, Bye, Event, Frame, Hello, Lost, Steps, encode, offset_in, scan, seek
 
 SEGMENT_BYTES = 4 * 2**20
 CAP_BYTES = 512 * 2**20
@@ -28,6 +28,12 @@ CAP_BYTES = 512 * 2**20
 
 _STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
 """Share of the cap in use -> the writer keeps every n-th step. Past the last, events only."""
+
+_LOOK_AGAIN = 256
+"""Rows passed over before the writer looks whether the folder has room again."""
+
+_TAIL_BYTES = 64 * 2**10
+"""How much of a segment's end is read to see whether its last frame is a bye."""
 
 _held: set[tuple[int, int]] = set()
 """(device, inode) of the locks this process holds: opening and closing such a file would drop its lock."""
@@ -51,14 +57,16 @@ class Journal:
         """
         self.folder = private_folder(folder)
         self.offset = 0
-        self._hot = private_folder(hot) if hot else None
+        self._hot = private_folder(hot) if hot and hot_bytes > 0 else None
         self._hot_bytes = hot_bytes
-        self._segment_bytes = min(segment_bytes, hot_bytes // 2) if hot else segment_bytes
+        self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
         self._cap_bytes = cap_bytes
         self._hello: Hello | None = None
         self._file = -1
+        self._path: Path | None = None
         self._room = 0
         self._stride = 1
+        self._passed_over = 0
         self._lost: dict[str, Lost] = {}
         if self._hot:
             (self.folder / "hot").write_text(str(self._hot))
@@ -74,14 +82,16 @@ class Journal:
 
     def append(self, frame: Event | Lost | Bye | Steps) -> bool:
         """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible."""
-        if isinstance(frame, Steps) and self._stride != 1 and (self._stride == 0 or frame.step % self._stride):
-            self._count("journal-cap", frame)
+        if isinstance(frame, Steps) and self._passes_over(frame):
             return False
         if self._room <= 0:
             self._open_segment()
         if self._lost and self._file >= 0:
             self._tell_losses()
-        return self._write(frame)
+        if self._write(frame) or (self._leave_hot() and self._write(frame)):
+            return True
+        self._count("journal-unwritable", frame)
+        return False
 
     def acknowledged(self) -> int:
         """The offset up to which the collector has committed this stream; 0 when none is known."""
@@ -97,19 +107,17 @@ class Journal:
         self._alive = -1
 
     def _write(self, frame: Frame) -> bool:
-        data = encode(frame, self.offset)
+        """Whether the frame stands in the open segment now; when it does not, the segment is closed."""
         if self._file < 0:
-            self._count("journal-unwritable", frame)
             return False
+        data = encode(frame, self.offset)
         try:
             written = os.write(self._file, data)
         except OSError:
-            self._count("journal-unwritable", frame)
             self._close_segment()
             return False
         if written != len(data):
             self._cut_back(written)
-            self._count("journal-unwritable", frame)
             return False
         self.offset += written
         self._room -= written
@@ -123,31 +131,56 @@ class Journal:
             self.offset += written
         self._close_segment()
 
+    def _passes_over(self, row: Steps) -> bool:
+        """Whether the cap makes the writer leave this row out; now and then it looks whether there is room again."""
+        if self._stride == 1 or (self._stride and row.step % self._stride == 0):
+            return False
+        self._count("journal-cap", row)
+        self._passed_over += 1
+        if self._passed_over % _LOOK_AGAIN == 0:
+            self._set_stride()
+            self._tell_losses()
+        return True
+
+    def _set_stride(self) -> None:
+        used = _usage(self.folder)
+        self._stride = next((stride for share, stride in _STRIDES if used < share * self._cap_bytes), 0)
+
     def _open_segment(self) -> None:
         self._close_segment()
-        used, hot_used = _usage(self.folder), _usage(self._hot) if self._hot else 0
-        self._stride = next((stride for share, stride in _STRIDES if used < share * self._cap_bytes), 0)
-        home = self._hot if self._hot and hot_used + self._segment_bytes <= self._hot_bytes else self.folder
-        for place in dict.fromkeys((home, self.folder)):
-            try:
-                self._file = os.open(segment_path(place, self.offset), _CREATE, 0o600)
-                break
-            except OSError:
-                continue
-        self._room = self._segment_bytes if self._file >= 0 else 0
-        if self._hello and self._file >= 0:
-            self._write(self._hello)
+        self._set_stride()
+        if self._hot is None or _usage(self._hot) + self._segment_bytes > self._hot_bytes or not self._begin(self._hot):
+            self._begin(self.folder)
+
+    def _begin(self, place: Path) -> bool:
+        """Whether a new segment is open in this place, with its hello written."""
+        path = segment_path(place, self.offset)
+        try:
+            self._file = os.open(path, _CREATE, 0o600)
+        except OSError:
+            return False
+        self._path, self._room = path, self._segment_bytes
+        return self._hello is None or self._write(self._hello)
+
+    def _leave_hot(self) -> bool:
+        """After a failed write on tmpfs: whether a segment is open on the disk instead."""
+        return self._file < 0 and self._path is not None and self._path.parent == self._hot and self._begin(self.folder)
 
     def _close_segment(self) -> None:
         if self._file >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._file)
+            if self._path and self._path.stem == f"{self.offset:020d}":
+                # Nothing was written: its name must be free for the next try, here or in the other place.
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
         self._file, self._room = -1, 0
 
     def _count(self, reason: str, frame: Frame) -> None:
         before = self._lost.get(reason, Lost(reason))
         steps, events = before.steps + isinstance(frame, Steps), before.events + isinstance(frame, Event)
-        self._lost[reason] = Lost(reason, steps, events)
+        if steps or events:
+            self._lost[reason] = Lost(reason, steps, events)
 
     def _tell_losses(self) -> None:
         losses, self._lost = list(self._lost.values()), {}
@@ -172,11 +205,16 @@ def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Itera
     """
     expected, budget = offset, limit_bytes
     listed = segments(folder)
+    if listed and listed[0][0] > expected:
+        yield _hole("journal-deleted", expected, listed[0][0])
+        expected = listed[0][0]
     for index, (start, path) in enumerate(listed):
         behind = listed[index + 1][0] if index + 1 < len(listed) else None
         if behind is not None and behind <= expected:
             continue
-        for entry in _entries(_load(path, max(0, expected - start), closed=behind is not None), expected):
+        if behind is None and start + _size(path) <= expected:
+            return
+        for entry in _entries(_load(path, folder, start, expected), expected):
             yield entry
             expected = entry.end
             if budget is not None:
@@ -184,7 +222,7 @@ def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Itera
                 if budget <= 0:
                     return
         if behind is not None and expected < behind:
-            yield _hole(expected, behind)
+            yield _hole("torn", expected, behind)
             expected = behind
 
 
@@ -192,24 +230,32 @@ def end_of(folder: Path) -> int:
     """The logical offset behind the stream's last whole frame."""
     listed = segments(folder)
     end = listed[-1][0] if listed else 0
-    for _, path in listed[-1:]:
-        for _, size, offset, frame in scan(_load(path)):
+    for start, path in listed[-1:]:
+        for _, size, offset, frame in scan(_load(path, folder, start)):
             end = _end(offset, size, frame)
     return end
 
 
+def written(folder: Path) -> int:
+    """The logical offset up to which something was written, a torn tail included: one look, nothing is read."""
+    listed = segments(folder)
+    return listed[-1][0] + _size(listed[-1][1]) if listed else 0
+
+
 def schema_before(folder: Path, offset: int) -> Hello | None:
-    """The hello in force at a logical offset: needed by who starts to read in the middle of a stream."""
-    found: Hello | None = None
-    for start, path in segments(folder):
-        if start >= offset and found is not None:
-            break
-        for _, _, at, frame in scan(_load(path)):
-            if at >= offset and found is not None:
-                break
-            if isinstance(frame, Hello):
-                found = frame
-    return found
+    """The hello in force at a logical offset: needed by who starts to read in the middle of a stream.
+
+    At the very beginning, where none is in force yet, the first one.
+    """
+    listed = segments(folder)
+    for start, path in reversed([each for each in listed if each[0] < offset]):
+        found = [frame for at, frame in _hellos(path, folder, start) if at < offset]
+        if found:
+            return found[-1]
+    for start, path in listed:
+        for _, frame in _hellos(path, folder, start):
+            return frame
+    return None
 
 
 def is_alive(folder: Path) -> bool:
@@ -245,9 +291,22 @@ def settle(folder: Path, now: int) -> bool:
         os.close(file)
 
 
+def ended(folder: Path) -> bool:
+    """Whether the stream's last frame is a bye: nobody writes behind one."""
+    for _, path in segments(folder)[-1:]:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read()
+        for position, length, _, frame in scan(tail):
+            if isinstance(frame, Bye) and position + length == len(tail):
+                return True
+    return False
+
+
 def move(path: Path, folder: Path) -> None:
     """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
-    _replace(folder / path.name, path.read_bytes())
+    replace(folder / path.name, path.read_bytes())
     path.unlink()
 
 
@@ -256,36 +315,40 @@ def thin(path: Path, keep: int) -> None:
 
     What goes is told by a Lost frame that stands at the hole it leaves.
     """
-    data = _load(path)
     kept: list[bytes] = []
-    run: list[tuple[int, int]] = []
+    gone: Lost | None = None
+    data = path.read_bytes()
     for position, size, offset, frame in scan(data):
-        if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):
-            run.append((offset, offset + size))
+        lost = _thinned(frame, offset, size, keep)
+        if lost and gone and gone.end == lost.begin:
+            gone = Lost(gone.reason, gone.steps + lost.steps, 0, gone.begin, lost.end)
             continue
-        kept.extend(_told(run))
-        run = []
-        kept.append(bytes(data[position : position + size]))
-    kept.extend(_told(run))
-    _replace(path, b"".join(kept))
+        kept.extend(_told(gone))
+        gone = lost
+        if lost is None:
+            kept.append(data[position : position + size])
+    kept.extend(_told(gone))
+    replace(path, b"".join(kept))
 
 
 def drop(path: Path, end: int) -> None:
     """Replaces a closed segment, which ends at the logical offset `end`, by one Lost frame that counts it."""
     steps = events = 0
     start = int(path.stem)
-    for _, _, _, frame in scan(_load(path)):
+    for _, _, _, frame in scan(path.read_bytes()):
         steps += frame.steps if isinstance(frame, Lost) else isinstance(frame, Steps)
         events += frame.events if isinstance(frame, Lost) else isinstance(frame, Event)
-    _replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
+    replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
 
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
     """(logical start, path) of every segment of a stream in order, wherever it lies."""
-    found: dict[int, Path] = {}
-    for place in (hot_folder(folder), folder):
-        if place is not None and place.is_dir():
-            found.update((int(path.stem), path) for path in place.glob("*.seg"))
+    hot = hot_folder(folder)
+    found = _listed(folder)
+    if hot:
+        # Looked at on both sides of the disk: the writer may go from one to the other and back, the mover to disk.
+        found = {**_listed(hot), **_listed(folder)}
+        found = {**_listed(hot), **found}
     return sorted(found.items())
 
 
@@ -310,7 +373,14 @@ def acknowledged(folder: Path) -> int:
 
 def acknowledge(folder: Path, offset: int) -> None:
     """Notes the offset up to which the collector has committed the stream."""
-    _replace(folder / "ack", str(offset).encode())
+    replace(folder / "ack", str(offset).encode())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a whole file in one go: a reader sees the old one or the new one."""
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(data)
+    draft.replace(path)
 
 
 def streams(run_folder: Path) -> list[Path]:
@@ -346,55 +416,74 @@ def _born_locked(path: Path) -> int:
     return file
 
 
-def _load(path: Path, skip: int = 0, *, closed: bool = True) -> bytes:
-    """A segment's bytes from `skip` on if a frame begins there, else all of them (it was thinned or is torn)."""
+def _listed(place: Path) -> dict[int, Path]:
     try:
-        with open(path, "rb") as file:
-            if skip and not closed and skip >= os.fstat(file.fileno()).st_size:
-                return b""
-            file.seek(skip)
-            if skip and file.read(len(MAGIC)) != MAGIC:
-                skip = 0
-            file.seek(skip)
-            return file.read()
-    except FileNotFoundError:
-        return _moved(path)
+        names = os.listdir(place)
+    except OSError:
+        return {}
+    return {int(name[:-4]): place / name for name in names if name.endswith(".seg")}
 
 
-def _moved(path: Path) -> bytes:
-    """The bytes of a segment that was moved off tmpfs while it was being looked for; empty when it is gone."""
-    elsewhere = [found for _, found in segments(path.parent) if found.name == path.name]
-    return elsewhere[0].read_bytes() if elsewhere else b""
+def _load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
+    """A segment's bytes from the frame at the offset `expected` on if it lies where an untouched segment has it.
+
+    Else all of them: the segment was thinned, or is torn there. Nothing for one that was deleted meanwhile.
+    """
+    for place in (path, folder / path.name):
+        try:
+            with open(place, "rb") as file:
+                skip = max(0, expected - start)
+                file.seek(skip)
+                if skip and offset_in(file.read(HEADER_BYTES)) != expected:
+                    skip = 0
+                file.seek(skip)
+                return file.read()
+        except FileNotFoundError:
+            continue
+    return b""
 
 
 def _entries(data: bytes, expected: int) -> Iterator[Entry]:
-    for _, size, offset, frame in scan(data):
+    for _, size, offset, frame in scan(data, seek(data, expected)):
         end = _end(offset, size, frame)
         if end <= expected:
             continue
         if offset > expected:
-            yield _hole(expected, offset)
+            yield _hole("torn", expected, offset)
         yield Entry(max(offset, expected), end, frame)
         expected = end
 
 
-def _hole(begin: int, end: int) -> Entry:
-    return Entry(begin, end, Lost("torn", begin=begin, end=end))
+def _hellos(path: Path, folder: Path, start: int) -> Iterator[tuple[int, Hello]]:
+    for _, _, offset, frame in scan(_load(path, folder, start)):
+        if isinstance(frame, Hello):
+            yield offset, frame
+
+
+def _hole(reason: str, begin: int, end: int) -> Entry:
+    return Entry(begin, end, Lost(reason, begin=begin, end=end))
 
 
 def _end(offset: int, size: int, frame: Frame) -> int:
     return frame.end if isinstance(frame, Lost) and frame.end > frame.begin else offset + size
 
 
-def _told(run: list[tuple[int, int]]) -> list[bytes]:
-    if not run:
-        return []
-    return [encode(Lost("journal-thinned", len(run), 0, run[0][0], run[-1][1]), run[0][0])]
+def _thinned(frame: Frame, offset: int, size: int, keep: int) -> Lost | None:
+    """What thinning says instead of a frame; None for one that stays."""
+    if isinstance(frame, Lost) and frame.reason == "journal-thinned":
+        return frame
+    if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):
+        return Lost("journal-thinned", 1, 0, offset, offset + size)
+    return None
+
+
+def _told(lost: Lost | None) -> list[bytes]:
+    return [encode(lost, lost.begin)] if lost else []
 
 
 def _append_bye(folder: Path, now: int) -> bool:
     listed = segments(folder)
-    if not listed:
+    if not listed or ended(folder):
         return False
     start, path = listed[-1]
     whole, end, last = 0, start, None
@@ -402,7 +491,11 @@ def _append_bye(folder: Path, now: int) -> bool:
         whole, end = position + size, _end(offset, size, last)
     if isinstance(last, Bye):
         return False
-    with open(path, "r+b") as file:
+    beyond = acknowledged(folder)
+    if beyond > end:
+        # The host went down and lost a tail that the collector has: the bye must stand behind it.
+        whole, end, path = 0, beyond, segment_path(folder, beyond)
+    with open(path, "r+b" if path.exists() else "xb") as file:
         file.truncate(whole)
         file.seek(whole)
         file.write(encode(Bye("lost", _last_step(listed), now), end))
@@ -419,17 +512,15 @@ def _last_step(listed: list[tuple[int, Path]]) -> int:
     return -1
 
 
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(data)
-    draft.replace(path)
-
-
-def _usage(folder: Path | None) -> int:
+def _size(path: Path) -> int:
     try:
-        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(".seg"))
-    except OSError:
+        return path.stat().st_size
+    except FileNotFoundError:
         return 0
+
+
+def _usage(place: Path) -> int:
+    return sum(_size(path) for path in _listed(place).values())
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

@@ -211,11 +211,37 @@ def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, i
     while position + HEADER_BYTES <= len(view):
         found = _frame_at(view, position)
         if found is None:
-            position = _next_magic(view, position + 1)
+            data = bytes(data)
+            position = _next_magic(data, position + 1)
             continue
         size, offset, frame = found
         yield position, size, offset, frame
         position += size
+
+
+def seek(data: bytes | memoryview, offset: int) -> int:
+    """A position in data to scan from when only frames that reach beyond a logical offset matter.
+
+    Looks at headers only. What it passes over begins, and therefore ends, no later than a frame at or before
+    the offset does.
+    """
+    view = memoryview(data)
+    position = found = 0
+    while position + HEADER_BYTES <= len(view):
+        magic, length, at, _ = _HEADER.unpack_from(view, position)
+        if magic != MAGIC or at > offset:
+            break
+        found = position
+        position += HEADER_BYTES + length
+    return found
+
+
+def offset_in(header: bytes) -> int | None:
+    """The logical offset that a frame's header says; None for bytes that are no header."""
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        return None
+    offset: int = _HEADER.unpack_from(header)[2]
+    return offset
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -241,9 +267,9 @@ def _frame_at(view: memoryview, position: int) -> tuple[int, int, Frame] | None:
         return None
 
 
-def _next_magic(view: memoryview, start: int) -> int:
-    found = bytes(view[start:]).find(MAGIC)
-    return len(view) if found < 0 else start + found
+def _next_magic(data: bytes, start: int) -> int:
+    found = data.find(MAGIC, start)
+    return len(data) if found < 0 else found
 
 
 def _checksum(length: int, offset: int, payload: bytes | memoryview) -> int:

@@ -1,0 +1,134 @@
+"""Where one step ends and the next begins.
+
+A step closes at scaler.update(); with several scalers, when one that already updated is used again; without a
+scaler, at the first of zero_grad, backward or the same optimizer again. What an optimizer does inside its own
+step() (L-BFGS and its closure) belongs to that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ammeter import tap
+
+if TYPE_CHECKING:
+    from ammeter.session import Session
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class Boundary:
+    """Attached around the probes: before_probes settles whose row it is, after_probes closes it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._watched = session.watched
+        self._inside: int | None = None
+        self._updated: set[int] = set()
+
+    def before_probes(self, guard: Guard) -> list[Any]:
+        handles: list[Any] = [
+            tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+            register_optimizer_step_pre_hook(guard(self._optimizer_steps)),
+            register_optimizer_step_post_hook(guard(self._optimizer_stepped)),
+        ]
+        for kind in {torch.optim.Optimizer, *(type(each) for each in self._watched.optimizers)}:
+            handles.append(tap.method(kind, "zero_grad", before=guard(self._zero_grad)))
+        for kind in self._scaler_kinds():
+            handles += [
+                tap.method(kind, "scale", before=guard(self._scale)),
+                tap.method(kind, "unscale_", before=guard(self._optimizer_call)),
+                tap.method(kind, "step", before=guard(self._step), after=guard(self._stepped)),
+                tap.method(kind, "update", before=guard(self._update)),
+            ]
+        return handles
+
+    def after_probes(self, guard: Guard) -> list[Any]:
+        return [tap.method(kind, "update", after=guard(self._after_update)) for kind in self._scaler_kinds()]
+
+    def _scaler_kinds(self) -> set[type]:
+        return {torch.amp.GradScaler, *(type(each) for each in self._watched.scalers)}
+
+    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        self._close_if_unscaled()
+        self._session.begin()
+
+    def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if args[0] in self._watched.optimizers:
+            self._close_if_unscaled()
+            if self._inside is None:
+                self._session.begin()
+
+    def _close_if_unscaled(self) -> None:
+        if self._inside is None and self._session.row.stepped and not self._session.row.raw.get("scaled"):
+            self._session.close_step()
+
+    def _optimizer_steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if optimizer in self._watched.optimizers:
+            self._once(optimizer)
+            self._inside = id(optimizer)
+            self._session.row.stepped.add(id(optimizer))
+
+    def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if self._inside == id(optimizer):
+            self._inside = None
+
+    def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if self._watched.owns(args[0]):
+            self._close_if_updated(args[0])
+            self._session.begin()
+
+    def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        if optimizer in self._watched.optimizers:
+            self._watched.scalers.add(args[0])
+            self._close_if_updated(args[0])
+            self._session.begin()
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._optimizer_call(args, kwargs)
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        if optimizer in self._watched.optimizers:
+            self._once(optimizer)
+
+    def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        row = self._session.row
+        if optimizer not in self._watched.optimizers or not args[0].is_enabled():
+            return
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            row.fused.add(id(optimizer))
+        if id(optimizer) not in row.stepped:
+            row.skipped.add(id(optimizer))
+
+    def _once(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps once in a step; when it comes again, that is the next one."""
+        row = self._session.row
+        if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
+            self._session.close_step()
+        self._session.begin()
+
+    def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._close_if_updated(args[0])
+
+    def _close_if_updated(self, scaler: torch.amp.GradScaler) -> None:
+        """With several scalers the step goes on until one that already updated is used again."""
+        if id(scaler) in self._updated:
+            self._close()
+
+    def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        scaler = args[0]
+        if scaler not in self._watched.scalers:
+            return
+        self._updated.add(id(scaler))
+        if len(self._watched.scalers) == 1:
+            self._close()
+
+    def _close(self) -> None:
+        self._updated.clear()
+        if self._session.row.stepped or self._session.row.skipped:
+            self._session.close_step()

@@ -1,0 +1,34 @@
+"""Which line of the user's program led here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+
+def line() -> str:
+    """'file.py:12' of the innermost frame that is neither torch's nor ours; '' when there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _inside(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _inside(path: str) -> bool:
+    return path.startswith((_OURS, _torch_folder(), "<"))
+
+
+def _torch_folder() -> str:
+    torch = sys.modules.get("torch")
+    return os.path.dirname(torch.__file__ or _OURS) + os.sep if torch else _OURS
+
+
+def _short(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+_OURS = os.path.dirname(__file__) + os.sep

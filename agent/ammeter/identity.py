@@ -1,0 +1,68 @@
+"""Which run this process belongs to, and which rank it is: agreed with the other ranks without waiting for any."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+NAMESPACE = uuid.UUID("5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11")
+"""Root of the UUIDv5 that a name in AMMETER_RUN_ID becomes."""
+
+_JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "TORCHELASTIC_RUN_ID")
+_STORE_KEY = "ammeter/run_id"
+
+
+def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """(run id, name): the UUID that all ranks of this job share, and the name it was made from, '' if none.
+
+    In this order: AMMETER_RUN_ID, the default store of torch.distributed, TORCHELASTIC_RUN_ID, a new one.
+    """
+    said = environment.get("AMMETER_RUN_ID", "")
+    if said:
+        return _from_name(said, project, environment)
+    agreed = _agreed_in_store()
+    if agreed:
+        return agreed, ""
+    elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
+    if elastic != "none":
+        return _from_name(elastic, project, environment)[0], ""
+    return str(uuid.uuid4()), ""
+
+
+def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """(rank, world size) from torch.distributed when it is up, else from the launcher, else (0, 1)."""
+    distributed = _distributed()
+    if distributed is not None:
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(environment.get("RANK", 0) or 0), int(environment.get("WORLD_SIZE", 1) or 1)
+
+
+def host() -> str:
+    """This machine's name, lowercase, as GPU exporters label it."""
+    return socket.gethostname().lower()
+
+
+def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    try:
+        return str(uuid.UUID(said)), ""
+    except ValueError:
+        job = next((environment[key] for key in _JOB_IDS if environment.get(key)), "")
+        return str(uuid.uuid5(NAMESPACE, "\0".join((project, said, job)))), said
+
+
+def _agreed_in_store() -> str | None:
+    """The first rank to ask decides; compare_set answers at once, a get could block on a rank that never comes."""
+    distributed = _distributed()
+    if distributed is None:
+        return None
+    store = distributed.distributed_c10d._get_default_store()
+    return str(store.compare_set(_STORE_KEY, "", str(uuid.uuid4())).decode())
+
+
+def _distributed() -> Any:
+    import torch.distributed as distributed
+
+    return distributed if distributed.is_available() and distributed.is_initialized() else None

@@ -1,0 +1,36 @@
+"""The list of probes. A probe reads one kind of signal; it subscribes, and fills its columns when a step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ammeter.probes.autocast import Autocast
+from ammeter.probes.gradients import Gradients
+from ammeter.probes.loss import Loss
+from ammeter.probes.resources import Resources
+from ammeter.probes.scaler import Scaler
+from ammeter.probes.usage import Usage
+from ammeter.probes.user import User
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+
+
+class Handle(Protocol):
+    """What attaching returns; remove() undoes it, and twice is fine."""
+
+    def remove(self) -> None: ...
+
+
+class Probe(Protocol):
+    """attach subscribes through `session` and returns the handles; finish fills a row whose numbers have arrived."""
+
+    name: str
+
+    def attach(self, guard: Callable[[Callable[..., None]], Callable[..., None]]) -> list[Handle]: ...
+    def finish(self, row: Row) -> None: ...
+
+
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Resources)
+"""In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

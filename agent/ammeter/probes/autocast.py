@@ -1,0 +1,38 @@
+"""Which low precision the forward pass asks for: each (device, dtype, with gradients or without) is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter import tap
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+
+class Autocast:
+    name = "autocast"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._seen: set[tuple[str, str, bool]] = set()
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        return [tap.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered))]
+
+    def finish(self, row: Row) -> None:
+        """Nothing to fill: what is seen is told at once."""
+
+    def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        context = args[0]
+        if not context._enabled:
+            return
+        dtype = str(context.fast_dtype).removeprefix("torch.")
+        seen = (str(context.device), dtype, torch.is_grad_enabled())
+        if seen not in self._seen:
+            self._seen.add(seen)
+            self._session.tell("autocast.entered", {"device": seen[0], "dtype": dtype, "grad": seen[2]})

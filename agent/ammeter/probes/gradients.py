@@ -1,0 +1,195 @@
+"""The gradients of each optimizer, read once per step, while they are still scaled where a scaler is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ammeter import tap
+from ammeter.probes.usage import clip_arguments, clip_function
+from ammeter.stats import cpu, transfer
+from ammeter.watched import gradient
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+NAMED = 20
+"""Non-finite tensors that an event names; their number is always told."""
+
+COUNTED_STEPS = 10
+"""Non-finite steps in a row whose elements are counted exactly; later ones only as the governor allows."""
+
+
+class Reading:
+    """The gradients of one optimizer at one moment. scale: a number that may still be on its way."""
+
+    def __init__(self, indices: list[int], tensors: list[torch.Tensor], scale: transfer.Transfer) -> None:
+        self.indices = np.array(indices, np.int64)
+        self.tensors = tensors
+        self.scale = scale
+        self.norms: list[tuple[npt.NDArray[np.int64], transfer.Transfer]] = []
+
+
+class Gradients:
+    name = "gradients"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._broken_steps = 0
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        module, name = clip_function()
+        return [
+            tap.method(torch.amp.GradScaler, "unscale_", before=guard(self._unscaling)),
+            tap.function(module, name, before=guard(self._clipping)),
+            tap.method(torch.amp.GradScaler, "step", after=guard(self._stepped)),
+            register_optimizer_step_pre_hook(guard(self._stepping)),
+        ]
+
+    def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
+        """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says."""
+        row = self._session.row
+        done: set[int] = row.raw.setdefault("gradients_read", set())
+        if id(optimizer) in done or not (always or self._session.governor.norms.allows()):
+            return
+        began = perf_counter()
+        done.add(id(optimizer))
+        reading = self._collect(optimizer)
+        if reading is None:
+            return
+        self._norms(row, reading)
+        self._session.governor.norms.spend(perf_counter() - began)
+        if all(each.device.type == "cpu" for each in reading.tensors):
+            self._on_host(row, reading)
+        reading.tensors = []  # the program frees its gradients when it wants to
+
+    def finish(self, row: Row) -> None:
+        squares, bad, known = 0.0, [], 0
+        for reading in row.raw.get("gradient_readings", []):
+            scale = float(reading.scale.array()[0])
+            for indices, arriving in reading.norms:
+                scaled = arriving.array()
+                norms = scaled / np.float32(scale)
+                row.stats.setdefault("grad.norm", []).append((indices, norms))
+                squares += float(np.square(norms.astype(np.float64)).sum())
+                bad += [int(index) for index in indices[~np.isfinite(scaled)]]
+                known += len(indices)
+        if known:
+            row.scalars["grad_norm"] = math.sqrt(squares) if squares >= 0 else math.nan
+            self._tell(row, sorted(bad), known)
+
+    def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        if optimizer in self._session.watched.optimizers:
+            self.read(optimizer)
+
+    def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for optimizer in self._session.watched.optimizers_of(clip_arguments(args, kwargs)[0]):
+            self.read(optimizer)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if optimizer in self._session.watched.optimizers:
+            self.read(optimizer)
+
+    def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        """A skipped step is read whatever the governor said; the non-finite numbers are still in the gradients."""
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        if id(optimizer) in self._session.row.skipped:
+            self.read(optimizer, always=True)
+
+    def _collect(self, optimizer: torch.optim.Optimizer) -> Reading | None:
+        parameters, indices = self._session.watched.parameters(optimizer)
+        found = [(index, gradient(each)) for index, each in zip(indices, parameters, strict=True)]
+        pairs = [(index, each) for index, each in found if each is not None and each.numel()]
+        if not pairs:
+            return None
+        scaler = self._session.watched.scaling(optimizer)
+        scale = transfer.number(1.0) if scaler is None else transfer.of(scaler._scale)
+        return Reading([index for index, _ in pairs], [each for _, each in pairs], scale)
+
+    def _norms(self, row: Row, reading: Reading) -> None:
+        devices = {each.device for each in reading.tensors}
+        for device in devices:
+            chosen = [at for at, each in enumerate(reading.tensors) if each.device == device]
+            arriving = transfer.of(cpu.norms([reading.tensors[at] for at in chosen]))
+            reading.norms.append((reading.indices[chosen], arriving))
+            row.later("gradients", arriving)
+        row.later("gradients", reading.scale)
+        row.raw.setdefault("gradient_readings", []).append(reading)
+
+    def _on_host(self, row: Row, reading: Reading) -> None:
+        """On the CPU the norms are here: count what is not finite, or read everything when that is due."""
+        norms = reading.norms[0][1].array()
+        bad = np.flatnonzero(~np.isfinite(norms))
+        budget = self._session.governor.full
+        self._broken_steps = self._broken_steps + 1 if bad.size else 0
+        if bad.size:
+            if self._broken_steps > COUNTED_STEPS and not budget.allows():
+                return
+        elif not self._session.full_statistics or not budget.allows():
+            return
+        began = perf_counter()
+        if bad.size:
+            self._count_nonfinite(row, reading, bad)
+        else:
+            self._read_full(row, reading)
+        budget.spend(perf_counter() - began)
+
+    def _count_nonfinite(self, row: Row, reading: Reading, bad: npt.NDArray[np.int64]) -> None:
+        counts = np.array([cpu.nonfinite(reading.tensors[at]) for at in bad], np.float32)
+        self._fill(row, "grad.nans", reading.indices[bad], counts[:, 0])
+        self._fill(row, "grad.infs", reading.indices[bad], counts[:, 1])
+        row.scalars["grad_nonfinite"] = row.scalars.get("grad_nonfinite", 0.0) + float(counts.sum())
+
+    def _read_full(self, row: Row, reading: Reading) -> None:
+        scale = float(reading.scale.array()[0])
+        read = np.array([cpu.full(each) for each in reading.tensors], np.float64)
+        absmax = read[:, 0] / scale
+        self._fill(row, "grad.absmax", reading.indices, absmax)
+        self._fill(row, "grad.zeros", reading.indices, read[:, 1])
+        self._fill(row, "grad.subnormals", reading.indices, read[:, 2])
+        gridded = ~np.isnan(read[:, 3])
+        self._fill(row, "grad.fp16_grid", reading.indices[gridded], read[gridded, 3])
+        row.scalars["grad_absmax"] = max(row.scalars.get("grad_absmax", 0.0), float(absmax.max()))
+        row.scalars.setdefault("grad_nonfinite", 0.0)
+
+    def _fill(self, row: Row, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
+        row.stats.setdefault(stat, []).append((indices, numbers.astype(np.float32)))
+
+    def _tell(self, row: Row, bad: list[int], known: int) -> None:
+        counted = row.scalars.get("grad_nonfinite")
+        if not bad or counted == 0:  # a finite gradient whose norm overflows float32 is large, not broken
+            return
+        names = self._session.watched.tensors
+        read = sorted(int(i) for reading in row.raw["gradient_readings"] for part, _ in reading.norms for i in part)
+        tensors = [{"tensor": names[index].name, **_counts(row, index)} for index in bad[:NAMED]]
+        row.events.append(
+            (
+                "gradient.nonfinite",
+                {
+                    "tensors": tensors,
+                    "count": len(bad),
+                    "last": names[bad[-1]].name,
+                    "finite_after": sum(index > bad[-1] for index in read),
+                    "finite": known - len(bad),
+                    "scaled": bool(row.raw.get("scaled")),
+                },
+            )
+        )
+
+
+def _counts(row: Row, index: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for stat, name in (("grad.nans", "nans"), ("grad.infs", "infs")):
+        for indices, numbers in row.stats.get(stat, []):
+            for at in np.flatnonzero(indices == index):
+                found[name] = int(numbers[at])
+    return found

@@ -1,0 +1,64 @@
+"""The loss, caught where scale() or backward() is called on it, so that nobody has to log it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter import tap
+from ammeter.stats import transfer
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+
+class Loss:
+    name = "loss"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._out_of_scale: set[int] = set()
+        """ids of what scale() returned last: what backward() is called on then is not the loss but a multiple."""
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        return [
+            tap.method(torch.amp.GradScaler, "scale", before=guard(self._scaling), after=guard(self._scaled)),
+            tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+        ]
+
+    def finish(self, row: Row) -> None:
+        losses = row.arrived("loss")
+        if losses:
+            row.scalars["loss"] = float(sum(float(each[0]) for each in losses) / len(losses))
+        if row.raw.get("micro_batches"):
+            row.scalars["micro_batches"] = row.raw["micro_batches"]
+
+    def _scaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler = args[0]
+        if scaler.is_enabled() and self._session.watched.owns(scaler):
+            row = self._session.row
+            row.raw["scaled"] = True
+            self._keep(row, args[1] if len(args) > 1 else kwargs.get("outputs"))
+
+    def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        if args[0].is_enabled():
+            self._out_of_scale.update(id(each) for each in _several(result))
+
+    def _backward(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        row = self._session.row
+        row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
+        if id(args[0]) not in self._out_of_scale and not row.raw.get("scaled"):
+            self._keep(row, args[0])
+        self._out_of_scale.clear()
+
+    def _keep(self, row: Row, outputs: Any) -> None:
+        for each in _several(outputs):
+            if isinstance(each, torch.Tensor) and each.numel() == 1 and not each.is_meta:
+                row.later("loss", transfer.of(each))
+
+
+def _several(outputs: Any) -> tuple[Any, ...]:
+    return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)

@@ -1,0 +1,61 @@
+"""One step under construction: what its probes have read so far, and what is still on its way to the host."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.stats.transfer import Transfer
+from ammeter.wire import ABSENT_BITS, Schema
+
+ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
+
+
+@dataclass
+class Row:
+    """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key.
+
+    stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
+    host, or hands the skip to its own kernel.
+    """
+
+    step: int
+    time: int = 0
+    scalars: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = field(default_factory=dict)
+    transfers: dict[str, list[Transfer]] = field(default_factory=dict)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=dict)
+    stepped: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+    fused: set[int] = field(default_factory=set)
+
+    def later(self, key: str, transfer: Transfer) -> None:
+        """Keeps a number that arrives; it is there, under its key, when the row is finished."""
+        self.transfers.setdefault(key, []).append(transfer)
+
+    def arrived(self, key: str) -> list[npt.NDArray[np.float32]]:
+        return [transfer.array() for transfer in self.transfers.get(key, [])]
+
+    def ready(self) -> bool:
+        return all(transfer.ready() for several in self.transfers.values() for transfer in several)
+
+    def stamp(self) -> None:
+        self.time = time.time_ns()
+
+    def values(self, schema: Schema) -> bytes:
+        """The row as a `steps` frame carries it: columns behind the last measured one are left away."""
+        width = schema.width if self.stats else len(schema.scalars)
+        values = np.full(width, ABSENT, "<f4")
+        for position, name in enumerate(schema.scalars):
+            if name in self.scalars:
+                values[position] = self.scalars[name]
+        for stat, parts in self.stats.items():
+            columns = values[schema.span(stat)]
+            for indices, numbers in parts:
+                columns[indices] = numbers
+        return values.tobytes()

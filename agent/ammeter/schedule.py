@@ -1,0 +1,54 @@
+"""When to read, so that reading stays within its share of the step time.
+
+Each kind of reading has a bucket: every step pours budget x step time into it, a reading is allowed when the bucket
+holds what it last cost, and takes that out. So the cost is bounded for any model, and what was decided is counted.
+"""
+
+from __future__ import annotations
+
+CREDIT_SECONDS = 0.25
+"""What a bucket holds at first: a young run is read densely, and a quarter of a second is nothing to a run."""
+
+
+class Bucket:
+    """Seconds that one kind of reading may spend. Not shared between threads."""
+
+    def __init__(self, share: float, credit: float = CREDIT_SECONDS) -> None:
+        """share: seconds earned per second of training, such as 0.005."""
+        self.share = share
+        self.cost = 0.0
+        self.taken = 0
+        self.refused = 0
+        self._level = credit
+        self._cap = max(credit, CREDIT_SECONDS)
+
+    def earn(self, step_seconds: float) -> None:
+        """A step took this long. A bucket holds at most its credit or twice the last cost."""
+        self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self.cost))
+
+    def allows(self) -> bool:
+        """Whether the next reading fits. The first always does: its cost is not known yet."""
+        fits = self._level >= self.cost
+        self.taken += fits
+        self.refused += not fits
+        return fits
+
+    def spend(self, seconds: float) -> None:
+        """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
+        self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
+        self._level -= seconds
+
+
+class Governor:
+    """The budget of one run, shared out between the readings that can be sampled."""
+
+    def __init__(self, budget: float) -> None:
+        """budget: share of step time, 0.01 for 1 %. Raises ValueError outside (0, 1]."""
+        if not 0 < budget <= 1:
+            raise ValueError(f"budget is {budget!r}; use a share of step time above 0 and at most 1, such as 0.01")
+        self.norms = Bucket(budget / 2)
+        self.full = Bucket(budget / 2)
+
+    def earn(self, step_seconds: float) -> None:
+        self.norms.earn(step_seconds)
+        self.full.earn(step_seconds)

@@ -1,0 +1,218 @@
+"""One watched run in this process: composes probes, boundary, schedule and journal.
+
+The only place where a fault of ours is caught: counted, told once, and the probe that had it is switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import torch
+
+from ammeter import probes
+from ammeter.boundary import Boundary
+from ammeter.journal import Journal
+from ammeter.probes.resources import Resources
+from ammeter.probes.user import User
+from ammeter.row import Row
+from ammeter.schedule import Governor
+from ammeter.watched import Watched
+from ammeter.wire import STATS, Bye, Event, Hello, Schema, Steps
+
+log = logging.getLogger("ammeter")
+
+MAX_LATE_ROWS = 64
+"""Rows that wait for numbers from the device; a device that far behind loses the oldest, counted."""
+
+URGENT = ("step.skipped", "gradient.nonfinite", "usage.clip_before_unscale")
+"""Events that are written when their step closes; other rows wait for run.log until the next step begins."""
+
+
+class Session:
+    """attach() starts it, close() ends it; in between it only reacts to what the program calls."""
+
+    def __init__(self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str) -> None:
+        self.watched = watched
+        self.governor = Governor(budget)
+        self.full_statistics = preset != "light"
+        self.journal = journal
+        self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))
+        self.row = Row(0)
+        self.faults: dict[str, int] = {}
+        self._hello = hello
+        self._held: Row | None = None
+        self._late: deque[Row] = deque()
+        self._overhead = 0.0
+        self._off = False
+        self._handles: list[Any] = []
+        self._on_close: Callable[[], Any] = lambda: None
+        self._resources = Resources(self)
+        self._user = User(self)
+        self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
+
+    def attach(self) -> None:
+        """Writes the hello and subscribes. Nothing of torch is touched before this."""
+        self.journal.hello(self._described())
+        boundary, guard = Boundary(self), self.guard("boundary")
+        self._handles += boundary.before_probes(guard)
+        for probe in (*self._probes, self._user):
+            self._handles += probe.attach(self.guard(probe.name))
+        self._handles += boundary.after_probes(guard)
+        _here.add(self)
+
+    def log(self, values: dict[str, Any]) -> None:
+        self._user.log(values)
+
+    def begin(self) -> None:
+        """The program works on a new step: what was said about the last one is complete."""
+        if self._held is not None:
+            self._release()
+
+    def close_step(self) -> None:
+        """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
+        self._release()
+        row, self.row = self.row, Row(self.row.step + 1)
+        row.stamp()
+        self._resources.close(row)
+        if row.ready():
+            self._finish(row)
+        self._held = row
+        if any(event in URGENT for event, _ in row.events) or not row.raw.get("finished"):
+            self._release()
+
+    def loggable(self) -> Row:
+        """The row that run.log speaks of: the step that closed last, or the open one when that is written already."""
+        return self._held or self.row
+
+    def column(self, name: str, most: int) -> bool:
+        """Makes sure there is a scalar column of this name; False when the program has too many already."""
+        if name in self.schema.scalars:
+            return True
+        if len(self.schema.scalars) >= len(Schema().scalars) + most:
+            return False
+        self.schema = msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, name))
+        self.journal.hello(self._described())
+        return True
+
+    def tell(self, event: str, data: dict[str, Any]) -> None:
+        """Something happened in the open step."""
+        self.row.events.append((event, data))
+
+    def take_overhead(self) -> float:
+        """Seconds spent inside Ammeter since the last call."""
+        spent, self._overhead = self._overhead, 0.0
+        return spent
+
+    def guard(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Makes a callback of ours safe to hand to torch: timed, silent when switched off, and never raising."""
+
+        def safe(call: Callable[..., None]) -> Callable[..., None]:
+            def guarded(*args: Any) -> None:
+                if self._off or name in self.faults or _capturing():
+                    return
+                began = perf_counter()
+                try:
+                    call(*args)
+                except Exception as error:  # the promise: a fault of ours never reaches the training loop
+                    self._fault(name, error)
+                finally:
+                    self._overhead += perf_counter() - began
+
+            return guarded
+
+        return safe
+
+    def switch_off(self) -> None:
+        """Stops all reading and writing at once, for a forked child that is not the run."""
+        self._off = True
+
+    def on_close(self, call: Callable[[], Any]) -> None:
+        self._on_close = call
+
+    def close(self, reason: str = "closed", message: str = "") -> None:
+        """Writes what is left and the bye, takes every hook away, and gives the journal back. Twice is fine."""
+        self.guard("close")(self._detach)()
+        if self._off:
+            return
+        self.guard("close")(self._say_goodbye)(reason, message)
+        self._off = True
+        self.journal.close()
+        self._on_close()
+
+    def _detach(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _say_goodbye(self, reason: str, message: str) -> None:
+        if self.row.stepped or self.row.skipped:
+            self.close_step()
+        self._release()
+        while self._late:
+            self._write(self._late.popleft())
+        for event, data in self.row.events:
+            self.journal.append(Event(event, max(0, self.row.step - 1), time.time_ns(), data))
+        self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._late.append(self._held)
+            self._held = None
+        while len(self._late) > MAX_LATE_ROWS or (self._late and self._late[0].ready()):
+            self._write(self._late.popleft())
+
+    def _write(self, row: Row) -> None:
+        if not row.raw.get("finished"):
+            self._finish(row)
+        self._user.finish(row)
+        if len(self.watched.tensors) != len(self.schema.tensors):
+            self.schema = msgspec.structs.replace(self.schema, tensors=tuple(self.watched.tensors))
+            self.journal.hello(self._described())
+        self.journal.append(Steps(row.step, row.time, row.values(self.schema)))
+        for event, data in row.events:
+            self.journal.append(Event(event, row.step, row.time, data))
+
+    def _finish(self, row: Row) -> None:
+        row.raw["finished"] = True
+        for probe in self._probes:
+            self.guard(probe.name)(probe.finish)(row)
+
+    def _fault(self, name: str, error: Exception) -> None:
+        self.faults[name] = self.faults.get(name, 0) + 1
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {error}"
+        log.warning(
+            "ammeter: its %s probe failed and is switched off (%s, %s:%s); training goes on",
+            name,
+            told,
+            os.path.basename(where.filename),
+            where.lineno,
+        )
+        self.row.events.append(("probe.failed", {"probe": name, "error": told[:500]}))
+
+    def _described(self) -> Hello:
+        return msgspec.structs.replace(self._hello, schema=self.schema)
+
+
+def _capturing() -> bool:
+    """Nothing of ours may run while a CUDA graph is being captured: it would become part of the graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+_here: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for session in _here:
+        session.switch_off()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

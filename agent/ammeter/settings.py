@@ -1,0 +1,58 @@
+"""The agent's settings: what watch() was given, else AMMETER_* in the environment, else the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_DIR = "~/.ammeter"
+DEFAULT_BUDGET = 0.01
+DEFAULT_FLUSH = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """url: collector, None for none. dir: where journals lie. budget: share of step time. flush: seconds that
+    close() waits at most for the collector's acknowledgement, 0 for never."""
+
+    url: str | None
+    token: str | None
+    dir: Path
+    budget: float
+    flush: float
+    disabled: bool
+
+
+def settings(
+    url: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+    budget: float | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Raises ValueError, naming the value and the remedy, for one that cannot be used."""
+    said_url = url or environment.get("AMMETER_URL") or None
+    if said_url and not said_url.startswith(("http://", "https://")):
+        raise ValueError(f"AMMETER_URL is {said_url!r}; it must begin with http:// or https://")
+    share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
+    if not 0 < share <= 1:
+        raise ValueError(f"budget is {share!r}; use a share of step time above 0 and at most 1, such as 0.01")
+    return Settings(
+        url=said_url.rstrip("/") if said_url else None,
+        token=environment.get("AMMETER_TOKEN") or None,
+        dir=Path(dir or environment.get("AMMETER_DIR") or DEFAULT_DIR).expanduser().absolute(),
+        budget=share,
+        flush=_number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH, "5"),
+        disabled=environment.get("AMMETER_DISABLE", "0") not in ("", "0"),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: float, example: str) -> float:
+    said = environment.get(name, "")
+    if not said:
+        return default
+    try:
+        return float(said)
+    except ValueError:
+        raise ValueError(f"{name} is {said!r}; use a number such as {example}.") from None

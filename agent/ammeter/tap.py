@@ -1,0 +1,106 @@
+"""Reversible patches of other people's functions: the only file that sets an attribute on an object not ours.
+
+One tap per patched name, any number of subscribers, and the last one to leave puts the original back. Where
+somebody kept or wrapped our wrapper meanwhile, it stays there as a pass-through that does nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+
+def method(kind: type, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
+    """Calls back around a method, wherever in the class's MRO it is defined.
+
+    before gets (args, kwargs), after (args, kwargs, result); args[0] is the object. An override that calls
+    super() counts once. after is not called when the method raises. Raises AttributeError for an unknown name.
+    """
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is None:
+        raise AttributeError(f"{kind.__name__} has no method {name!r}")
+    return _subscribe(owner, name, before, after)
+
+
+def function(module: Any, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
+    """Calls back around a module-level function that its module looks up by name when it calls it."""
+    if not callable(getattr(module, name, None)):
+        raise AttributeError(f"{module.__name__} has no function {name!r}")
+    return _subscribe(module, name, before, after)
+
+
+def attached() -> list[str]:
+    """The names that are patched now, for tests and for people: 'GradScaler.update'."""
+    return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
+
+
+class Handle:
+    """One subscription. remove() undoes it; twice is fine."""
+
+    def __init__(self, tap: _Tap, subscriber: tuple[Before | None, After | None]) -> None:
+        self._tap = tap
+        self._subscriber = subscriber
+
+    def remove(self) -> None:
+        self._tap.leave(self._subscriber)
+
+
+class _Tap:
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        self.original: Callable[..., Any] = vars(owner)[name]
+        self.subscribers: tuple[tuple[Before | None, After | None], ...] = ()
+        self.wrapper = _wrap(self)
+        setattr(owner, name, self.wrapper)
+
+    def leave(self, subscriber: tuple[Before | None, After | None]) -> None:
+        self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
+        if self.subscribers:
+            return
+        _taps.pop((id(self.owner), self.name), None)
+        if vars(self.owner).get(self.name) is self.wrapper:
+            setattr(self.owner, self.name, self.original)
+
+
+def _wrap(tap: _Tap) -> Callable[..., Any]:
+    original = tap.original
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        subscribers = tap.subscribers
+        call = (id(args[0]) if args else 0, tap.name)
+        if not subscribers or call in _running:
+            return original(*args, **kwargs)
+        _running.add(call)
+        try:
+            for before, _ in subscribers:
+                if before:
+                    before(args, kwargs)
+            result = original(*args, **kwargs)
+        finally:
+            _running.discard(call)
+        for _, after in subscribers:
+            if after:
+                after(args, kwargs, result)
+        return result
+
+    return wrapper
+
+
+def _subscribe(owner: Any, name: str, before: Before | None, after: After | None) -> Handle:
+    tap = _taps.get((id(owner), name))
+    if tap is None:
+        tap = _taps[(id(owner), name)] = _Tap(owner, name)
+    subscriber = (before, after)
+    tap.subscribers += (subscriber,)
+    return Handle(tap, subscriber)
+
+
+_taps: dict[tuple[int, str], _Tap] = {}
+_running: set[tuple[int, str]] = set()
+"""(object, method) now on the stack: an override and the super() it calls are one call."""

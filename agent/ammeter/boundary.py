@@ -36,7 +36,8 @@ class Boundary:
             register_optimizer_step_pre_hook(guard(self._optimizer_steps)),
             register_optimizer_step_post_hook(guard(self._optimizer_stepped)),
         ]
-        for kind in {torch.optim.Optimizer, *(type(each) for each in self._watched.optimizers)}:
+        optimizer_kinds: set[type] = {torch.optim.Optimizer, *(type(each) for each in self._watched.optimizers)}
+        for kind in optimizer_kinds:
             handles.append(tap.method(kind, "zero_grad", before=guard(self._zero_grad)))
         for kind in self._scaler_kinds():
             handles += [

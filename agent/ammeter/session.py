@@ -122,7 +122,7 @@ class Session:
                 began = perf_counter()
                 try:
                     call(*args)
-                except Exception as error:  # the promise: a fault of ours never reaches the training loop
+                except Exception as error:  # noqa: BLE001 - the promise: a fault of ours never reaches the training loop
                     self._fault(name, error)
                 finally:
                     self._overhead += perf_counter() - began
@@ -204,7 +204,8 @@ class Session:
 
 def _capturing() -> bool:
     """Nothing of ours may run while a CUDA graph is being captured: it would become part of the graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return started and torch.cuda.is_current_stream_capturing()
 
 
 _here: weakref.WeakSet[Session] = weakref.WeakSet()

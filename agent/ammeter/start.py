@@ -50,7 +50,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         return Run()
     try:
         return _start(watched, chosen, options)
-    except Exception as error:  # the promise: training starts whether we can watch it or not
+    except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         log.warning("ammeter cannot watch this run (%s: %s); training goes on without it", type(error).__name__, error)
         return Run()
 
@@ -152,7 +152,12 @@ def _close_at_exit(run: Run, session: Session) -> None:
 
     atexit.register(ended)
     finalizer = multiprocessing.util.Finalize(None, ended, exitpriority=100)
-    session.on_close(lambda: (atexit.unregister(ended), finalizer.cancel()))
+
+    def forget() -> None:
+        atexit.unregister(ended)
+        finalizer.cancel()
+
+    session.on_close(forget)
 
 
 def _several(given: Any, kind: type, what: str) -> list[Any]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NAMED = 20
 """Non-finite tensors that an event names; their number is always told."""
 
+TOLD_AGAIN = 100
+"""Steps after which the same tensors being non-finite, step after step, is told again."""
+
 COUNTED_STEPS = 10
 """Non-finite steps in a row whose elements are counted exactly; later ones only as the governor allows."""
 
@@ -44,6 +47,7 @@ class Gradients:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._broken_steps = 0
+        self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         module, name = clip_function()
@@ -85,6 +89,8 @@ class Gradients:
         if known:
             row.scalars["grad_norm"] = math.sqrt(squares) if squares >= 0 else math.nan
             self._tell(row, sorted(bad), known)
+        if not bad:
+            self._told = ([], -TOLD_AGAIN)
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
@@ -112,7 +118,8 @@ class Gradients:
         if not pairs:
             return None
         scaler = self._session.watched.scaling(optimizer)
-        scale = transfer.number(1.0) if scaler is None else transfer.of(scaler._scale)
+        held = None if scaler is None else scaler._scale
+        scale = transfer.number(1.0) if held is None else transfer.of(held)
         return Reading([index for index, _ in pairs], [each for _, each in pairs], scale)
 
     def _norms(self, row: Row, reading: Reading) -> None:
@@ -168,6 +175,9 @@ class Gradients:
         counted = row.scalars.get("grad_nonfinite")
         if not bad or counted == 0:  # a finite gradient whose norm overflows float32 is large, not broken
             return
+        if self._told[0] == bad and row.step - self._told[1] < TOLD_AGAIN and self._broken_steps > COUNTED_STEPS:
+            return
+        self._told = (bad, row.step)
         names = self._session.watched.tensors
         read = sorted(int(i) for reading in row.raw["gradient_readings"] for part, _ in reading.norms for i in part)
         tensors = [{"tensor": names[index].name, **_counts(row, index)} for index in bad[:NAMED]]

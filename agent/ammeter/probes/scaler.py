@@ -25,14 +25,13 @@ class Scaler:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         for scaler in self._session.watched.scalers:
             self._introduce(scaler)
-        kinds = {torch.amp.GradScaler, *(type(scaler) for scaler in self._session.watched.scalers)}
+        kinds: set[type] = {torch.amp.GradScaler, *(type(scaler) for scaler in self._session.watched.scalers)}
         before, after = guard(self._before_update), guard(self._after_update)
         return [tap.method(kind, "update", before=before, after=after) for kind in kinds]
 
     def finish(self, row: Row) -> None:
-        skipped = row.skipped | {
-            key for key, found in row.raw.get("found_inf", {}).items() if _late_skip(row, key, found)
-        }
+        late = {key for key, found in row.raw.get("found_inf", {}).items() if _late_skip(row, key, found)}
+        skipped = row.skipped | late
         self._count(row, len(row.stepped - skipped), len(skipped))
         scales, after = row.arrived("scale"), row.arrived("scale_after")
         if not scales:

@@ -37,7 +37,7 @@ class Usage:
         for optimizer in watched.optimizers_of(parameters):
             row.scalars["clip_max"] = max_norm
             scaler = watched.scaling(optimizer) if row.raw.get("scaled") else None
-            if scaler is not None:
+            if scaler is not None and scaler._scale is not None:
                 self._tell_once("usage.clip_before_unscale", max_norm=max_norm, scale=transfer.of(scaler._scale))
 
     def _tell_once(self, event: str, max_norm: float, scale: transfer.Transfer) -> None:

@@ -50,11 +50,11 @@ class _FromCuda:
         flat = values.detach().to(torch.float32).reshape(-1)
         self._host = torch.empty(flat.shape, dtype=torch.float32, pin_memory=True)
         self._host.copy_(flat, non_blocking=True)
-        self._passed = torch.cuda.Event()
+        self._passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._passed.record(torch.cuda.current_stream(values.device))
 
     def ready(self) -> bool:
-        return self._passed.query()
+        return bool(self._passed.query())  # type: ignore[no-untyped-call]
 
     def array(self) -> Array:
         return self._host.numpy()

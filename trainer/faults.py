@@ -1,0 +1,174 @@
+"""Faults to train with on purpose: each is one small function that breaks training in exactly one way.
+
+A fault gets the Faults object that train.py asks at a few named points, and changes one of the things it holds.
+Its docstring says what a person sees. The verdict that must name it bears the fault's name.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from model import GPT, Block
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.functional import gelu
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], None]
+
+# A model of a few 100,000 weights has large gradients. This puts them where those of a large model or of a global
+# batch of millions of tokens lie. It is no fault by itself: with a scale of 65536 training hardly notices it.
+LARGE_MODEL = 2.0**-12
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to break a run: what does it, from which step unless told otherwise, and where it can be done."""
+
+    name: str
+    breaks: "Callable[[Faults], None]"
+    first_step: int
+    precisions: tuple[str, ...]
+    optimizers: tuple[str, ...]
+
+    @property
+    def story(self) -> str:
+        """What a person sees, from the docstring."""
+        return " ".join((self.breaks.__doc__ or "").split())
+
+
+REGISTRY: dict[str, Fault] = {}
+
+
+def fault(
+    first_step: int = 0,
+    precisions: tuple[str, ...] = ("fp16", "bf16", "fp32"),
+    optimizers: tuple[str, ...] = ("adamw", "sgd"),
+) -> "Callable[[Callable[[Faults], None]], Callable[[Faults], None]]":
+    """Put the function in the registry; its name, with hyphens, is the fault's."""
+
+    def register(breaks: "Callable[[Faults], None]") -> "Callable[[Faults], None]":
+        name = breaks.__name__.replace("_", "-")
+        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers)
+        return breaks
+
+    return register
+
+
+@dataclass
+class Faults:
+    """The points where training can be broken. Each hands back what it is given until the fault's step has come."""
+
+    fault: Fault | None
+    first_step: int
+    model: GPT
+    scaler: GradScaler | None
+    batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
+    loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
+    attempt: Callable[[Attempt], Attempt] = field(default=lambda attempt: attempt)
+
+    def begin(self, step: int) -> GradScaler | None:
+        """The scaler to go on with in this step. Breaks what there is to break once the step has come."""
+        if self.fault and step >= self.first_step:
+            self.fault.breaks(self)
+            self.fault = None
+        return self.scaler
+
+
+@fault(precisions=("fp16",))
+def overflow_storm(training: Faults) -> None:
+    """Two of three steps are skipped for good and the scale is a sawtooth at its ceiling: it grows fourfold after
+    every good step, instead of twofold after 2000."""
+    assert training.scaler
+    training.scaler.set_growth_interval(1)
+    training.scaler.set_growth_factor(4.0)
+
+
+@fault(first_step=20, precisions=("fp16",))
+def scale_collapse(training: Faults) -> None:
+    """From one step on every step is skipped and the scale halves each time, the loss stands still but is finite: a
+    kernel writes past its buffer, so one row of one weight's gradient is Inf in every backward pass."""
+
+    def overwrite_a_row(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[3] = torch.inf
+        return gradient
+
+    middle_block(training.model).attention.proj.weight.register_hook(overwrite_a_row)
+
+
+@fault(first_step=20)
+def nonfinite_loss(training: Faults) -> None:
+    """The loss is NaN from one step on, yet no step is skipped and nothing is learnt: after a change to the data every
+    target is the ignored index, and the mean over no targets is 0/0 with gradients of zero."""
+    training.batch = lambda batch: (batch[0], torch.full_like(batch[1], -100))
+
+
+@fault(first_step=20)
+def nonfinite_gradient(training: Faults) -> None:
+    """The loss is finite while the gradients of everything before the middle block's activation are NaN. With a scaler
+    the scale then collapses; without one the weights are NaN a step later."""
+    middle_block(training.model).mlp.activation = DistanceGate()
+
+
+class DistanceGate(nn.Module):
+    """GELU, opened by how far a position is from the one before it. The first one has none before it, so its distance
+    is zero, and there the square root has no derivative: Inf times zero. An eps under the root would mend it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = torch.cat([x[:, :1], x[:, :-1]], dim=1)
+        distance = (x - before).square().mean(-1, keepdim=True).sqrt()
+        return gelu(x) * (1 + torch.tanh(distance))
+
+
+@fault(precisions=("fp16",))
+def gradient_underflow(training: Faults) -> None:
+    """The loss soon stands still although every step is applied: the scale is 1 and never grows, so that most
+    gradients of a large model are below the smallest float16 and become zero."""
+    assert training.scaler
+    # Where the scale lives: update(new_scale=...) would count as one more update, and load_state_dict() as a resume.
+    training.scaler._init_scale = 1.0
+    if training.scaler._scale is not None:
+        training.scaler._scale.fill_(1.0)
+    training.scaler.set_growth_interval(2**31 - 1)
+    training.loss = lambda loss: loss * LARGE_MODEL
+
+
+@fault(precisions=("fp16",))
+def no_loss_scaling(training: Faults) -> None:
+    """The loss flattens early: float16 autocast without a scaler, so that most gradients of a large model are below
+    the smallest float16 and become zero."""
+    training.scaler = None
+    training.loss = lambda loss: loss * LARGE_MODEL
+
+
+@fault(precisions=("fp16",), optimizers=("sgd",))
+def clip_before_unscale(training: Faults) -> None:
+    """The loss hardly moves although every step is applied: the limit is put on the scaled gradients and unscaling
+    then divides what is left by the scale. With Adam, which does not mind small gradients, it would not show."""
+
+    def clipped_too_early(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+        assert scaler
+        clip_grad_norm_(model.parameters(), clip)
+        scaler.step(optimizer)
+        scaler.update()
+
+    training.attempt = lambda _: clipped_too_early
+
+
+@fault(first_step=40)
+def run_lost(_: Faults) -> None:
+    """The process is gone from one moment to the next, without a word: SIGKILL, as the OOM killer sends it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def middle_block(model: GPT) -> Block:
+    """The block with as many before it as after it, so that a finding has to point at a place inside the network."""
+    block = model.blocks[len(model.blocks) // 2]
+    assert isinstance(block, Block)
+    return block

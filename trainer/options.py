@@ -1,0 +1,182 @@
+"""The command line: what can be asked of the trainer, and a clear word where it cannot be done."""
+
+import argparse
+import difflib
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from faults import REGISTRY, Fault
+
+TINY = {"layers": 2, "heads": 2, "width": 32, "context": 32, "batch": 4}
+LEARNING_RATE = {"adamw": 3e-3, "sgd": 0.3}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, checked and with every default filled in."""
+
+    precision: str
+    steps: int
+    device: str
+    optimizer: str
+    lr: float
+    clip: float
+    accumulate: int
+    batch: int
+    context: int
+    layers: int
+    heads: int
+    width: int
+    dropout: float
+    seed: int
+    checkpoint: Path | None
+    checkpoint_every: int
+    resume: bool
+    log_every: int
+    eval_every: int
+    fault: Fault | None
+    fault_step: int
+    name: str
+
+    def recipe(self) -> dict[str, str | int | float]:
+        """All that has a say in the weights after N steps, except how many steps the schedule is laid out for."""
+        names = "precision optimizer lr clip accumulate batch context layers heads width dropout seed"
+        return {name: getattr(self, name) for name in names.split()}
+
+
+def read_options(arguments: list[str] | None = None) -> Options:
+    """The options on the command line. Leaves the program with what was wrong, the value and the remedy."""
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    if given.list_faults:
+        print(list_of_faults())
+        parser.exit()
+    if given.tiny:
+        parser.set_defaults(**TINY)
+        given = parser.parse_args(arguments)
+    if wrong := first_mistake(given):
+        parser.error(wrong)
+
+    fault, fault_step = given.fault or (None, 0)
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    values = vars(given) | {
+        "device": auto if given.device == "auto" else given.device,
+        "lr": given.lr or LEARNING_RATE[given.optimizer],
+        "name": given.name or f"gpt-{given.precision}" + (f"-{fault.name}" if fault else ""),
+        "fault": fault,
+        "fault_step": fault_step,
+    }
+    return Options(**{name: value for name, value in values.items() if name not in ("tiny", "list_faults")})
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="train.py", description="Train a small GPT in mixed precision on the source of Python's standard library."
+    )
+    run = parser.add_argument_group("the run").add_argument
+    run("--precision", choices=("fp32", "bf16", "fp16"), default="fp16", help="fp16, with a loss scale, by default")
+    run("--steps", type=whole(1), default=200, metavar="N", help="attempts of the optimizer (200)")
+    run("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="auto: cuda where there is one (cpu)")
+    run("--seed", type=whole(0), default=0, metavar="N", help="of the weights and the batches (0)")
+    run("--name", help="what the run is called (gpt-PRECISION)")
+    run("--log-every", type=whole(1), default=10, metavar="N", help="steps between two lines (10)")
+    run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
+
+    learning = parser.add_argument_group("learning").add_argument
+    learning("--optimizer", choices=tuple(LEARNING_RATE), default="adamw")
+    learning("--lr", type=positive, metavar="X", help="highest learning rate (3e-3 for adamw, 0.3 for sgd)")
+    learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
+    learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")
+    learning("--batch", type=whole(1), default=8, metavar="N", help="windows of text in a batch (8)")
+
+    network = parser.add_argument_group("the network").add_argument
+    network("--layers", type=whole(1), default=4, metavar="N", help="(4)")
+    network("--heads", type=whole(1), default=4, metavar="N", help="(4)")
+    network("--width", type=whole(8), default=64, metavar="N", help="(64)")
+    network("--context", type=whole(2), default=64, metavar="N", help="characters it looks back (64)")
+    network("--dropout", type=share, default=0.0, metavar="X", help="(0)")
+    network("--tiny", action="store_true", help="other defaults: a step of a few milliseconds, for tests")
+
+    kept = parser.add_argument_group("checkpoints").add_argument
+    kept("--checkpoint", type=Path, metavar="PATH", help="the file to keep the run in")
+    kept("--checkpoint-every", type=whole(1), default=50, metavar="N", help="steps between two of them (50)")
+    kept("--resume", action="store_true", help="go on from --checkpoint")
+
+    broken = parser.add_argument_group("faults").add_argument
+    broken("--fault", type=known_fault, metavar="NAME[@STEP]", help="break the run on purpose, from this step on")
+    broken("--list-faults", action="store_true", help="say which faults there are and what they look like")
+    return parser
+
+
+def first_mistake(given: argparse.Namespace) -> str | None:
+    """What fits together badly, or is not there."""
+    if given.device == "cuda" and not torch.cuda.is_available():
+        return "--device is 'cuda', but torch sees no CUDA device here; use --device cpu or auto."
+    if given.width % given.heads:
+        return f"--width is {given.width}, which {given.heads} heads cannot share; use a multiple of {given.heads}."
+    if given.resume and not given.checkpoint:
+        return "--resume needs to know from where; add --checkpoint PATH."
+    if given.resume and not given.checkpoint.is_file():
+        return f"--checkpoint is '{given.checkpoint}', which is no file to resume from; leave out --resume to start."
+    if given.fault and given.precision not in given.fault[0].precisions:
+        fits = " or ".join(given.fault[0].precisions)
+        return f"--fault is '{given.fault[0].name}', which --precision {given.precision} cannot have; use {fits}."
+    if given.fault and given.optimizer not in given.fault[0].optimizers:
+        fits = " or ".join(given.fault[0].optimizers)
+        return f"--fault is '{given.fault[0].name}', which --optimizer {given.optimizer} would hide; use {fits}."
+    return None
+
+
+def known_fault(text: str) -> tuple[Fault, int]:
+    """The fault and the step it begins at, for NAME or NAME@STEP."""
+    name, at, step = text.partition("@")
+    if name not in REGISTRY:
+        near = difflib.get_close_matches(name, REGISTRY, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(REGISTRY)}."
+        raise argparse.ArgumentTypeError(f"there is no fault '{name}'; {hint}")
+    if at and not step.isdecimal():
+        raise argparse.ArgumentTypeError(f"the step of '{text}' is no whole number; write {name}@40, for instance.")
+    return REGISTRY[name], int(step) if at else REGISTRY[name].first_step
+
+
+def list_of_faults() -> str:
+    """Every fault: from which step by default, with which precisions and optimizers, and what a person sees."""
+    entries = []
+    for fault in REGISTRY.values():
+        fits = ", ".join(fault.precisions + (fault.optimizers if len(fault.optimizers) == 1 else ()))
+        story = textwrap.fill(fault.story, 96, initial_indent="    ", subsequent_indent="    ")
+        entries.append(f"{fault.name}@{fault.first_step} ({fits})\n{story}")
+    return "\n".join(entries)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"'{text}' will not do; use a whole number of {least} or more.")
+        return int(text)
+
+    return read
+
+
+def positive(text: str) -> float:
+    value = number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' will not do; use a number above 0.")
+    return value
+
+
+def share(text: str) -> float:
+    value = number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' will not do; use a number from 0 to below 1.")
+    return value
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number; write 0.5, for instance.") from None

@@ -1,0 +1,206 @@
+"""Trains a small character-level GPT in float32, bfloat16 or float16 on the source of Python's standard library.
+
+    python trainer/train.py --precision fp16 --steps 200
+
+A plain program that reads from top to bottom. One line of it lets Ammeter watch.
+"""
+
+import math
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ammeter
+import checkpoint
+import data
+import torch
+from faults import Faults
+from model import GPT, Shape
+from options import Options, read_options
+from show import Show
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+WARM_UP = 20  # steps
+VALIDATION_BATCHES = 16
+
+
+@dataclass
+class Progress:
+    """How far the run is: the part of its state that nothing of torch holds."""
+
+    step: int = 0  # attempts of the optimizer, applied or skipped
+    applied: int = 0
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of the run. The losses are in nats per character."""
+
+    steps: int
+    applied: int
+    train_loss: float  # mean since the last line that was shown
+    val_loss: float
+    milliseconds: float  # per step
+    scale: float | None
+
+    def __str__(self) -> str:
+        return (
+            f"done: {self.steps} steps, {self.applied} applied, {self.steps - self.applied} skipped, "
+            f"{self.milliseconds:.1f} ms per step\n"
+            f"train loss {self.train_loss:.4f}, validation loss {self.val_loss:.4f}"
+            + (f", final scale {self.scale:g}" if self.scale is not None else "")
+        )
+
+
+def main(arguments: list[str] | None = None) -> Summary:
+    options = read_options(arguments)
+    device = torch.device(options.device)
+    random.seed(options.seed)
+    torch.manual_seed(options.seed)
+
+    # What there is to learn, and what learns it.
+    text, held_back = data.load()
+    batches = data.Batches(text, options.batch, options.context, options.seed, device)
+    held_back_batches = data.Batches(held_back, options.batch, options.context, options.seed, device)
+    model = build_model(options).to(device)
+    optimizer = build_optimizer(model, options)
+    scheduler = LambdaLR(optimizer, lambda applied: warm_up_then_cosine(applied, options.steps))
+    scaler = GradScaler(device.type) if options.precision == "fp16" else None  # only float16 needs a loss scale
+
+    faults = Faults(options.fault, options.fault_step, model, scaler)  # none, unless asked for
+    scaler = faults.begin(0)
+
+    run = ammeter.watch(model, optimizer, scaler, name=options.name, project="reference", config=options.recipe())
+
+    # Where an earlier life of this run left off.
+    progress = Progress()
+    parts: checkpoint.Parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    parts |= {"scaler": scaler} if scaler else {}
+    if options.resume and options.checkpoint:
+        try:
+            progress = Progress(**checkpoint.restore(options.checkpoint, parts, options.recipe()))
+        except ValueError as refusal:
+            sys.exit(f"train.py: {refusal}")
+
+    @optimizer.register_step_post_hook  # a scaler that skips does not call step(); asking it for its scale is a sync
+    def count_applied(*_: Any) -> None:
+        progress.applied += 1
+
+    show = Show(options.steps, progress.step)
+    show.line(f"{options.name}: {model.size():,} weights on {device}, {len(text):,} characters to learn from")
+    first_step, seconds = progress.step, 0.0
+    losses: list[Tensor] = []
+    train_loss = val_loss = math.nan
+
+    while progress.step < options.steps:
+        began = time.perf_counter()
+        scaler = faults.begin(progress.step)
+        applied_before = progress.applied
+        loss = torch.zeros((), device=device)
+
+        for _ in range(options.accumulate):
+            inputs, targets = faults.batch(batches.number(progress.batches))
+            with autocast(options):
+                part = model(inputs, targets) / options.accumulate
+            loss += part.detach()
+            part = faults.loss(part)
+            (scaler.scale(part) if scaler else part).backward()
+            progress.batches += 1
+
+        faults.attempt(attempt)(model, optimizer, scaler, options.clip)
+        optimizer.zero_grad()
+        if progress.applied > applied_before:  # a skipped step must not use up the schedule
+            scheduler.step()
+        progress.step += 1
+        run.log(loss=loss, samples=options.batch * options.accumulate)
+        seconds += time.perf_counter() - began
+
+        # Now and then: a line, a validation, a checkpoint.
+        last = progress.step == options.steps
+        losses.append(loss)
+        show.bar(progress.step)
+        if last or progress.step % options.log_every == 0:
+            train_loss = torch.stack(losses).mean().item()
+            losses.clear()
+            show.numbers(progress.step, numbers(train_loss, progress, scheduler, scaler))
+        if last or progress.step % options.eval_every == 0:
+            val_loss = validate(model, held_back_batches, options)
+            run.log(val_loss=val_loss)
+            show.line(f"validation loss {val_loss:.4f}")
+        if options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
+            checkpoint.save(options.checkpoint, parts, asdict(progress), options.recipe())
+
+    run.close()
+    milliseconds = 1000 * seconds / max(1, progress.step - first_step)
+    scale = scaler.get_scale() if scaler else None
+    summary = Summary(progress.step, progress.applied, train_loss, val_loss, milliseconds, scale)
+    show.line(str(summary))
+    return summary
+
+
+def attempt(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+    """One try of the optimizer, which the scaler skips where a gradient is not finite. The order matters: a limit on
+    the norm means the true gradients, so they are unscaled first, and the scale changes last."""
+    if scaler:
+        scaler.unscale_(optimizer)
+    clip_grad_norm_(model.parameters(), clip)
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+
+
+@torch.no_grad()
+def validate(model: GPT, batches: data.Batches, options: Options) -> float:
+    """Mean loss over text that is not trained on, always the same."""
+    model.eval()
+    losses = []
+    for n in range(VALIDATION_BATCHES):
+        with autocast(options):
+            losses.append(model(*batches.number(n)))
+    model.train()
+    return torch.stack(losses).mean().item()
+
+
+def autocast(options: Options) -> torch.autocast:
+    """Where the matmuls run in half precision. In float32 it does nothing."""
+    half = torch.float16 if options.precision == "fp16" else torch.bfloat16
+    return torch.autocast(options.device, half, enabled=options.precision != "fp32")
+
+
+def build_model(options: Options) -> GPT:
+    shape = Shape(data.VOCABULARY, options.context, options.layers, options.heads, options.width, options.dropout)
+    return GPT(shape)
+
+
+def build_optimizer(model: GPT, options: Options) -> Optimizer:
+    if options.optimizer == "sgd":
+        return SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    return AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def warm_up_then_cosine(applied: int, steps: int) -> float:
+    """The share of the highest learning rate: up in a straight line, then down to a tenth in half a cosine."""
+    if applied < WARM_UP:
+        return (applied + 1) / WARM_UP
+    through = min(1.0, (applied - WARM_UP) / max(1, steps - WARM_UP))
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * through))
+
+
+def numbers(loss: float, progress: Progress, scheduler: LambdaLR, scaler: GradScaler | None) -> str:
+    """One line for a person. Reads the scale, so it waits for the device."""
+    skipped = progress.step - progress.applied
+    line = f"loss {loss:.4f}  rate {float(scheduler.get_last_lr()[0]):.1e}  skipped {skipped}"
+    return line + (f"  scale {scaler.get_scale():g}" if scaler else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,11 +14,8 @@ import pytest
 
 def need(*names: str) -> str:
     """Path of the first of these programs that is installed."""
-    for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
-    missing(f"{' or '.join(names)} is not on PATH; install it to run this test")
+    found = next(filter(None, map(shutil.which, names)), None)
+    return found or missing(f"{' or '.join(names)} is not on PATH; install it to run this test")
 
 
 def missing(reason: str) -> NoReturn:

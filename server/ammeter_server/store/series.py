@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Row, select
@@ -16,14 +16,21 @@ AT_ONCE = 128
 """Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
 
 
-def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> Sequence[Row[Any]]:
-    """(id, rank) of the run's streams that hold steps, oldest first."""
+class Source(NamedTuple):
+    """A stream that holds steps."""
+
+    id: str
+    rank: int
+
+
+def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> list[Source]:
+    """The run's streams that hold steps, oldest first."""
     query = select(streams.c.id, streams.c.rank).where(streams.c.run == run, streams.c.role == "rank")
     if rank is not None:
         query = query.where(streams.c.rank == rank)
     if stream is not None:
         query = query.where(streams.c.id == stream)
-    return connection.execute(query.order_by(streams.c.started, streams.c.id)).all()
+    return [Source(*row) for row in connection.execute(query.order_by(streams.c.started, streams.c.id))]
 
 
 def schemas_of(connection: Connection, run: str, stream: str) -> dict[str, wire.Schema]:

@@ -1,0 +1,147 @@
+"""GET /api/v1/incidents, and what people do with one: acknowledge it, close it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from sqlalchemy import Row
+
+from ammeter_server import auth
+from ammeter_server.collector import Collector, Here
+from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
+from ammeter_server.problems import Problem
+from ammeter_server.runs import found
+from ammeter_server.store import incidents as query
+
+router = APIRouter(prefix="/api/v1", tags=["incidents"])
+
+State = Literal["open", "acknowledged", "closed"]
+Severity = Literal["page", "ticket"]
+States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A finding as people handle it, with cause and fix in words. consequences: findings that it explains."""
+
+    id: str
+    run: str
+    run_name: str
+    project: str
+    verdict: str
+    severity: Severity
+    title: str
+    state: State
+    opened: str | None
+    acknowledged: str | None
+    closed: str | None
+    closed_reason: str | None
+    first_step: int
+    opened_step: int
+    last_step: int
+    rank: int
+    tensor: str | None
+    module: str | None
+    caller: str | None
+    cause: str
+    fix: str
+    evidence: dict[str, Any]
+    consequences: list[dict[str, Any]]
+    runbook: str
+
+
+@dataclass(frozen=True)
+class IncidentList:
+    items: list[Incident]
+    next_page_token: str | None
+
+
+@router.get("/incidents", summary="Incidents of all runs, newest first")
+def list_incidents(
+    here: Here,
+    state: States = None,
+    severity: Severity | None = None,
+    verdict: str | None = None,
+    project: str | None = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> IncidentList:
+    """Incidents from the one that opened last."""
+    wanted = {"states": _states(state), "severity": severity, "verdict": verdict, "project": project}
+    return _listed(here, page_size, page_token, **wanted)
+
+
+@router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")
+def list_incidents_of_run(
+    here: Here, run: str, state: States = None, page_size: PageSize = 100, page_token: PageToken = None
+) -> IncidentList:
+    """The run's incidents, the closed ones too."""
+    with here.store.reading() as connection:
+        found(connection, run)
+    return _listed(here, page_size, page_token, run=run, states=_states(state))
+
+
+@router.get("/incidents/{incident}", summary="One incident")
+def read_incident(here: Here, incident: str) -> Incident:
+    with here.store.reading() as connection:
+        row = query.one(connection, incident)
+    if row is None:
+        raise Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
+    return tell(row)
+
+
+@router.post(
+    "/incidents/{incident}/acknowledge", summary="Somebody looks after it", dependencies=[Depends(auth.change)]
+)
+def acknowledge(here: Here, incident: str) -> Incident:
+    """The incident, acknowledged. Twice is fine; a closed one is a 409."""
+    return _handled(here, incident, "acknowledged")
+
+
+@router.post("/incidents/{incident}/close", summary="It is over", dependencies=[Depends(auth.change)])
+def close(here: Here, incident: str) -> Incident:
+    """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
+    return _handled(here, incident, "closed")
+
+
+def tell(row: Row[Any]) -> Incident:
+    """The incident as people see it."""
+    values = row._asdict()
+    for name in ("opened", "acknowledged", "closed"):
+        values[name] = instant(values[name])
+    values["runbook"] = f"/runbooks/{row.verdict}"
+    return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
+
+
+def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
+    before = key_of(page_token, (int, str))
+    with here.store.reading() as connection:
+        rows = query.newest(connection, page_size + 1, before, **wanted)
+    items = [tell(row) for row in rows[:page_size]]
+    if len(rows) <= page_size:
+        return IncidentList(items, None)
+    return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
+
+
+def _handled(here: Collector, incident: str, state: Literal["acknowledged", "closed"]) -> Incident:
+    with here.store.writing() as connection:
+        change = query.acknowledge if state == "acknowledged" else query.close
+        change(connection, incident, time.time_ns())
+        row = query.one(connection, incident)
+    here.bell.set()
+    if row is None:
+        raise Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
+    if state == "acknowledged" and row.acknowledged is None:
+        raise Problem(409, f"incident {incident!r} is closed ({row.closed_reason}); only an open one is acknowledged")
+    return tell(row)
+
+
+def _states(given: str | None) -> list[str]:
+    states = [each.strip() for each in (given or "").split(",") if each.strip()]
+    for state in states:
+        if state not in ("open", "acknowledged", "closed"):
+            raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")
+    return states

@@ -1,0 +1,47 @@
+"""Lists in pages, by key: the token says where the next page begins, so nothing is passed over or shown twice."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from fastapi import Query
+
+from ammeter_server.problems import Problem
+
+PageSize = Annotated[int, Query(ge=1, le=1000, description="Items of one page at most.")]
+PageToken = Annotated[str | None, Query(description="`next_page_token` of the page before; without it the first page.")]
+
+
+def token(*key: str | int) -> str:
+    """What the next page is asked with: the key of this page's last item, opaque to the caller."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | None:
+    """The key behind a token; None without one. A token we did not make is a Problem."""
+    if given is None:
+        return None
+    try:
+        key = msgspec.json.decode(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
+    except (ValueError, msgspec.DecodeError):
+        key = None
+    if not isinstance(key, list) or [type(part) for part in key] != list(kinds):
+        raise Problem(
+            422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
+        )
+    return tuple(key)
+
+
+def instant(nanoseconds: int | None) -> str | None:
+    """RFC 3339 in UTC, to the millisecond; None for what has not happened. Years beyond 9999 are cut to it."""
+    if nanoseconds is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    except (OverflowError, OSError, ValueError):
+        when = datetime.max.replace(tzinfo=UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

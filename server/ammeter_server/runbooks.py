@@ -1,0 +1,36 @@
+"""GET /runbooks/{verdict}: what to do about a verdict, for the person on call. Open to everybody a page can reach."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from ammeter.verdicts import BY_ID
+from ammeter_server import page
+from ammeter_server.problems import Problem
+
+router = APIRouter(tags=["runbooks"])
+
+FOLDER = files("ammeter_server") / "assets" / "runbooks"
+"""A link to alerts/runbooks in the source; a folder of its own in the installed package."""
+
+
+@router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
+def read_runbook(verdict: str) -> HTMLResponse:
+    """The runbook as a page. 404 for a verdict there is not."""
+    if verdict not in BY_ID:
+        raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(BY_ID)}")
+    return page.article(BY_ID[verdict].title, _rendered(verdict))
+
+
+@cache
+def _rendered(verdict: str) -> Markup:
+    """The Markdown as HTML; HTML inside it is shown as text."""
+    text = (FOLDER / f"{verdict}.md").read_text(encoding="utf-8")
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return Markup(renderer.render(text))  # noqa: S704 - the renderer escapes

@@ -1,0 +1,123 @@
+"""GET /api/v1/runs/{run}/series: values over steps, read from the packed chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Response
+
+from ammeter import block
+from ammeter_server.collector import Here
+from ammeter_server.plain import number
+from ammeter_server.problems import Problem
+from ammeter_server.runs import found
+from ammeter_server.store import series as query
+from ammeter_server.thin import thin
+
+router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
+
+MOST_NAMES = 64
+"""Names in one question. A page of charts asks for five; more is a dump, which is asked for in parts."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One value over steps. times: seconds since the epoch. values: numbers, or "NaN", "Infinity", "-Infinity"."""
+
+    name: str
+    rank: int
+    stream: str
+    steps: list[int]
+    times: list[float]
+    values: list[float | str]
+
+
+@dataclass(frozen=True)
+class SeriesList:
+    items: list[Series]
+    next_page_token: str | None = None
+
+
+@router.get("", summary="Values over steps", responses={200: {"model": SeriesList}}, response_class=Response)
+def read_series(
+    here: Here,
+    run: str,
+    names: Annotated[
+        str, Query(description="`loss,scale`; of a tensor `grad.norm:<tensor>`. %2C is a comma in a name.")
+    ],
+    rank: Annotated[int | None, Query(ge=0)] = None,
+    stream: str | None = None,
+    first: Annotated[int | None, Query(alias="from", ge=0, description="First step.")] = None,
+    last: Annotated[int | None, Query(alias="to", ge=0, description="Last step.")] = None,
+    points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
+) -> Response:
+    """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
+    steps than points, minima, maxima and non-finite values are kept."""
+    wanted = _asked(names)
+    with here.store.reading() as connection:
+        found(connection, run)
+        sources = query.sources(connection, run, rank, stream)
+    items = []
+    for source in sources:
+        views = query.views(here.store, run, source.id, first, last)
+        for name, (steps, times, values) in curves(views, wanted, first, last).items():
+            kept = thin(values, points)
+            shown = [number(value) for value in values[kept].tolist()]
+            items.append(
+                Series(name, source.rank, source.id, steps[kept].tolist(), (times[kept] / 1e9).tolist(), shown)
+            )
+    return Response(msgspec.json.encode(SeriesList(items)), media_type="application/json")
+
+
+Curve = tuple[block.Ints, block.Ints, block.Floats]
+
+
+def curves(
+    views: Iterator[block.View], names: Sequence[str], first: int | None = None, last: int | None = None
+) -> dict[str, Curve]:
+    """(steps, times, values) of each name that was measured between the steps, in the order asked."""
+    parts: dict[str, list[Curve]] = {name: [] for name in names}
+    for view in views:
+        within = (view.steps >= (first or 0)) & (view.steps <= (view.steps[-1] if last is None else last))
+        for name in names:
+            column = column_of(view, name)
+            if column is None:
+                continue
+            there = within & block.measured(column)
+            if there.any():
+                parts[name].append((view.steps[there], view.times[there], column[there]))
+    return {name: _joined(found) for name, found in parts.items() if found}
+
+
+def column_of(view: block.View, name: str) -> block.Floats | None:
+    """float32[n] of a scalar, or of a tensor's stat as `stat:tensor`; None where the stream has no such column."""
+    schema = view.schema
+    if name in schema.scalars:
+        return view.values[schema.scalars.index(name)]
+    stat, _, tensor = name.partition(":")
+    if stat not in schema.stats:
+        return None
+    names = [each.name for each in schema.tensors]
+    if tensor not in names:
+        return None
+    column: block.Floats = view.stat(stat)[names.index(tensor)]
+    return column
+
+
+def _joined(parts: Sequence[Curve]) -> Curve:
+    steps, times, values = zip(*parts, strict=True)
+    return np.concatenate(steps), np.concatenate(times), np.concatenate(values)
+
+
+def _asked(names: str) -> list[str]:
+    wanted = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
+    if not 0 < len(wanted) <= MOST_NAMES:
+        raise Problem(
+            422, f"names is {names[:80]!r}, {len(wanted)} names; ask for 1 to {MOST_NAMES}, such as scale,loss"
+        )
+    return wanted

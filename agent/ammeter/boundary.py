@@ -61,8 +61,6 @@ class Boundary:
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if args[0] in self._watched.optimizers:
             self._close_if_unscaled()
-            if self._inside is None:
-                self._session.begin()
 
     def _close_if_unscaled(self) -> None:
         if self._inside is None and self._session.row.stepped and not self._session.row.raw.get("scaled"):

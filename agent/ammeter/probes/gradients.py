@@ -46,7 +46,7 @@ class Gradients:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._broken_steps = 0
+        self._bad_rows = 0
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -89,8 +89,7 @@ class Gradients:
         if known:
             row.scalars["grad_norm"] = math.sqrt(squares) if squares >= 0 else math.nan
             self._tell(row, sorted(bad), known)
-        if not bad:
-            self._told = ([], -TOLD_AGAIN)
+        self._bad_rows = self._bad_rows + 1 if bad else 0
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
@@ -137,9 +136,8 @@ class Gradients:
         norms = reading.norms[0][1].array()
         bad = np.flatnonzero(~np.isfinite(norms))
         budget = self._session.governor.full
-        self._broken_steps = self._broken_steps + 1 if bad.size else 0
         if bad.size:
-            if self._broken_steps > COUNTED_STEPS and not budget.allows():
+            if self._bad_rows >= COUNTED_STEPS and not budget.allows():
                 return
         elif not self._session.full_statistics or not budget.allows():
             return
@@ -175,7 +173,7 @@ class Gradients:
         counted = row.scalars.get("grad_nonfinite")
         if not bad or counted == 0:  # a finite gradient whose norm overflows float32 is large, not broken
             return
-        if self._told[0] == bad and row.step - self._told[1] < TOLD_AGAIN and self._broken_steps > COUNTED_STEPS:
+        if self._told[0] == bad and row.step - self._told[1] < TOLD_AGAIN and self._bad_rows >= COUNTED_STEPS:
             return
         self._told = (bad, row.step)
         names = self._session.watched.tensors

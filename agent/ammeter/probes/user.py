@@ -50,4 +50,4 @@ def _arriving(value: Any) -> transfer.Transfer:
     try:
         return transfer.number(float(value))
     except OverflowError:
-        return transfer.number(math.copysign(math.inf, value))
+        return transfer.number(math.inf if value > 0 else -math.inf)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from ammeter import tap
+
+
+class Base:
+    def work(self, value: int) -> int:
+        return value + 1
+
+
+class Child(Base):
+    def work(self, value: int) -> int:
+        return super().work(value) * 2
+
+
+class Sibling(Base):
+    pass
+
+
+def _noting(calls: list[Any]) -> dict[str, Any]:
+    return {
+        "before": lambda args, kwargs: calls.append(("before", args[1])),
+        "after": lambda args, kwargs, result: calls.append(("after", result)),
+    }
+
+
+def test_a_subscriber_hears_the_call_and_its_result_and_the_result_is_unchanged() -> None:
+    calls: list[Any] = []
+    handle = tap.method(Base, "work", **_noting(calls))
+    assert 4 == Base().work(3)
+    handle.remove()
+    assert [("before", 3), ("after", 4)] == calls
+
+
+def test_the_method_is_patched_where_the_mro_defines_it() -> None:
+    calls: list[Any] = []
+    handle = tap.method(Sibling, "work", **_noting(calls))
+    assert ["Base.work"] == tap.attached()
+    assert 4 == Sibling().work(3)
+    handle.remove()
+    assert 2 == len(calls)
+
+
+def test_an_override_that_calls_super_counts_once() -> None:
+    calls: list[Any] = []
+    handles = [tap.method(kind, "work", **_noting(calls)) for kind in (Base, Child)]
+    assert 8 == Child().work(3)
+    for handle in handles:
+        handle.remove()
+    assert [("before", 3), ("after", 8)] == calls
+
+
+def test_the_last_one_to_leave_puts_the_original_back() -> None:
+    original = vars(Base)["work"]
+    first, second = tap.method(Base, "work"), tap.method(Base, "work")
+    first.remove()
+    assert vars(Base)["work"] is not original
+    second.remove()
+    second.remove()
+    assert vars(Base)["work"] is original
+
+
+def test_a_wrapper_that_somebody_kept_is_inert_after_the_end() -> None:
+    calls: list[Any] = []
+    handle = tap.method(Base, "work", **_noting(calls))
+    kept = Base.work
+    handle.remove()
+    assert 4 == kept(Base(), 3)
+    assert [] == calls
+
+
+def test_what_somebody_patched_over_ours_stays_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = vars(Base)["work"]
+    handle = tap.method(Base, "work")
+    ours = vars(Base)["work"]
+    theirs = lambda self, value: ours(self, value) + 100  # noqa: E731
+    monkeypatch.setattr(Base, "work", theirs)
+    handle.remove()
+    assert vars(Base)["work"] is theirs
+    assert 104 == Base().work(3)
+    monkeypatch.setattr(Base, "work", original)
+
+
+def test_an_exception_passes_and_the_next_call_is_heard() -> None:
+    calls: list[Any] = []
+    handle = tap.method(Base, "work", **_noting(calls))
+    with pytest.raises(TypeError):
+        Base().work("three")  # type: ignore[arg-type]
+    Base().work(1)
+    handle.remove()
+    assert [("before", "three"), ("before", 1), ("after", 2)] == calls
+
+
+def test_an_unknown_name_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="Base has no method 'rest'"):
+        tap.method(Base, "rest")
+
+
+def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
+    handle = tap.method(torch.amp.GradScaler, "update")
+    scaler = torch.amp.GradScaler("cpu")
+    again, copied = pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)
+    handle.remove()
+    assert scaler.state_dict() == again.state_dict() == copied.state_dict()
+
+
+def test_clip_grad_norm_imported_by_name_is_heard() -> None:
+    from ammeter.probes.usage import clip_function
+    from torch.nn.utils import clip_grad_norm_
+
+    calls: list[float] = []
+    handle = tap.function(*clip_function(), before=lambda args, kwargs: calls.append(args[1]))
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    clip_grad_norm_([parameter], 0.5)
+    handle.remove()
+    assert [0.5] == calls

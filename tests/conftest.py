@@ -1,0 +1,59 @@
+"""What holds for every test: nothing of ours is left attached, open or running when it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def _journal_files() -> set[str]:
+    """Files of journals that this process has open."""
+    opened = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue
+        if target.endswith(("/alive", ".seg", "shipper.lock")):
+            opened.add(target)
+    return opened
+
+
+def _hooks() -> list[object]:
+    """Everything of ours that torch would still call."""
+    import sys
+
+    from ammeter import tap
+    from torch.optim import optimizer  # noqa: F401 - imported for its module below
+
+    module = sys.modules["torch.optim.optimizer"]
+    return [
+        *tap.attached(),
+        *module._global_optimizer_pre_hooks.values(),
+        *module._global_optimizer_post_hooks.values(),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    threads, files = set(threading.enumerate()), _journal_files()
+    yield
+    assert [] == _hooks()
+    assert set() == _journal_files() - files
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set() == {each for each in threading.enumerate() if each not in threads and not each.daemon}
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_this_machine_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AMMETER_", "SLURM_", "TORCHELASTIC_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AMMETER_DIR", str(tmp_path / "ammeter"))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 DEPTH = 16
 """Nesting that is kept; what lies deeper is shown as text."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
     """The value in JSON's types only. NaN and Inf become "NaN", "Infinity", "-Infinity"; bytes become hex."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -1,5 +1,8 @@
 """Queries on the tables, one file per reader, and the way to the database."""
 
+from sqlalchemy import Connection as Connection
+from sqlalchemy import Row as Row
+
 from ammeter_server.store.engine import Store as Store
 from ammeter_server.store.engine import StoreFullError as StoreFullError
 from ammeter_server.store.engine import connect as connect

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 BUSY_MS = 10_000
@@ -86,6 +87,22 @@ def database_file(url: str) -> Path | None:
     if parsed.database in (None, "", ":memory:"):
         raise ValueError(f"is {url!r}, which forgets everything")
     return Path(str(parsed.database))
+
+
+def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT of the database at hand, which can say what to do about a row that is there already."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def insert_or_ignore(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return insert(connection, table).on_conflict_do_nothing()
+
+
+def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT of the row, over the one with the same key if there is one."""
+    key = [column.name for column in table.primary_key]
+    rest = {name: value for name, value in row.items() if name not in key}
+    return insert(connection, table).values(dict(row)).on_conflict_do_update(index_elements=key, set_=rest)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:

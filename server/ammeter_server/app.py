@@ -1,0 +1,53 @@
+"""The collector as a web application: a table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import Depends, FastAPI
+
+from ammeter_server import auth, health, ingest, problems
+from ammeter_server.collector import Collector
+from ammeter_server.headers import SecurityHeaders
+from ammeter_server.settings import Settings
+from ammeter_server.store import connect
+from ammeter_server.sweeper import Sweeper
+
+READ = [Depends(auth.read)]
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application over a database that already has the newest shape. Its judge and sweeper live in its lifespan."""
+    collector = Collector(settings, connect(settings.database_url))
+    app = FastAPI(
+        title="Ammeter collector",
+        version=version("ammeter-server"),
+        lifespan=_lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.collector = collector
+    app.state.settings = settings
+    app.add_middleware(SecurityHeaders)
+    problems.register(app)
+
+    app.include_router(health.router)
+    app.include_router(auth.router)
+    app.include_router(ingest.router)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    collector: Collector = app.state.collector
+    auth.load_token_file(collector.settings, collector.store)
+    sweeper = Sweeper(collector)
+    sweeper.start()
+    try:
+        yield
+    finally:
+        sweeper.stop()
+        collector.store.close()

@@ -1,0 +1,60 @@
+"""Everything that Apprise reaches: chat, mail, pagers, plain webhooks (json://). One URL is one channel."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apprise
+
+from ammeter_server.channels import Channel, DeliveryError, Message
+from ammeter_server.settings import SettingsError
+
+_TYPES = {"opened": {"page": "failure", "ticket": "warning"}, "resolved": {"page": "success", "ticket": "success"}}
+
+
+def channel(url: str) -> Channel:
+    """The channel behind an Apprise URL. Its name is the scheme and a hash: the URL itself holds secrets."""
+    service = apprise.Apprise()
+    scheme = url.partition(":")[0]
+    if not service.add(url):
+        raise SettingsError(
+            f"AMMETER_SERVER_NOTIFY holds a {scheme}:// URL that Apprise does not accept; "
+            "see https://github.com/caronc/apprise/wiki for the form it needs"
+        )
+
+    def send(message: Message) -> None:
+        with _said() as said:
+            sent = service.notify(
+                body=message["body"],
+                title=message["title"],
+                notify_type=_TYPES[message["kind"]][message["severity"]],
+                body_format=apprise.NotifyFormat.TEXT,
+            )
+        if not sent:
+            raise DeliveryError("; ".join(said)[:1000] or "Apprise could not deliver it and did not say why")
+
+    return Channel(f"{scheme}-{hashlib.sha256(url.encode()).hexdigest()[:8]}", send)
+
+
+@contextmanager
+def _said() -> Iterator[list[str]]:
+    """What Apprise logs in this thread, from warnings up: it returns only False and logs the reason."""
+    said: list[str] = []
+    thread = threading.get_ident()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == thread:
+                said.append(record.getMessage())
+
+    listener = Listener(logging.WARNING)
+    logger = logging.getLogger("apprise")
+    logger.addHandler(listener)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(listener)

@@ -1,0 +1,48 @@
+"""What a person reads when an incident reaches them: pure text, the cause and the fix first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammeter_server.handling import Incident, Kind
+
+LONGEST = 300
+"""Characters of a name that a run gave, in a title or a line."""
+
+
+def message(kind: Kind, incident: Incident, run_name: str, project: str, page_url: str) -> dict[str, Any]:
+    """The notification as {kind, severity, title, body}."""
+    head = f"[{incident.severity}]" if kind == "opened" else "[resolved]"
+    name = _short(run_name or incident.run)
+    return {
+        "kind": kind,
+        "severity": incident.severity,
+        "title": f"{head} {_short(incident.title)}: {name}, step {incident.first_step}",
+        "body": "\n".join(_lines(kind, incident, name, project, page_url)),
+    }
+
+
+def _lines(kind: Kind, incident: Incident, name: str, project: str, page_url: str) -> list[str]:
+    lines = []
+    if kind == "resolved":
+        lines.append(f"Over: {incident.closed_reason}.")
+    lines += [f"Cause: {incident.cause}", f"Fix: {incident.fix}", ""]
+    facts = {
+        "Verdict": f"{incident.verdict} ({incident.severity})",
+        "Run": f"{name} ({incident.run})",
+        "Project": project,
+        "Step": f"{incident.first_step}, found at {incident.opened_step}, last seen at {incident.last_step}",
+        "Rank": str(incident.rank),
+        "Tensor": incident.tensor,
+        "Module": incident.module,
+        "Called at": incident.caller,
+        "Also": "; ".join(f"{each['title'] or each['verdict']}" for each in incident.consequences),
+    }
+    lines += [f"{label}: {_short(fact)}" for label, fact in facts.items() if fact]
+    lines += ["", f"Page: {page_url}/runs/{incident.run}", f"Runbook: {page_url}/runbooks/{incident.verdict}"]
+    return lines
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

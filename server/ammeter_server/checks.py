@@ -1,0 +1,152 @@
+"""Whether a batch can be what it says, before the database is asked. A refusal names the item: one is lost, not all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ammeter.wire import PROTOCOL, Batch, Block, Bye, Event, Hello, Lost, Schema, decode_batch
+from ammeter_server import meters
+from ammeter_server.problems import Problem
+
+MAX_ITEMS = 100_000
+MAX_COLUMNS = 1_000_000
+MAX_NAME = 1_024
+"""Characters of a tensor's, scalar's, event's or run's name."""
+
+MAX_SAID_BYTES = 256 * 1024
+"""Bytes of what a run may say about itself in one place: its config, an event's data."""
+
+END_OF_TIME = 2**63
+_ITEM = re.compile(r"\$\.items\[(\d+)\]")
+
+
+def decoded(body: bytes) -> Batch:
+    """The batch in a body. Raises a 400 problem for what is none, 422 with the item where one item is wrong."""
+    try:
+        batch = decode_batch(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+        found = _ITEM.search(str(error))
+        if found:
+            raise Problem(422, f"item {found[1]} is no item: {error}", item=int(found[1])) from error
+        raise Problem(400, f"the body is no batch: {error}") from error
+    if batch.protocol != PROTOCOL:
+        raise Problem(400, f"the batch speaks protocol {batch.protocol}; this collector speaks {PROTOCOL}: update one")
+    return batch
+
+
+def check(batch: Batch, run: str, stream: str, offset: int, end: int, max_unpacked: int) -> None:
+    """Raises a problem for a batch that cannot be right, whatever the stream holds already."""
+    if not 0 <= batch.backlog < END_OF_TIME:
+        raise Problem(422, f"backlog is {batch.backlog}; use the bytes of journal behind the batch")
+    if len(batch.items) > MAX_ITEMS:
+        raise _limited("items", f"the batch has {len(batch.items)} items; the limit is {MAX_ITEMS}: split it")
+    unpacked = sum(_unpacked(item) for item in batch.items if isinstance(item, Block))
+    if unpacked > max_unpacked:
+        raise _limited("unpacked", f"the blocks unpack to {unpacked} bytes; the limit is {max_unpacked}: split them")
+    if offset == end and (batch.items or batch.gaps):
+        raise Problem(422, f"the batch has items or gaps, but its offset and end are both {offset}")
+    if offset != end and not (batch.items or batch.gaps):
+        raise Problem(422, f"the batch says offset {offset} to {end} and holds neither items nor gaps")
+    _check_gaps(batch.gaps, offset, end)
+    for index, item in enumerate(batch.items):
+        wrong = _wrong(item, run, stream)
+        if wrong:
+            raise Problem(422, f"item {index}: {wrong}", item=index)
+
+
+def said_size(value: Any) -> int:
+    """Bytes of what was said, as msgpack."""
+    return len(msgspec.msgpack.encode(value))
+
+
+def _limited(limit: str, detail: str) -> Problem:
+    meters.limited.labels(limit).inc()
+    return Problem(413, detail)
+
+
+def _unpacked(block: Block) -> int:
+    return max(block.rows, 0) * (16 + 4 * max(block.columns, 0))
+
+
+def _check_gaps(gaps: Sequence[Lost], offset: int, end: int) -> None:
+    behind = offset
+    for gap in sorted(gaps, key=lambda gap: gap.begin):
+        if not (behind <= gap.begin < gap.end <= end):
+            raise Problem(
+                422, f"the gap {gap.begin} to {gap.end} is empty, overlaps another, or lies outside {offset} to {end}"
+            )
+        if _wrong_loss(gap):
+            raise Problem(422, f"the gap {gap.begin} to {gap.end}: {_wrong_loss(gap)}")
+        behind = gap.end
+
+
+def _wrong(item: Hello | Block | Event | Lost | Bye, run: str, stream: str) -> str:
+    match item:
+        case Hello():
+            return _wrong_hello(item, run, stream)
+        case Event():
+            return _wrong_event(item)
+        case Block():
+            return "" if 0 <= item.first_step <= item.last_step else f"steps {item.first_step} to {item.last_step}"
+        case Lost():
+            return _wrong_loss(item)
+        case Bye():
+            return _wrong_moment(item.step, item.time) or (
+                f"its message has {len(item.message)} characters" * (len(item.message) > 65_536)
+            )
+
+
+def _wrong_hello(hello: Hello, run: str, stream: str) -> str:
+    if (hello.run, hello.stream) != (run, stream):
+        return f"the hello is of run {hello.run!r}, stream {hello.stream!r}; the request names {run}, {stream}"
+    if not 0 <= hello.rank < 2**31 or not 0 < hello.world_size < 2**31 or not 0 <= hello.pid < END_OF_TIME:
+        return f"rank {hello.rank} of {hello.world_size} (pid {hello.pid}) cannot be"
+    if not 0 <= hello.started < END_OF_TIME:
+        return f"started is {hello.started}; use nanoseconds since 1970"
+    if max(len(hello.name), len(hello.project), len(hello.host)) > MAX_NAME:
+        return f"name, project or host has more than {MAX_NAME} characters"
+    size = said_size((hello.config, hello.tags, hello.environment))
+    if size > MAX_SAID_BYTES:
+        return f"config, tags and environment take {size} bytes; the limit is {MAX_SAID_BYTES}"
+    return _wrong_schema(hello.schema)
+
+
+def _wrong_schema(schema: Schema) -> str:
+    if schema.width > MAX_COLUMNS:
+        meters.limited.labels("columns").inc()
+        return f"the schema has {schema.width} columns; the limit is {MAX_COLUMNS}"
+    names = [*schema.scalars, *schema.stats, *(tensor.name for tensor in schema.tensors)]
+    if any(len(name) > MAX_NAME for name in names):
+        return f"a name in the schema has more than {MAX_NAME} characters"
+    if len(set(schema.scalars)) != len(schema.scalars) or len(set(schema.stats)) != len(schema.stats):
+        return "a column of the schema stands there twice"
+    for tensor in schema.tensors:
+        if len(tensor.shape) > 64 or any(extent < 0 for extent in tensor.shape) or tensor.numel >= END_OF_TIME:
+            return f"tensor {tensor.name[:100]!r} has an impossible shape"
+    return ""
+
+
+def _wrong_event(event: Event) -> str:
+    if not 0 < len(event.name) <= MAX_NAME:
+        return f"an event's name has {len(event.name)} characters; use 1 to {MAX_NAME}"
+    size = said_size(event.data)
+    if size > MAX_SAID_BYTES:
+        return f"the data of {event.name[:100]!r} take {size} bytes; the limit is {MAX_SAID_BYTES}"
+    return _wrong_moment(event.step, event.time)
+
+
+def _wrong_loss(lost: Lost) -> str:
+    counts = (lost.steps, lost.events, lost.begin, lost.end)
+    if not all(0 <= count < END_OF_TIME for count in counts) or not 0 < len(lost.reason) <= MAX_NAME:
+        return f"a loss of {lost.steps} steps and {lost.events} events by {lost.reason[:100]!r} cannot be"
+    return ""
+
+
+def _wrong_moment(step: int, time: int) -> str:
+    if not -1 <= step < END_OF_TIME or not 0 <= time < END_OF_TIME:
+        return f"step {step} at time {time} cannot be; steps count from 0, times are nanoseconds since 1970"
+    return ""

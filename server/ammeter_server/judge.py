@@ -1,0 +1,167 @@
+"""Owns what belongs to a run: incidents and who is told, the run's end, and the fleet's totals.
+
+A judge claims a run with a lease, so that several collectors never judge it at once, reads what its streams have
+concluded, and writes everything in one transaction. Ingest only rings; what is missed is found by the sweeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+from ammeter_server import progress
+from ammeter_server.channels.message import message
+from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge
+from ammeter_server.settings import Settings
+from ammeter_server.store import Connection, Row, Store, judgements, outbox
+
+log = logging.getLogger(__name__)
+
+LEASE = 30 * 10**9
+AGEING = 30 * 10**9
+"""How often a run is looked at when nothing moves: expiry, late ranks, totals."""
+
+LATE = 30 * 10**9
+"""How long a run whose other ranks have ended waits for ranks that were never heard of."""
+
+HAS_ENDED = ("ended", "lost")
+
+
+class Judge:
+    """Judges runs for one collector process. channels: names of those that are told."""
+
+    def __init__(self, store: Store, settings: Settings, channels: Sequence[str]) -> None:
+        self.store = store
+        self.settings = settings
+        self.channels = tuple(channels)
+        self.name = uuid.uuid4().hex
+
+    def judge_due(self, now: int) -> bool:
+        """Judges every run that has to be looked at. Returns whether somebody has to be told something."""
+        with self.store.reading() as connection:
+            due = judgements.due(connection, now - AGEING)
+        told = [self._judge_guarded(run, now) for run in due]
+        return any(told)
+
+    def judge(self, run: str, now: int) -> bool:
+        """Judges one run unless another judge is at it. Returns whether somebody has to be told something."""
+        with self.store.writing() as connection:
+            if not judgements.claim(connection, run, self.name, now, now + LEASE):
+                return False
+        with self.store.writing() as connection:
+            row = judgements.run_of(connection, run)
+            if row is None or row.claimed_by != self.name:
+                return False
+            return self._settle(connection, row, now)
+
+    def _judge_guarded(self, run: str, now: int) -> bool:
+        try:
+            return self.judge(run, now)
+        except Exception:  # the other runs are judged all the same; this one again when its lease has ended
+            log.exception("run %s could not be judged", run)
+            return False
+
+    def acknowledge(self, incident: str, now: int) -> Incident | None:
+        """A person takes an incident on. None when there is no such incident."""
+        return self._by_hand(incident, lambda found: Change(acknowledged(found, now)), now)
+
+    def close(self, incident: str, now: int) -> Incident | None:
+        """A person closes an incident. None when there is no such incident."""
+        return self._by_hand(incident, lambda found: closed_by_hand(found, now), now)
+
+    def _settle(self, connection: Connection, row: Row[Any], now: int) -> bool:
+        """Everything a judgement writes, in the transaction that gives the run back."""
+        streams = judgements.streams_of(connection, row.id)
+        findings = judgements.findings_of(connection, row.id)
+        causes = _causes(streams, findings)
+        silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
+        state, ended = run_end(streams, silent, row.world_size, now)
+        incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
+        changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
+        for change in changes:
+            self._write(connection, row, change, now)
+        folded = _fold(connection, row, streams, state)
+        version = sum(each.version for each in streams)
+        values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
+        judgements.release(connection, row.id, self.name, values)
+        return any(change.tell for change in changes)
+
+    def _write(self, connection: Connection, run: Row[Any], change: Change, now: int) -> None:
+        incident = change.incident
+        judgements.put_incident(connection, msgspec.structs.asdict(incident))
+        if change.new:
+            labels = {"verdict": incident.verdict, "severity": incident.severity}
+            judgements.add_total(connection, run.project, "incidents", 1, **labels)
+        if change.tell:
+            told = message(change.tell, incident, run.name, run.project, self.settings.page_url)
+            outbox.add(connection, run.id, incident.id, change.tell, self.channels, told, now)
+
+    def _by_hand(self, incident_id: str, decide: Callable[[Incident], Change], now: int) -> Incident | None:
+        with self.store.writing() as connection:
+            run = judgements.run_of(connection, incident_id.partition(".")[0])
+            row = run and judgements.incident(connection, run.id, incident_id)
+            if run is None or row is None:
+                return None
+            change = decide(_incident(row))
+            self._write(connection, run, change, now)
+            judgements.look_again(connection, run.id)
+            return change.incident
+
+
+def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
+    """(state, when it ended or None) of a run: over when the last life of each rank is over.
+
+    Lost when one of them died without a goodbye, or its host is silent. Ranks that were never heard of are waited
+    for a little; a rank that comes back makes the run running again. silent: streams held to be lost.
+    """
+    lives = _last_lives(streams)
+    over = [each for each in lives if each.bye_reason is not None or each.id in silent]
+    quiet = all(each.heard < now - LATE for each in lives)
+    if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
+        return "running", None
+    ended = max(each.bye.get("time") or each.last_step_time or each.heard for each in lives)
+    return ("lost" if any(each.bye_reason in (None, "lost") for each in lives) else "ended"), ended
+
+
+def _last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """The newest stream of each rank that has said who it is."""
+    spoken = [each for each in streams if each.role == "rank" and each.schema is not None]
+    return list({each.rank: each for each in sorted(spoken, key=lambda each: (each.started, each.id))}.values())
+
+
+def _causes(streams: Sequence[Row[Any]], findings: Sequence[Row[Any]]) -> list[Cause]:
+    """What the streams' verdicts come to for the run, causes first. A life that another continued is over."""
+    current = {each.id for each in _last_lives(streams)}
+    continued = frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
+    concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
+    return merge(explain(concluded), {each.id: each.rank for each in streams}, continued)
+
+
+def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str) -> dict[str, Any]:
+    """Adds the run's progress since the last fold to the fleet's totals, its outcome once. Returns what is folded."""
+    counters = progress.of_run([(each.rank, each.counters) for each in streams if each.role == "rank"])
+    folded: dict[str, Any] = dict(run.folded)
+    for outcome in ("applied", "skipped"):
+        more = counters[outcome] - folded.get(outcome, 0)
+        if more > 0:
+            judgements.add_total(connection, run.project, "steps", more, outcome=outcome)
+            folded[outcome] = counters[outcome]
+    if state in HAS_ENDED and "outcome" not in folded:
+        folded["outcome"] = _outcome(streams, state)
+        judgements.add_total(connection, run.project, "runs", 1, outcome=folded["outcome"])
+    return folded
+
+
+def _outcome(streams: Sequence[Row[Any]], state: str) -> str:
+    failed = any(each.bye_reason in ("exception", "signal") for each in _last_lives(streams))
+    return "failed" if state == "ended" and failed else state
+
+
+def _incident(row: Row[Any]) -> Incident:
+    return Incident(**row._mapping)

@@ -1,0 +1,78 @@
+"""Queries behind the judge: claiming a run, what it reads of it, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, exists, func, or_, select, update
+
+from ammeter_server.store.engine import insert_or_ignore, upsert
+from ammeter_server.tables import findings, incidents, runs, streams, totals
+
+
+def due(connection: Connection, before: int) -> list[str]:
+    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age."""
+    moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
+    is_open = exists().where(incidents.c.run == runs.c.id, incidents.c.state != "closed")
+    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", is_open))
+    query = select(runs.c.id).where(or_(moved != runs.c.judged_version, ages))
+    return [run for (run,) in connection.execute(query)]
+
+
+def claim(connection: Connection, run: str, by: str, now: int, until: int) -> bool:
+    """Whether the run is now this judge's until the lease ends."""
+    free = or_(runs.c.claimed_by.is_(None), runs.c.claimed_until < now)
+    taken = connection.execute(update(runs).where(runs.c.id == run, free).values(claimed_by=by, claimed_until=until))
+    return taken.rowcount == 1
+
+
+def release(connection: Connection, run: str, by: str, values: Mapping[str, Any]) -> bool:
+    """Writes the judgement and gives the run back. False when another judge has taken it meanwhile."""
+    done = connection.execute(
+        update(runs).where(runs.c.id == run, runs.c.claimed_by == by).values(claimed_by=None, **values)
+    )
+    return done.rowcount == 1
+
+
+def run_of(connection: Connection, run: str) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+
+
+def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
+    """The run's streams without the verdicts' states."""
+    wanted = [column for column in streams.c if column.name not in ("states", "latest", "faults", "lost")]
+    return list(connection.execute(select(*wanted).where(streams.c.run == run).order_by(streams.c.started)))
+
+
+def findings_of(connection: Connection, run: str) -> list[Row[Any]]:
+    query = select(findings).where(findings.c.run == run).order_by(findings.c.stream, findings.c.verdict)
+    return list(connection.execute(query))
+
+
+def incidents_of(connection: Connection, run: str) -> list[Row[Any]]:
+    """The run's incidents, held until the transaction ends."""
+    return list(connection.execute(select(incidents).where(incidents.c.run == run).with_for_update()))
+
+
+def incident(connection: Connection, run: str, incident_id: str) -> Row[Any] | None:
+    """One incident, held until the transaction ends."""
+    query = select(incidents).where(incidents.c.run == run, incidents.c.id == incident_id).with_for_update()
+    return connection.execute(query).one_or_none()
+
+
+def put_incident(connection: Connection, row: Mapping[str, Any]) -> None:
+    connection.execute(upsert(connection, incidents, row))
+
+
+def look_again(connection: Connection, run: str) -> None:
+    """Makes the run due, whatever its streams say."""
+    connection.execute(update(runs).where(runs.c.id == run).values(judged_version=-1))
+
+
+def add_total(connection: Connection, project: str, name: str, amount: int, **labels: str) -> None:
+    """Adds to a fleet counter."""
+    key = {"project": project, "name": name, "outcome": "", "verdict": "", "severity": ""} | labels
+    connection.execute(insert_or_ignore(connection, totals).values(**key, value=0))
+    same = and_(*(totals.c[column] == value for column, value in key.items()))
+    connection.execute(update(totals).where(same).values(value=totals.c.value + amount))

@@ -1,0 +1,122 @@
+"""One thread that does what nobody asks for: judges what moved, delivers the outbox, looks after silent streams."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ammeter import block, wire
+from ammeter_server.append import judge_views, schema_of
+from ammeter_server.channels import open_channels
+from ammeter_server.channels.outbox import Outbox
+from ammeter_server.collector import Collector
+from ammeter_server.judge import Judge
+from ammeter_server.store import Store, streams
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.5
+"""Seconds between looks when nobody rings: how late another collector's commit is judged at most."""
+
+SILENCE = 15 * 10**9
+"""How long a shipper that says something every 2 s may be silent before the verdicts are asked."""
+
+TICK = 5 * 10**9
+"""How often they are asked again."""
+
+
+class Sweeper:
+    """Starts with the collector and stops with it. Rings of the collector's bell wake it at once."""
+
+    def __init__(self, collector: Collector) -> None:
+        channels = open_channels(collector.settings)
+        self.store = collector.store
+        self.bell = collector.bell
+        self.judge = Judge(collector.store, collector.settings, list(channels))
+        self.outbox = Outbox(collector.store, channels)
+        self.clock = Clock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ammeter-sweeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and waits for what is being delivered. Twice is fine."""
+        self._stopped.set()
+        self.bell.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.outbox.close()
+
+    def sweep(self, now: int) -> None:
+        """One look at everything. A part that fails is logged and tried at the next look; the others go on."""
+        _guarded("judging", lambda: self.judge.judge_due(now))
+        _guarded("delivering", lambda: self.outbox.deliver_due(now))
+        if self.clock.is_due(now) and _guarded("ticking", lambda: tick(self.store, now, self.clock.awake_since)):
+            self.bell.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.sweep(time.time_ns())
+            self.bell.wait(PAUSE)
+            self.bell.clear()
+
+
+class Clock:
+    """When to tick, and since when this process has been able to hear anybody.
+
+    After a start, a suspended machine or a long stop of this process, silence begins anew: it was ours.
+    """
+
+    def __init__(self) -> None:
+        self.awake_since = 0
+        self._last_look = 0
+        self._last_tick = 0
+
+    def is_due(self, now: int) -> bool:
+        if now - self._last_look >= SILENCE:
+            self.awake_since = now
+        self._last_look = now
+        if now - self.awake_since < SILENCE or now - self._last_tick < TICK:
+            return False
+        self._last_tick = now
+        return True
+
+
+def tick(store: Store, now: int, awake_since: int) -> bool:
+    """Lets the verdicts look at the clock for streams that fell silent, and for those that are back.
+
+    Returns whether any of them concluded something new.
+    """
+    with store.reading() as connection:
+        silent = streams.silent(connection, now - SILENCE)
+        back = streams.back(connection, now - SILENCE, "run-lost")
+    found = [_tick_one(store, run, stream, now, awake_since) for run, stream in silent + back]
+    return any(found)
+
+
+def _tick_one(store: Store, run: str, stream: str, now: int, awake_since: int) -> bool:
+    with store.writing() as connection:
+        row = streams.lock(connection, run, stream)
+        if row is None or row.bye_reason is not None:
+            return False
+        heard = max(row.heard, awake_since)
+        alive = row.alive if now - heard < SILENCE else None
+        schema = schema_of(connection, row) or wire.Schema()
+        view = block.view(schema, (), tick=block.Tick(now, alive, heard))
+        values, found = judge_views(connection, row, [view], now)
+        values["version"] = row.version + found
+        streams.put(connection, run, stream, values)
+        return found
+
+
+def _guarded(what: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception:  # the sweeper outlives a database that is away for a while
+        log.exception("%s failed; it is tried again", what)
+        return None

@@ -8,7 +8,22 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from ammeter_server import auth, health, ingest, problems
+from ammeter_server import (
+    auth,
+    boards,
+    events,
+    health,
+    incidents,
+    ingest,
+    metrics,
+    page,
+    problems,
+    rules,
+    runbooks,
+    runs,
+    series,
+    tensors,
+)
 from ammeter_server.collector import Collector
 from ammeter_server.headers import SecurityHeaders
 from ammeter_server.settings import Settings
@@ -37,6 +52,16 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(auth.router)
     app.include_router(ingest.router)
+    for reading in (runs, series, tensors, events, incidents, rules, boards, metrics):
+        app.include_router(reading.router, dependencies=READ)
+    app.include_router(runbooks.router)
+    app.include_router(page.router)
+    app.mount("/static", page.static)
+    for module in (runs, events, series, tensors, incidents, rules, boards, metrics):
+        app.include_router(module.router, dependencies=READ)
+    app.include_router(runbooks.router)
+    app.include_router(page.router)
+    app.mount("/static", page.static, name="static")
     return app
 
 
@@ -45,6 +70,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
     auth.load_token_file(collector.settings, collector.store)
     sweeper = Sweeper(collector)
+    app.state.judge = sweeper.judge
     sweeper.start()
     try:
         yield

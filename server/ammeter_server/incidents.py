@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy import Row
 
-from ammeter_server import auth
+from ammeter_server import auth, handling
 from ammeter_server.collector import Collector, Here
+from ammeter_server.judge import Judge
 from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found
@@ -21,6 +22,14 @@ router = APIRouter(prefix="/api/v1", tags=["incidents"])
 State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
+
+
+def _judge(request: Request) -> Judge:
+    judge: Judge = request.app.state.judge
+    return judge
+
+
+Judging = Annotated[Judge, Depends(_judge)]
 
 
 @dataclass(frozen=True)
@@ -96,15 +105,18 @@ def read_incident(here: Here, incident: str) -> Incident:
 @router.post(
     "/incidents/{incident}/acknowledge", summary="Somebody looks after it", dependencies=[Depends(auth.change)]
 )
-def acknowledge(here: Here, incident: str) -> Incident:
-    """The incident, acknowledged. Twice is fine; a closed one is a 409."""
-    return _handled(here, incident, "acknowledged")
+def acknowledge(here: Here, judge: Judging, incident: str) -> Incident:
+    """The incident, acknowledged. Twice is fine; one that closed without it is a 409."""
+    handled = _told(here, incident, judge.acknowledge(incident, time.time_ns()))
+    if handled.acknowledged is None:
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
+    return handled
 
 
 @router.post("/incidents/{incident}/close", summary="It is over", dependencies=[Depends(auth.change)])
-def close(here: Here, incident: str) -> Incident:
+def close(here: Here, judge: Judging, incident: str) -> Incident:
     """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
-    return _handled(here, incident, "closed")
+    return _told(here, incident, judge.close(incident, time.time_ns()))
 
 
 def tell(row: Row[Any]) -> Incident:
@@ -126,16 +138,14 @@ def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: A
     return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
 
 
-def _handled(here: Collector, incident: str, state: Literal["acknowledged", "closed"]) -> Incident:
-    with here.store.writing() as connection:
-        change = query.acknowledge if state == "acknowledged" else query.close
-        change(connection, incident, time.time_ns())
+def _told(here: Collector, incident: str, changed: handling.Incident | None = None) -> Incident:
+    """The incident as it stands. Raises a 404 problem for one that is not there; rings when it was changed."""
+    if changed is not None:
+        here.bell.set()
+    with here.store.reading() as connection:
         row = query.one(connection, incident)
-    here.bell.set()
     if row is None:
         raise Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
-    if state == "acknowledged" and row.acknowledged is None:
-        raise Problem(409, f"incident {incident!r} is closed ({row.closed_reason}); only an open one is acknowledged")
     return tell(row)
 
 

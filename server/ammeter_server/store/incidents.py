@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, select, tuple_
 
 from ammeter_server.tables import incidents, runs
 
@@ -46,19 +46,3 @@ def one(connection: Connection, incident: str) -> Row[Any] | None:
 def _query() -> Select[Any]:
     named = (runs.c.name.label("run_name"), runs.c.project)
     return select(incidents, *named).join(runs, incidents.c.run == runs.c.id)
-
-
-def acknowledge(connection: Connection, incident: str, now: int) -> None:
-    """Marks an open incident; any other stays as it is."""
-    change = update(incidents).where(*_named(incident), incidents.c.state == "open")
-    connection.execute(change.values(state="acknowledged", acknowledged=now))
-
-
-def close(connection: Connection, incident: str, now: int) -> None:
-    """Closes an incident that is not closed yet."""
-    change = update(incidents).where(*_named(incident), incidents.c.state != "closed")
-    connection.execute(change.values(state="closed", closed=now, closed_reason="by hand"))
-
-
-def _named(incident: str) -> tuple[ColumnElement[bool], ...]:
-    return incidents.c.run == incident.partition(".")[0], incidents.c.id == incident

@@ -56,7 +56,10 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
 
 
 def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Scalar name -> its last measured value, as a number; NaN and Inf stay what they are."""
+    """Scalar name -> its last measured value, as a number; NaN and Inf stay what they are.
+
+    And what only the tensors tell, grad_underflow: share of gradient elements that are zero or subnormal in float16.
+    """
     after = dict(before)
     if not len(view):
         return after
@@ -65,7 +68,19 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
         where = np.flatnonzero(measured(column))
         if len(where):
             after[name] = float(column[where[-1]])
-    return after
+    return after | _underflow(view)
+
+
+def _underflow(view: View) -> dict[str, float]:
+    """Over all tensors of the last step that sampled them; nothing where none did."""
+    lost = view.stat("grad.zeros") + view.stat("grad.subnormals")
+    sampled = np.isfinite(lost)
+    where = np.flatnonzero(sampled.any(axis=0))
+    if not len(where):
+        return {}
+    there = sampled[:, where[-1]]
+    elements = int(view.numel[there].sum())
+    return {"grad_underflow": float(lost[there, where[-1]].sum(dtype=np.float64)) / elements} if elements else {}
 
 
 def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[str, int]]:

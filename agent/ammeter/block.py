@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from ammeter.wire import ABSENT_BITS, Block, Bye, Event, Hello, Lost, Schema, St
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Number = TypeVar("Number", np.int64, np.float32)
 
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
 MAX_BLOCK_BYTES = 64 * 2**20
@@ -62,7 +64,8 @@ class View:
         """float32[n] of a scalar column; all absent when the stream does not have it."""
         if name not in self.schema.scalars:
             return np.full(len(self.steps), ABSENT, np.float32)
-        return self.values[self.schema.scalars.index(name)]
+        found: Floats = self.values[self.schema.scalars.index(name)]
+        return found
 
     def stat(self, name: str) -> Floats:
         """float32[tensors, n] of a per-tensor stat; all absent when the stream does not have it."""
@@ -75,16 +78,26 @@ class View:
         """int64[tensors], elements per tensor."""
         return np.array([tensor.numel for tensor in self.schema.tensors], np.int64)
 
-    def parts(self) -> Iterator[View | Hello | Event | Lost | Bye]:
-        """The rows and the other frames in the order the journal has them; each part of rows is a View."""
+    def parts(self, *wanted: str) -> Iterator[View | Hello | Event | Lost | Bye]:
+        """The rows and the other frames in the order the journal has them; each part of rows is a View.
+
+        wanted: names of events and kinds of frames ("bye"); the others are left out. Without any, nothing is.
+        """
         begin = 0
         for after, frame in self.frames:
+            if wanted and _called(frame) not in wanted:
+                continue
             if after > begin:
                 yield self.rows(begin, after)
                 begin = after
             yield frame
         if begin < len(self):
             yield self.rows(begin, len(self))
+
+    def records(self, *scalars: str) -> Iterator[tuple[int, tuple[float, ...]]]:
+        """(step, numbers) of each row as Python numbers, in the order of the names; what is absent is NaN."""
+        columns = [self.scalar(name).tolist() for name in scalars]
+        return zip(self.steps.tolist(), zip(*columns, strict=True), strict=True)
 
     def rows(self, begin: int, end: int) -> View:
         """The rows from begin to end, without the frames between them."""
@@ -93,7 +106,8 @@ class View:
 
 def measured(column: Floats) -> Mask:
     """True where a value was measured, NaN and Inf included; False where it is absent."""
-    return np.ascontiguousarray(column).view(np.uint32) != np.uint32(ABSENT_BITS)
+    found: Mask = np.ascontiguousarray(column).view(np.uint32) != np.uint32(ABSENT_BITS)
+    return found
 
 
 def view(
@@ -175,11 +189,15 @@ def _decompress(data: bytes, expected: int) -> bytes:
     return raw
 
 
+def _called(frame: Hello | Event | Lost | Bye) -> str:
+    return frame.name if isinstance(frame, Event) else type(frame).__name__.lower()
+
+
 def _shuffle(array: npt.NDArray[np.generic]) -> bytes:
     size = array.dtype.itemsize
     return np.ascontiguousarray(array).view(np.uint8).reshape(-1, size).T.tobytes()
 
 
-def _unshuffle(data: bytes, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+def _unshuffle(data: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
     planes = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
     return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)

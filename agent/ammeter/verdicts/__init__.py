@@ -1,0 +1,66 @@
+"""The list of verdicts, and how they are run over a stream.
+
+A verdict is pure: (state, view) -> (state, finding | None). One per file; each file's VERDICT names the columns
+and events that wake it. The collector, `ammeter report` and guards run this same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ammeter.block import View
+from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
+from ammeter.verdicts.finding import Finding, Judged, Verdict
+from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
+from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
+from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
+from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
+from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
+from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
+from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
+
+ALL: tuple[Verdict, ...] = (
+    CLIP_BEFORE_UNSCALE,
+    NO_LOSS_SCALING,
+    NONFINITE_LOSS,
+    NONFINITE_GRADIENT,
+    SCALE_COLLAPSE,
+    OVERFLOW_STORM,
+    GRADIENT_UNDERFLOW,
+    RUN_LOST,
+)
+"""Every verdict, causes before consequences."""
+
+BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
+
+
+def judge(states: Mapping[str, bytes], view: View) -> Judged:
+    """Runs every verdict over one view of a stream.
+
+    states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
+    off for the stream from then on and named in `faults`; the others go on.
+    """
+    after: dict[str, bytes] = dict(states)
+    findings: list[Finding] = []
+    faults: dict[str, str] = {}
+    for verdict in ALL:
+        before = states.get(verdict.id)
+        if before == OFF:
+            continue
+        try:
+            state = msgspec.msgpack.decode(before, type=verdict.state) if before else verdict.state()
+            state, finding = verdict.judge(state, view)
+            after[verdict.id] = msgspec.msgpack.encode(state)
+        except Exception as error:  # noqa: BLE001 - a verdict of ours must not cost the stream its data
+            after[verdict.id] = OFF
+            faults[verdict.id] = f"{type(error).__name__}: {error}"
+            continue
+        if finding is not None:
+            findings.append(finding)
+    return Judged(after, findings, faults)
+
+
+OFF = b"off"
+"""The state of a verdict that raised on this stream."""

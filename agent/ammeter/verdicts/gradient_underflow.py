@@ -1,0 +1,226 @@
+"""gradient-underflow: in float16 most of the gradient is zero or subnormal, so little of it reaches the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from ammeter.block import Ints, View, measured
+from ammeter.verdicts import words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.grid import on_grid, sampled_rows
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.wire import Event
+
+UNDERFLOWING = 0.5
+"""A tensor underflows when at least this share of its nonzero elements is subnormal in float16, that is below 2^-14.
+Zeros alone prove nothing: embeddings, ReLU and masks make them with large nonzero elements beside them, while what
+underflow flushes to zero is the lower end of a distribution whose upper end is subnormal."""
+
+WIDESPREAD = 0.3
+"""Share of all elements, those of tensors with structural zeros left out, that is zero or subnormal in underflowing
+tensors. Micikevicius et al. 2018, 3.2, lost 31 % of one network's gradient values to zero and it did not converge; a
+scale of 2^16 leaves a few percent."""
+
+PERSISTENT = 3
+"""Full readings in a row that must agree: a single one may be of an odd batch."""
+
+RESERVE_BITS = 3
+"""Powers of two that a new scale leaves free below 65504, for gradients larger than those measured."""
+
+
+Doubles = npt.NDArray[np.float64]
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    half: bool = False
+    readings: int = 0
+    """Full readings in a row that showed it."""
+    first: int = -1
+    scale: float = 1.0
+    scaled: bool = False
+    lowest: float = 0.0
+    highest: float = 0.0
+    share: float = 0.0
+    zeros: float = 0.0
+    peak: float = 0.0
+    """Largest |gradient|, scaled, in the readings that showed it."""
+    tensor: str = ""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("autocast.entered"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event) and part.data.get("dtype") == "float16" and part.data.get("grad"):
+            state = replace(state, half=True)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    state = _scales(state, rows)
+    if not state.half and all(tensor.dtype != "float16" for tensor in rows.schema.tensors):
+        return state
+    losses = rows.scalar("loss")
+    learning = ~measured(losses) | (np.isfinite(losses) & (losses != 0))
+    sampled = sampled_rows(rows)
+    sampled = sampled[learning[sampled]]
+    if not sampled.size:
+        return state
+    shares, zeros, worst = _lost(rows, sampled)
+    if state.readings == 0 and not state.opened.active and not (shares >= WIDESPREAD).any():
+        return state
+    peaks = rows.scalar("grad_absmax")
+    for column, at in enumerate(sampled.tolist()):
+        scale = float(rows.scalar("scale")[at])
+        reading = Reading(
+            step=int(rows.steps[at]),
+            scale=scale if scale > 0 else 1.0,
+            share=float(shares[column]),
+            zeros=float(zeros[column]),
+            absmax=float(peaks[at]),
+            tensor=rows.schema.tensors[int(worst[column])].name,
+        )
+        state = _read(state, reading)
+    return state
+
+
+class Reading(NamedTuple):
+    """One full reading of all gradients. absmax is unscaled; share and zeros are of the elements that could be lost."""
+
+    step: int
+    scale: float
+    share: float
+    zeros: float
+    absmax: float
+    tensor: str
+
+
+def _read(state: State, reading: Reading) -> State:
+    if reading.share < WIDESPREAD:
+        return replace(state, readings=0, first=-1, peak=0.0, opened=state.opened.over())
+    state = replace(
+        state,
+        readings=state.readings + 1,
+        first=state.first if state.readings else reading.step,
+        scale=reading.scale,
+        share=reading.share,
+        zeros=reading.zeros,
+        peak=max(state.peak, reading.absmax * reading.scale),
+        tensor=reading.tensor,
+    )
+    if state.readings < PERSISTENT:
+        return state
+    return replace(state, opened=state.opened.at(state.first, reading.step))
+
+
+def _scales(state: State, rows: View) -> State:
+    scales = rows.scalar("scale")
+    scales = scales[scales > 0]
+    if not scales.size:
+        return state
+    low, high = float(scales.min()), float(scales.max())
+    if state.scaled and state.lowest <= low and high <= state.highest:
+        return state
+    lowest = min(low, state.lowest) if state.scaled else low
+    return replace(state, scaled=True, lowest=lowest, highest=max(high, state.highest))
+
+
+def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
+    """For each sampled row: share of elements that is lost, share that is zero, and the tensor that lost most.
+
+    A tensor that is zero throughout counts as lost only beside others that underflow.
+    """
+    numel = rows.numel[:, None].astype(np.float64)
+    zeros = _counts(rows, "grad.zeros", sampled)
+    subnormals = _counts(rows, "grad.subnormals", sampled)
+    read = measured(rows.stat("grad.zeros")[:, sampled])
+    nonzero = numel - zeros
+    empty = read & (nonzero <= 0)
+    sinking = read & on_grid(rows, sampled) & (subnormals >= UNDERFLOWING * nonzero) & ~empty
+    gone = empty & (sinking.any(axis=0) | (empty == read).all(axis=0))
+    counted = sinking | gone
+    structural = np.where(read & ~counted, zeros, 0.0)
+    elements = np.maximum((np.where(read, numel, 0.0) - structural).sum(axis=0), 1.0)
+    lost = np.where(counted, zeros + subnormals, 0.0)
+    flushed = np.where(counted, zeros, 0.0).sum(axis=0)
+    return lost.sum(axis=0) / elements, flushed / elements, lost.argmax(axis=0)
+
+
+def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
+    found = rows.stat(stat)[:, sampled].astype(np.float64)
+    return np.where(np.isnan(found), 0.0, found)
+
+
+def _conclude(state: State) -> Finding:
+    spare = math.log2(words.FLOAT16_MAX / state.peak) if state.peak > 0 else None
+    still = state.lowest == state.highest
+    stood = f" The scale stood at {words.scale(state.scale)} and never grew." if state.scaled and still else ""
+    at = f"at a loss scale of {words.scale(state.scale)}" if state.scaled else "without a loss scale"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"{words.percent(state.share)} of the gradient underflows in float16",
+        cause=f"{at[0].upper()}{at[1:]}, {words.percent(state.share)} of the gradient elements are below 2^-14, the"
+        f" smallest normal float16, and {words.percent(state.zeros)} are zero; most are in {state.tensor}.{stood}",
+        fix=_fix(state, spare),
+        tensor=state.tensor or None,
+        module=words.module_of(state.tensor),
+        evidence={
+            "lost_share": round(state.share, 4),
+            "zero_share": round(state.zeros, 4),
+            "scale": state.scale if state.scaled else None,
+            "scale_never_changed": still and state.scaled,
+            "headroom_bits": None if spare is None else round(spare, 1),
+            "suggested_scale": _better_scale(state, spare),
+        },
+        **found(state.opened),
+    )
+
+
+def _fix(state: State, spare: float | None) -> str:
+    better = _better_scale(state, spare)
+    if better is None:
+        return (
+            f"The largest gradient leaves only {max(spare or 0.0, 0.0):.1f} bits below 65504, so no scale can help: use"
+            " dtype=torch.bfloat16 in autocast, or keep the layers with the large gradients in float32."
+        )
+    measured_room = (
+        f"the largest gradient, scaled, is {state.peak:.3g} and leaves {spare:.0f} bits below 65504"
+        if spare is not None
+        else "no gradient was left to measure, so start with torch's default"
+    )
+    return (
+        f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}), which is {better:.0f}, with growth_interval=2000:"
+        f" {measured_room}. Or use dtype=torch.bfloat16 in autocast, which needs no scaler."
+    )
+
+
+def _better_scale(state: State, spare: float | None) -> float | None:
+    """The scale that uses the headroom but for the reserve; None when that would not raise it."""
+    if spare is None:
+        return DEFAULT_SCALE if state.scale < DEFAULT_SCALE else None
+    bits = math.floor(spare) - RESERVE_BITS
+    return words.power_below(state.scale) * 2.0**bits if bits > 0 else None
+
+
+DEFAULT_SCALE = 65536.0
+"""init_scale of torch.amp.GradScaler."""
+
+VERDICT = Verdict(
+    id="gradient-underflow",
+    severity="ticket",
+    title="Gradients underflow",
+    question="Is most of the gradient zero or subnormal in float16?",
+    columns=("grad_absmax", "scale", "loss", "grad.zeros", "grad.subnormals", "grad.fp16_grid"),
+    events=("autocast.entered",),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,210 @@
+"""nonfinite-gradient: gradients are NaN or Inf although the loss is finite and the loss scale is not the reason."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.block import Mask, View, measured
+from ammeter.verdicts import load, origin, words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.load import Load
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.origin import Origin
+from ammeter.verdicts.scale_collapse import HANDFUL, LOWEST
+from ammeter.wire import Event
+
+BORN_NAN_BITS = 1
+"""Room below the load that gradients bear, when they are NaN without any Inf: an overflow makes an Inf first, and
+weight gradients show it unless many overflowed at once, for which there was no room."""
+
+INF_BITS = 6
+"""Room when there is an Inf: a gradient would have to be 64 times that of the steps before to overflow by itself, or
+the gradients inside the network 64 times those of its weights."""
+
+OFTEN, WITHIN = 3, 10
+"""Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""
+
+RECOVERED = 50
+"""Good steps after which it is over."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    load: Load = Load()
+    begun: int = -1
+    series: int = 0
+    """Bad steps in a row, and the step with which they began."""
+    waiting: int = -1
+    """A bad step with an Inf and room: a finding if the steps recover, else scale-collapse has it."""
+    scale: float = math.nan
+    recent: tuple[int, ...] = ()
+    bad: int = 0
+    applied: int = 0
+    page: bool = False
+    finite: int = 0
+    room: float = 0.0
+    origin: Origin = Origin()
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("gradient.nonfinite"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event) and state.opened.last == part.step and not state.origin.count:
+            state = replace(state, origin=origin.of_event(part.step, part.data))
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    bad = _bad_rows(rows)
+    if not (state.series or state.opened.active or state.load.overflowed or bad.any()):
+        after = load.all_good(state.load, rows)
+        return state if after is state.load else replace(state, load=after)
+    losses = rows.scalar("loss")
+    loss_bad = measured(losses) & ~np.isfinite(losses)
+    records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
+    for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
+        if not bad[at]:
+            state = _good(state, step, scale, norm, absmax) if applied > 0 else state
+        elif not loss_bad[at]:
+            place = origin.of_row(rows, at) or Origin()
+            unprotected = applied > 0 and not skipped > 0
+            state = _scaled(state, step, scale, place) if skipped > 0 else _open(state, step, place, unprotected)
+    return state
+
+
+def _bad_rows(rows: View) -> Mask:
+    norms, elements = rows.scalar("grad_norm"), rows.scalar("grad_nonfinite")
+    broken = measured(norms) & ~np.isfinite(norms) & ~(elements == 0)
+    found: Mask = broken | (elements > 0) | (rows.scalar("skipped") > 0)
+    return found
+
+
+def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
+    if state.waiting >= 0 and state.series < HANDFUL:
+        state = _open(state, state.waiting, state.origin, unprotected=False, reached=step)
+    after = load.good(state.load, step, scale, norm, absmax)
+    finite = state.finite + 1 if state.opened.active else 0
+    opened = state.opened.over() if finite >= RECOVERED else state.opened
+    return replace(state, load=after, series=0, waiting=-1, finite=finite, opened=opened)
+
+
+def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
+    """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
+    state = replace(state, begun=state.begun if state.series else step, series=state.series + 1, scale=scale)
+    born_nan = place.count > 0 and not place.inf and (place.handed_on or place.everywhere)
+    if not 0 < scale <= state.load.worked:
+        hopeless = born_nan and state.series >= HANDFUL and scale <= LOWEST
+        if hopeless:
+            return _open(state, step, place, unprotected=False)
+        return state if born_nan else replace(state, load=load.overflow(state.load, scale))
+    expected = state.load.at(scale)
+    room = math.log2(state.load.capacity / expected) if expected > 0 else 0.0
+    if born_nan and room >= BORN_NAN_BITS:
+        return _open(replace(state, room=room), step, place, unprotected=False)
+    if not born_nan and room >= INF_BITS and state.waiting < 0:
+        return replace(state, waiting=step, room=room, origin=place)
+    return state
+
+
+def _open(state: State, step: int, place: Origin, unprotected: bool, reached: int | None = None) -> State:
+    """step: the bad one. reached: the step at which that is known, if it is a later one."""
+    fresh = not state.opened.active
+    recent = (() if fresh else state.recent) + (step,)
+    recent = tuple(each for each in recent if step - each < WITHIN)[-OFTEN:]
+    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1)
+    opened = state.opened.at(state.begun if state.series else step, step)
+    return replace(
+        state,
+        opened=replace(opened, step=reached) if fresh and reached is not None else opened,
+        recent=recent,
+        bad=1 if fresh else state.bad + 1,
+        applied=unprotected if fresh else state.applied + unprotected,
+        page=unprotected or often or (state.page and not fresh),
+        finite=0,
+        origin=place if fresh or not state.origin.count else state.origin,
+    )
+
+
+def _conclude(state: State) -> Finding:
+    opened, place = state.opened, state.origin
+    where = f" at {place.module}" if place.module else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page" if state.page else "ticket",
+        title=f"Non-finite gradients{where} with a finite loss",
+        cause=f"{_when(state)} gradients were NaN or Inf although the loss was not.{place.words()}{_why(state)}",
+        fix=_fix(state),
+        tensor=place.tensor,
+        module=place.module,
+        evidence={
+            "bad_steps": state.bad,
+            "steps_applied": state.applied,
+            "scale": state.scale if state.scale > 0 else None,
+            "room_bits": round(state.room, 1) if state.scale > 0 else None,
+            "nan_without_inf": not place.inf,
+            "nonfinite_tensors": place.count,
+            "finite_tensors": place.before + place.after,
+        },
+        **found(opened),
+    )
+
+
+def _when(state: State) -> str:
+    if state.bad == 1:
+        return f"At step {state.opened.last}"
+    return f"In {state.bad} steps from {state.opened.first} to {state.opened.last}"
+
+
+def _why(state: State) -> str:
+    if state.applied:
+        scaler = "" if state.scale > 0 else " and there is no scaler to skip it"
+        return f" {words.count(state.applied, 'such step')} was applied{scaler}: the weights are poisoned."
+    if not state.scale > 0:
+        return " The optimizer did not step, so the weights are unharmed."
+    room = f", which left {state.room:.0f} bits of room" if state.room > 0 else ""
+    return (
+        f" The scale of {words.scale(state.scale)}{room}, is not the reason. The scaler skipped"
+        f" {'it' if state.bad == 1 else 'them'}, so the weights are unharmed."
+    )
+
+
+def _fix(state: State) -> str:
+    place = state.origin
+    where = place.module or "the loss and the last layers"
+    behind = (
+        f"Look at the backward pass of {where} and of what follows it directly: the root, norm or division of something"
+        " that can be zero (add an eps inside), log, exp, a custom Function. Clamp its input, or run it in float32 with"
+        " torch.autocast(..., enabled=False)."
+    )
+    if state.applied:
+        return f"Stop the run and restore a checkpoint from before step {state.opened.first}. {behind}"
+    return behind
+
+
+VERDICT = Verdict(
+    id="nonfinite-gradient",
+    severity="page",
+    title="Gradients are not finite though the loss is",
+    question="Are gradients NaN or Inf for a reason other than the loss scale?",
+    columns=(
+        "grad_norm",
+        "grad_nonfinite",
+        "grad_absmax",
+        "loss",
+        "scale",
+        "applied",
+        "skipped",
+        "grad.norm",
+        "grad.infs",
+    ),
+    events=("gradient.nonfinite",),
+    state=State,
+    judge=judge,
+    explains=("scale-collapse", "overflow-storm", "nonfinite-loss"),
+)

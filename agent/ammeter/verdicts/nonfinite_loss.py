@@ -1,0 +1,144 @@
+"""nonfinite-loss: the training loss is NaN or Inf."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.block import View, measured
+from ammeter.verdicts import origin, words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.origin import Origin
+from ammeter.wire import Event
+
+RECOVERED = 10
+"""Finite losses in a row after which it is over."""
+
+REPEATED = 2
+"""Non-finite losses before RECOVERED finite ones that wake a person although no weight was touched. A single one
+that the scaler skipped, one bad batch, can wait for the morning."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    bad: int = 0
+    skipped: int = 0
+    applied: int = 0
+    poisoned: bool = False
+    """Whether a step was applied whose gradients were not known to be finite."""
+    value: float = math.nan
+    finite: int = 0
+    scaled: bool = False
+    origin: Origin = Origin()
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("gradient.nonfinite"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event) and state.opened.active and not state.origin.count:
+            state = replace(state, origin=origin.of_event(part.step, part.data), poisoned=state.applied > 0)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    losses = rows.scalar("loss")
+    bad = measured(losses) & ~np.isfinite(losses)
+    if not state.opened.active and not bad.any():
+        return state
+    gradients = measured(rows.scalar("grad_norm"))
+    broken = (gradients & ~np.isfinite(rows.scalar("grad_norm"))) | (rows.scalar("grad_nonfinite") > 0)
+    harmless = (gradients & ~broken).tolist()
+    records = rows.records("loss", "skipped", "applied", "scale")
+    for at, (step, (loss, skipped, applied, scale)) in enumerate(records):
+        if bad[at]:
+            state = _bad(state, step, loss, skipped > 0, applied > 0, scale >= 0, harmless[at])
+            if broken[at] and not state.origin.count and (place := origin.of_row(rows, at)):
+                state = replace(state, origin=place)
+        elif math.isfinite(loss) and state.opened.active:
+            state = replace(state, finite=state.finite + 1)
+            if state.finite >= RECOVERED:
+                state = replace(state, opened=state.opened.over())
+    return state
+
+
+def _bad(state: State, step: int, loss: float, skips: bool, steps: bool, scaled: bool, harmless: bool) -> State:
+    if not state.opened.active:
+        state = State(opened=state.opened, value=loss, scaled=scaled)
+    return replace(
+        state,
+        opened=state.opened.at(step, step),
+        bad=state.bad + 1,
+        skipped=state.skipped + skips,
+        applied=state.applied + (steps and not skips),
+        poisoned=state.poisoned or (steps and not skips and not harmless),
+        finite=0,
+    )
+
+
+def _conclude(state: State) -> Finding:
+    opened, place = state.opened, state.origin
+    name = str(words.number(state.value))
+    since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times since step {opened.first}"
+    page = state.applied > 0 or state.bad >= REPEATED or not state.scaled
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page" if page else "ticket",
+        title=f"Loss is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
+        cause=f"The training loss was {name} {since}.{_damage(state)}{place.words()}",
+        fix=_fix(state),
+        tensor=place.tensor,
+        module=place.module,
+        evidence={
+            "loss": name,
+            "nonfinite_losses": state.bad,
+            "steps_skipped": state.skipped,
+            "steps_applied": state.applied,
+            "weights_at_risk": state.poisoned,
+            "nonfinite_tensors": place.count,
+        },
+        **found(opened),
+    )
+
+
+def _damage(state: State) -> str:
+    if state.poisoned:
+        return " The step was applied, so the weights are poisoned." + (
+            "" if state.scaled else " No scaler is in use that would have skipped it."
+        )
+    if state.applied:
+        return " The gradients were finite, so no step was skipped: training goes on and learns nothing from it."
+    if state.skipped:
+        return f" The scaler skipped {'it' if state.skipped == 1 else 'these steps'}, so the weights are unharmed."
+    return " No step of the optimizer was seen with it."
+
+
+def _fix(state: State) -> str:
+    first = state.opened.first
+    look = (
+        f"Look at the batch of step {first} and at the loss: a mean over nothing (all targets ignored), log or division"
+        " by zero, logits above 65504 in float16. Compute the loss in float32."
+    )
+    if state.poisoned:
+        return f"Stop the run and restore a checkpoint from before step {first}. {look}"
+    if state.applied:
+        return f"Stop the run: it wastes its steps. {look}"
+    return look
+
+
+VERDICT = Verdict(
+    id="nonfinite-loss",
+    severity="page",
+    title="The loss is not finite",
+    question="Is the training loss NaN or Inf?",
+    columns=("loss", "skipped", "applied", "scale", "grad_norm", "grad_nonfinite"),
+    events=("gradient.nonfinite",),
+    state=State,
+    judge=judge,
+    explains=("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow"),
+)

@@ -1,0 +1,124 @@
+"""run-lost: the process died without a word, or its host, or whoever reports for it, is silent."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.block import Tick, View
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.wire import Bye, Hello
+
+SILENCE_SECONDS = 15.0
+"""A live shipper is heard every 2 s however quiet the run is; seven heartbeats missed in a row are no hiccup of the
+network, which its retries would have bridged."""
+
+NEVER = -1
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    step: int = NEVER
+    rank: int = 0
+    host: str = ""
+    pid: int = 0
+    ended: bool = False
+    died: bool = False
+    silent_seconds: float = 0.0
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello", "bye"):
+        if isinstance(part, View):
+            state = _rows(state, int(part.steps[-1]))
+        elif isinstance(part, Hello):
+            state = replace(state, rank=part.rank, host=part.host, pid=part.pid)
+        elif isinstance(part, Bye):
+            state = _bye(state, part)
+    if view.tick is not None and not state.ended:
+        state = _tick(state, view.tick)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, step: int) -> State:
+    """Who sends steps is there, whatever was thought of it."""
+    return replace(state, step=step, opened=state.opened if state.ended else state.opened.over())
+
+
+def _bye(state: State, bye: Bye) -> State:
+    step = max(state.step, bye.step)
+    if bye.reason != "lost":
+        return replace(state, step=step, ended=True, opened=state.opened.over())
+    return replace(state, step=step, ended=True, died=True, opened=_at(state.opened, step))
+
+
+def _tick(state: State, tick: Tick) -> State:
+    """Offline nobody is behind with the news, so a free lock says it all; live, the shipper is given its time."""
+    if tick.alive:
+        return replace(state, opened=state.opened.over()) if state.opened.active else state
+    silent = (tick.now - tick.heard) / 1e9
+    if state.opened.active or (silent < SILENCE_SECONDS and not tick.offline):
+        return state
+    died = tick.alive is False
+    return replace(state, opened=_at(state.opened, state.step), died=died, silent_seconds=silent)
+
+
+def _at(opened: Opened, step: int) -> Opened:
+    return opened.at(max(step, 0), max(step, 0))
+
+
+def _conclude(state: State) -> Finding:
+    who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    last = f"Its last step was {state.step}." if state.step != NEVER else "It never finished a step."
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"Run lost after step {state.step}" if state.step != NEVER else "Run lost before its first step",
+        cause=f"{_story(state, who)} {last}",
+        fix=_fix(state),
+        evidence={
+            "last_step": state.step,
+            "rank": state.rank,
+            "host": state.host,
+            "pid": state.pid,
+            "cause": "process" if state.died else "host",
+            "silent_seconds": round(state.silent_seconds, 1),
+        },
+        **found(state.opened),
+    )
+
+
+def _story(state: State, who: str) -> str:
+    if state.died:
+        return f"The process of {who} died without a goodbye: killed (SIGKILL, out of memory) or crashed."
+    silent = f"{state.silent_seconds:.0f} s"
+    return (
+        f"Nothing was heard of {who} for {silent}, neither from the process nor from the shipper beside it: the host, "
+        "its network or its container is gone."
+    )
+
+
+def _fix(state: State) -> str:
+    if state.died:
+        return (
+            f"Look on {state.host or 'its host'} for the reason: `dmesg -T | grep -i -E 'killed process|segfault'`, the"
+            " exit code in the launcher's log, and the memory limit of the job. Then resume from the last checkpoint."
+        )
+    return (
+        f"Look whether {state.host or 'the host'} answers and whether the scheduler still has the job; if so,"
+        " look at shipper.log in the run's folder. If it is gone, resume from the last checkpoint elsewhere."
+    )
+
+
+VERDICT = Verdict(
+    id="run-lost",
+    severity="page",
+    title="The run is lost",
+    question="Did the process or its host go without saying goodbye?",
+    columns=(),
+    events=(),
+    state=State,
+    judge=judge,
+)

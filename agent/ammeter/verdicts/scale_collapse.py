@@ -1,0 +1,172 @@
+"""scale-collapse: step after step is skipped and the scale halves each time, because no scale can help."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.block import View
+from ammeter.verdicts import origin, words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.origin import Origin
+from ammeter.wire import Event
+
+HANDFUL = 5
+"""Skipped steps in a row, at a scale that worked just before, that are no accident: the last of them tried a scale
+of 1/16 of it, so a gradient that only needs a smaller scale would have grown 16-fold from one step to the next."""
+
+LOWEST = 1.0
+"""Scale below which a fresh scaler that never had a good step is not calibrating any more: at 1 nothing is scaled,
+and float16 gradients that still overflow there would overflow without a scaler."""
+
+CALIBRATION = 24
+"""Halvings that the calibration of a fresh scaler may take: from 2^40 to torch's own first scale of 2^16."""
+
+RECOVERED = 10
+"""Good steps in a row after which the collapse is over."""
+
+INVERSE_INFINITE = 2.0**-128
+"""Scale whose inverse is Inf in float32: then good gradients turn NaN while GradScaler finds no Inf."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    worked: float = 0.0
+    """Scale of the last applied step."""
+    begun: int = -1
+    skips: int = 0
+    proven: int = 0
+    """Skipped steps in a row, and those of them at a scale that had worked."""
+    first_scale: float = 0.0
+    last_scale: float = 0.0
+    backoff: float = 0.5
+    applied: int = 0
+    origin: Origin = Origin()
+    from_scale: float = 0.0
+    to_scale: float = 0.0
+    had_worked: bool = False
+    lost_steps: int = 0
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("gradient.nonfinite"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event):
+            state = _event(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    skipped = rows.scalar("skipped") > 0
+    if not state.skips and not state.opened.active and not skipped.any():
+        return _quiet(state, rows)
+    records = rows.records("skipped", "applied", "scale")
+    for at, (step, (skips, applied, scale)) in enumerate(records):
+        if skips > 0 and scale >= 0:
+            state = _skip(state, step, scale)
+            if state.skips <= CALIBRATION and (place := origin.of_row(rows, at)):
+                state = replace(state, origin=place)
+        elif applied > 0:
+            state = _applied(state, scale)
+    return state
+
+
+def _quiet(state: State, rows: View) -> State:
+    scales = rows.scalar("scale")[rows.scalar("applied") > 0]
+    if not scales.size or not scales[-1] >= 0 or scales[-1] == state.worked:
+        return state
+    return replace(state, worked=float(scales[-1]))
+
+
+def _skip(state: State, step: int, scale: float) -> State:
+    if not state.skips:
+        state = replace(state, begun=step, first_scale=scale, last_scale=scale, origin=Origin())
+    elif 0 < scale < state.last_scale:
+        state = replace(state, backoff=scale / state.last_scale)
+    proven = state.proven + (0 < scale <= state.worked or (scale == 0 and state.worked > 0))
+    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0)
+    if not (state.opened.active or _collapsed(state)):
+        return state
+    if not state.opened.active:
+        state = replace(state, from_scale=state.first_scale, had_worked=state.worked > 0, lost_steps=state.skips - 1)
+    return replace(state, opened=state.opened.at(state.begun, step), to_scale=scale, lost_steps=state.lost_steps + 1)
+
+
+def _collapsed(state: State) -> bool:
+    if state.proven >= HANDFUL or state.skips > CALIBRATION:
+        return True
+    return state.skips >= HANDFUL and state.last_scale <= LOWEST
+
+
+def _applied(state: State, scale: float) -> State:
+    applied = state.applied + (not scale <= INVERSE_INFINITE)
+    worked = scale if scale >= 0 else state.worked
+    opened = state.opened.over() if applied >= RECOVERED else state.opened
+    return replace(state, opened=opened, worked=worked, skips=0, proven=0, applied=applied if opened.active else 0)
+
+
+def _event(state: State, event: Event) -> State:
+    told = state.origin.step >= state.begun and state.origin.count
+    if not state.skips or told or event.step < state.begun:
+        return state
+    return replace(state, origin=origin.of_event(event.step, event.data))
+
+
+def _conclude(state: State) -> Finding:
+    opened, place = state.opened, state.origin
+    left = _steps_left(state.to_scale, state.backoff)
+    worked = "although the first of these scales had worked" if state.had_worked else "and none of them ever worked"
+    doom = (
+        f" In {words.count(left, 'more step')} its inverse is infinite and good gradients turn NaN."
+        if left
+        else " Its inverse is infinite now: good gradients turn NaN and are applied."
+    )
+    stop = f"Stop the run and mend {place.module or 'what makes the gradients non-finite'}"
+    hint = "look for an overflow, a division or a missing eps there, or run it in float32"
+    weights = "The weights are unharmed: these steps were skipped." if left else "Restore a checkpoint from before."
+    restart = f"Restart with a new GradScaler from a state before step {opened.first}"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"Loss scale collapsed from {state.from_scale:g} to {state.to_scale:g}",
+        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped and the scale fell from"
+        f" {words.scale(state.from_scale)} to {words.scale(state.to_scale)}, {worked}: the gradients are non-finite"
+        f" at any scale.{place.words()}{doom}",
+        fix=f"{stop}: {hint}. Do not lower the scale further. {restart}. {weights}",
+        tensor=place.tensor,
+        module=place.module,
+        evidence={
+            "scale_from": state.from_scale,
+            "scale_to": state.to_scale,
+            "skipped_steps": state.lost_steps,
+            "steps_left": left,
+            "nonfinite_tensors": place.count,
+            "finite_tensors": place.before + place.after,
+        },
+        **found(opened),
+    )
+
+
+def _steps_left(scale: float, backoff: float) -> int:
+    """Skips until the scale, which the skip at `scale` lowers too, is one whose inverse is infinite."""
+    if scale <= INVERSE_INFINITE:
+        return 0
+    return max(0, math.ceil((math.log2(scale) + 128) / -math.log2(backoff)) - 1)
+
+
+VERDICT = Verdict(
+    id="scale-collapse",
+    severity="page",
+    title="The loss scale collapses",
+    question="Is every step skipped although the scale comes down?",
+    columns=("skipped", "applied", "scale"),
+    events=("gradient.nonfinite",),
+    state=State,
+    judge=judge,
+    explains=("gradient-underflow", "nonfinite-loss", "nonfinite-gradient"),
+)

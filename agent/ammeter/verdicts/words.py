@@ -1,0 +1,42 @@
+"""How numbers are said in causes and fixes, the same in every verdict."""
+
+from __future__ import annotations
+
+import math
+
+FLOAT16_MAX = 65504.0
+"""Largest finite float16 (IEEE 754 binary16); what is above becomes Inf."""
+
+
+def scale(value: float) -> str:
+    """'65536 (2^16)'; the exponent only where the scale is a power of two."""
+    if value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5:
+        exponent = math.frexp(value)[1] - 1
+        return f"{value:.0f} (2^{exponent})" if 0 <= exponent < 40 else f"{value:.3g} (2^{exponent})"
+    return f"{value:g}"
+
+
+def count(number: int, noun: str) -> str:
+    """'1 step', '5 steps'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def number(value: float) -> float | str:
+    """A number as JSON holds it: what is not finite is told as text."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def power_below(value: float) -> float:
+    """The largest power of two that is not above a positive number."""
+    return math.ldexp(1.0, math.frexp(value)[1] - 1)
+
+
+def module_of(tensor: str | None) -> str | None:
+    """'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'; the tensor itself when it belongs to no module."""
+    return tensor.rpartition(".")[0] or tensor if tensor else None

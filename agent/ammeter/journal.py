@@ -102,8 +102,7 @@ class Journal:
         if self._alive < 0:
             return
         self._close_segment()
-        _held.discard(_identity(os.fstat(self._alive)))
-        os.close(self._alive)
+        unlock(self._alive)
         self._alive = -1
 
     def _write(self, frame: Frame) -> bool:
@@ -260,10 +259,15 @@ def schema_before(folder: Path, offset: int) -> Hello | None:
 
 def is_alive(folder: Path) -> bool:
     """Whether a process holds the stream's lock, this one included. Asks without taking it."""
+    return is_locked(folder / "alive")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process, this one included, holds the lock on a file; False when there is no such file."""
     try:
-        if _identity((folder / "alive").stat()) in _held:
+        if _identity(path.stat()) in _held:
             return True
-        file = os.open(folder / "alive", os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -273,22 +277,39 @@ def is_alive(folder: Path) -> bool:
         os.close(file)
 
 
+def lock(path: Path) -> int | None:
+    """Takes the lock on a file, which is made if need be: its descriptor, to be closed; None when another has it."""
+    if is_locked(path):
+        return None
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    _held.add(_identity(os.fstat(file)))
+    return file
+
+
+def unlock(file: int) -> None:
+    """Gives a lock back."""
+    _held.discard(_identity(os.fstat(file)))
+    os.close(file)
+
+
 def settle(folder: Path, now: int) -> bool:
     """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
 
     now: nanoseconds since the epoch, the time the bye carries. True when this call wrote it; False when the
     writer lives or has said goodbye itself.
     """
-    if not (folder / "alive").exists() or is_alive(folder):
+    file = lock(folder / "alive") if (folder / "alive").exists() else None
+    if file is None:
         return False
-    file = os.open(folder / "alive", os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return _append_bye(folder, now)
-    except (BlockingIOError, PermissionError):
-        return False
     finally:
-        os.close(file)
+        unlock(file)
 
 
 def ended(folder: Path) -> bool:
@@ -490,6 +511,7 @@ def _append_bye(folder: Path, now: int) -> bool:
     for position, size, offset, last in scan(path.read_bytes()):
         whole, end = position + size, _end(offset, size, last)
     if isinstance(last, Bye):
+        os.truncate(path, whole)
         return False
     beyond = acknowledged(folder)
     if beyond > end:

@@ -1,0 +1,160 @@
+"""One request to the collector and what its answer says. The only file of the agent that speaks HTTP."""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import urllib3
+
+from ammeter.wire import CONTENT_TYPE, Ack, Batch, encode_batch
+
+Say = Callable[[str, str, str], None]
+"""(about, state, line): the line is written when what is known about something changes its state."""
+
+MAX_ANSWER_BYTES = 2**20
+SLOW_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Waits while the collector does not know us: 401, 403, 404."""
+FIRST_BACKOFF, LAST_BACKOFF = 0.25, 30.0
+MAX_RETRY_AFTER = 600.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. status: 0 when nothing did. offset: what the collector has; item: index of the refused item.
+
+    wait: seconds from Retry-After.
+    """
+
+    status: int
+    detail: str = ""
+    offset: int | None = None
+    item: int | None = None
+    wait: float | None = None
+    directives: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether the same request may well succeed a little later."""
+        return self.status in (0, 408, 425, 429) or self.status >= 500
+
+
+class Problem(msgspec.Struct):
+    """The members of a problem+json document that the sender acts on."""
+
+    title: str = ""
+    detail: str = ""
+    offset: int | None = None
+    item: int | None = None
+
+
+class Collector:
+    """The way to one collector, for all streams and threads of a shipper.
+
+    recoveries counts how often it came back after it could not be reached: a reason to ask again at once. accepted
+    is the time.monotonic() of its last 200.
+    """
+
+    def __init__(self, url: str, token: str | None, say: Say, *, connect: float = 5.0, read: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self.recoveries = 0
+        self.accepted = time.monotonic()
+        self._say = say
+        self._down_since: float | None = None
+        self._lock = threading.Lock()
+        self._pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(connect=connect, read=read))
+        self._headers = {"Content-Type": CONTENT_TYPE, "Accept": "application/json, application/problem+json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def send(self, run: str, stream: str, begin: int, end: int, batch: Batch) -> Answer:
+        """Offers what a stream holds from begin to end. Never raises for what the network or the other side does."""
+        url = f"{self.url}/api/v1/runs/{run}/streams/{stream}/frames?offset={begin}&end={end}"
+        answer = self._post(url, encode_batch(batch))
+        with self._lock:
+            self._note(answer)
+        return answer
+
+    def _post(self, url: str, body: bytes) -> Answer:
+        try:
+            response = self._pool.request(
+                "POST", url, body=body, headers=self._headers, retries=False, redirect=False, preload_content=False
+            )
+            text = response.read(MAX_ANSWER_BYTES)
+            if len(text) < MAX_ANSWER_BYTES:
+                response.release_conn()
+            else:
+                response.close()
+            return answer(response.status, text, response.headers.get("Retry-After"))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return Answer(0, _plainly(error))
+
+    def _note(self, answer: Answer) -> None:
+        if answer.status == 200:
+            self.accepted = time.monotonic()
+        if answer.unavailable and self._down_since is None:
+            self._down_since = time.monotonic()
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            self._say("collector", "down", f"{self.url} takes nothing since {since} ({answer.detail}); data is kept")
+        elif not answer.unavailable and self._down_since is not None:
+            seconds = time.monotonic() - self._down_since
+            self._down_since = None
+            self.recoveries += 1
+            self._say("collector", "up", f"{self.url} answers again after {seconds:.1f} s")
+
+
+def answer(status: int, text: bytes, retry_after: str | None = None) -> Answer:
+    """The Answer that an HTTP response means. A 200 that is no Ack is not from a collector and counts as 404."""
+    wait = retry_seconds(retry_after)
+    if status == 200:
+        try:
+            ack = msgspec.json.decode(text, type=Ack)
+        except msgspec.DecodeError:
+            ack = Ack(-1)
+        if ack.offset < 0:
+            return Answer(404, "200, but from something that is no collector", wait=wait)
+        return Answer(200, "", ack.offset, directives=ack.directives)
+    try:
+        problem = msgspec.json.decode(text, type=Problem)
+    except msgspec.DecodeError:
+        problem = Problem()
+    detail = f"{status} {problem.detail or problem.title}".strip()
+    return Answer(status, detail, problem.offset, problem.item, wait)
+
+
+def retry_seconds(said: str | None) -> float | None:
+    """Seconds that a Retry-After header asks for, as a number or a date, at most ten minutes; None without one."""
+    if not said:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: doubling, jittered so that ranks do not come back together."""
+    longest: float = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 20))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def slow(failures: int) -> float:
+    """Seconds to wait after so many refusals of who we are."""
+    return SLOW_SECONDS[min(failures, len(SLOW_SECONDS)) - 1]
+
+
+def _plainly(error: BaseException) -> str:
+    """The innermost reason, without the addresses of objects that urllib3 puts around it."""
+    reason = getattr(error, "reason", None) or error
+    said = str(reason).rsplit(">: ", 1)[-1].rsplit("object at ", 1)[-1]
+    return said or type(error).__name__

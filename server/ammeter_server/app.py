@@ -24,6 +24,7 @@ from ammeter_server import (
     series,
     tensors,
 )
+from ammeter_server.channels import open_channels
 from ammeter_server.collector import Collector
 from ammeter_server.headers import SecurityHeaders
 from ammeter_server.settings import Settings
@@ -34,7 +35,11 @@ READ = [Depends(auth.read)]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application over a database that already has the newest shape. Its judge and sweeper live in its lifespan."""
+    """The application over a database that already has the newest shape. Its sweeper lives in its lifespan.
+
+    Raises SettingsError for a channel that nobody can deliver to.
+    """
+    channels = open_channels(settings)
     collector = Collector(settings, connect(settings.database_url))
     app = FastAPI(
         title="Ammeter collector",
@@ -45,6 +50,8 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.collector = collector
+    app.state.sweeper = Sweeper(collector, channels)
+    app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
     app.add_middleware(SecurityHeaders)
     problems.register(app)
@@ -52,11 +59,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(auth.router)
     app.include_router(ingest.router)
-    for reading in (runs, series, tensors, events, incidents, rules, boards, metrics):
-        app.include_router(reading.router, dependencies=READ)
-    app.include_router(runbooks.router)
-    app.include_router(page.router)
-    app.mount("/static", page.static)
     for module in (runs, events, series, tensors, incidents, rules, boards, metrics):
         app.include_router(module.router, dependencies=READ)
     app.include_router(runbooks.router)
@@ -69,8 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
     auth.load_token_file(collector.settings, collector.store)
-    sweeper = Sweeper(collector)
-    app.state.judge = sweeper.judge
+    sweeper: Sweeper = app.state.sweeper
     sweeper.start()
     try:
         yield

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from ammeter_server.store.engine import database_file
@@ -57,7 +58,9 @@ class Settings:
         return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
 
-def from_environment(environment: Mapping[str, str] = os.environ, **given: object) -> Settings:
+def from_environment(
+    given: Mapping[str, object] = MappingProxyType({}), environment: Mapping[str, str] = os.environ
+) -> Settings:
     """The settings as the environment says them. What is given (not None) wins: options of the command line."""
     said: dict[str, object] = {}
     for name in ("database_url", "host", "alertmanager_url", "public_url"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ammeter import block, wire
 from ammeter_server.append import judge_views, schema_of
-from ammeter_server.channels import open_channels
+from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
 from ammeter_server.judge import Judge
@@ -31,8 +31,7 @@ TICK = 5 * 10**9
 class Sweeper:
     """Starts with the collector and stops with it. Rings of the collector's bell wake it at once."""
 
-    def __init__(self, collector: Collector) -> None:
-        channels = open_channels(collector.settings)
+    def __init__(self, collector: Collector, channels: Mapping[str, Channel]) -> None:
         self.store = collector.store
         self.bell = collector.bell
         self.judge = Judge(collector.store, collector.settings, list(channels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exists, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
 from ammeter_server.store.engine import insert_or_ignore, upsert
 from ammeter_server.tables import findings, incidents, runs, streams, totals
@@ -14,8 +14,8 @@ from ammeter_server.tables import findings, incidents, runs, streams, totals
 def due(connection: Connection, before: int) -> list[str]:
     """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age."""
     moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
-    is_open = exists().where(incidents.c.run == runs.c.id, incidents.c.state != "closed")
-    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", is_open))
+    not_closed = select(incidents.c.id).where(incidents.c.run == runs.c.id, incidents.c.state != "closed")
+    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", not_closed.correlate(runs).exists()))
     query = select(runs.c.id).where(or_(moved != runs.c.judged_version, ages))
     return [run for (run,) in connection.execute(query)]
 

@@ -1,0 +1,169 @@
+"""The command line: ammeter-server serve | migrate | token create | demo."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ammeter_server import migrations
+from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
+from ammeter_server.store import Store, connect
+
+SCOPES = ("ingest", "read", "admin")
+
+
+class RefusedError(Exception):
+    """Why a command cannot be done, in words for whoever typed it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns its exit code: 0 done, 2 a wrong call or setting; demo says its own."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    asked = _parser().parse_args(words)
+    try:
+        code: int = asked.command(asked)
+    except (RefusedError, SettingsError) as error:
+        print(f"ammeter-server: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def serve(asked: argparse.Namespace) -> int:
+    """Runs the collector until it is told to stop."""
+    import uvicorn
+
+    from ammeter_server.app import create_app
+
+    settings = _settings(asked)
+    _bring_up(settings)
+    app = create_app(settings)
+    told = f"{len(settings.notify)} channel{'s' * (len(settings.notify) != 1)}" if settings.notify else "no channel"
+    print(f"Ammeter collector at {settings.page_url} ({told})", flush=True)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    return 0
+
+
+def migrate(asked: argparse.Namespace) -> int:
+    """Brings the database to the newest shape."""
+    store = connect(_settings(asked).database_url)
+    before = _shape(store)
+    migrations.migrate(store)
+    print(f"the database has shape {migrations.current(store)} (it had {before})")
+    store.close()
+    return 0
+
+
+def create_token(asked: argparse.Namespace) -> int:
+    """Prints a new token, once."""
+    from ammeter_server import auth
+
+    scopes = tuple(dict.fromkeys(asked.scopes.replace(",", " ").split()))
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise RefusedError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
+    if asked.project and scopes != ("ingest",):
+        raise RefusedError(f"--project is {asked.project!r}, which only binds writing; use it with --scopes ingest")
+    settings = _settings(asked)
+    _bring_up(settings)
+    store = connect(settings.database_url)
+    print(auth.create_token(store, asked.name, scopes, asked.project))
+    store.close()
+    return 0
+
+
+def demo(asked: argparse.Namespace) -> int:
+    """Shows the whole way on one broken run."""
+    from ammeter_server import demo as show
+    from ammeter_server.demo.processes import CannotShowError
+
+    try:
+        return show.run(asked.training, once=asked.once)
+    except CannotShowError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ammeter-server", description="The collector of Ammeter.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        of: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+    ) -> argparse.ArgumentParser:
+        return of.add_parser(name, help=text, description=text)
+
+    serving = command(commands, "serve", "Run the collector.")
+    serving.set_defaults(command=serve)
+    _database_option(serving)
+    serving.add_argument("--host", help="address to listen on (AMMETER_SERVER_HOST, 127.0.0.1)")
+    serving.add_argument("--port", type=int, help="port to listen on (AMMETER_SERVER_PORT, 8480)")
+    serving.add_argument("--notify", action="append", metavar="URL", help="Apprise URL to tell; may be given again")
+    serving.add_argument("--public-url", metavar="URL", help="how people reach the page, for links")
+    serving.add_argument("--alertmanager-url", metavar="URL", help="Alertmanager that gets the incidents")
+
+    migrating = command(commands, "migrate", "Bring the database to this version's shape.")
+    migrating.set_defaults(command=migrate)
+    _database_option(migrating)
+
+    tokens = command(commands, "token", "Handle tokens.").add_subparsers(required=True, metavar="ACTION")
+    creating = command(tokens, "create", "Print a new token; it is shown this once.")
+    creating.set_defaults(command=create_token)
+    creating.add_argument("name", help="what it is for")
+    creating.add_argument("--scopes", default="ingest,read", help="some of ingest, read, admin (ingest,read)")
+    creating.add_argument("--project", help="the only project that it may write to")
+    _database_option(creating)
+
+    showing = command(commands, "demo", "Train a model that breaks on purpose, and watch it being noticed.")
+    showing.set_defaults(command=demo)
+    showing.add_argument("--once", action="store_true", help="end after the run: 0 when the fault was found, else 1")
+    showing.add_argument("training", nargs="*", metavar="-- CMD", help="a training command of your own")
+    return parser
+
+
+def _database_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database-url", metavar="URL", help="sqlite:////file or postgresql://... (~/.ammeter)")
+
+
+def _settings(asked: argparse.Namespace) -> Settings:
+    names = ("database_url", "host", "port", "public_url", "alertmanager_url")
+    given: dict[str, object] = {name: getattr(asked, name, None) for name in names}
+    notify = getattr(asked, "notify", None)
+    return from_environment({**given, "notify": split_urls(" ".join(notify)) if notify else None})
+
+
+def _bring_up(settings: Settings) -> None:
+    """Migrates SQLite by itself; of any other database it asks that somebody has done it."""
+    store = connect(settings.database_url)
+    try:
+        found = _shape(store)
+        if store.is_sqlite:
+            migrations.migrate(store)
+        elif found != migrations.newest():
+            wanted = migrations.newest()
+            raise RefusedError(f"the database has shape {found}, not {wanted}; run `ammeter-server migrate`")
+    finally:
+        store.close()
+
+
+def _shape(store: Store) -> str | None:
+    try:
+        return migrations.current(store)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise RefusedError(
+            f"AMMETER_SERVER_DATABASE_URL: the database does not answer ({reason}); start it, or mend the URL"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

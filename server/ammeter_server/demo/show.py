@@ -1,0 +1,76 @@
+"""What the demo shows: a live line on a terminal, plain lines in a pipe, and each incident as it opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+EVERY = 20
+"""Steps between two plain lines."""
+
+
+class Show:
+    """Tells what is known of a run. All that a run said is printed as it is, never as markup."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self.console = console
+        self.live = live
+        self._shown = -EVERY
+
+    def say(self, line: str) -> None:
+        self.console.print(Text(line))
+
+    def progress(self, run: dict[str, Any]) -> None:
+        """The run's last step, in place on a terminal, else a line for every twentieth step."""
+        step = run["last_step"]
+        if step is None:
+            return
+        line = progress_line(run)
+        if self.live is not None:
+            self.live.update(Text(line, style="bold"))
+        elif step - self._shown >= EVERY:
+            self._shown = step
+            self.say(line)
+
+    def incident(self, incident: dict[str, Any], page: str) -> None:
+        """What a person has to know, and where to look on."""
+        lines = "\n".join(incident_lines(incident, page))
+        if self.live is None:
+            self.say(lines)
+            return
+        style = "red" if incident["severity"] == "page" else "yellow"
+        self.console.print(Panel(Text(lines), border_style=style, expand=False))
+
+
+@contextmanager
+def open_show() -> Iterator[Show]:
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        yield Show(console, None)
+        return
+    with Live(Text("waiting for the first step"), console=console, refresh_per_second=8) as live:
+        yield Show(console, live)
+
+
+def progress_line(run: dict[str, Any]) -> str:
+    latest, counters = run["latest"], run["counters"]
+    facts = [f"step {run['last_step']:>5}"]
+    facts += [f"{name} {_number(latest[name])}" for name in ("scale", "loss") if name in latest]
+    return "   ".join([*facts, f"skipped {counters.get('skipped', 0)}"])
+
+
+def incident_lines(incident: dict[str, Any], page: str) -> list[str]:
+    where = incident["tensor"] or incident["module"] or incident["caller"]
+    lines = [f"INCIDENT {incident['verdict']} ({incident['severity']}) at step {incident['first_step']}"]
+    lines += [f"  where  {where}"] if where else []
+    return [*lines, f"  cause  {incident['cause']}", f"  fix    {incident['fix']}", f"  page   {page}"]
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"

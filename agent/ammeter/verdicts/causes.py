@@ -12,50 +12,50 @@ SLACK_STEPS = 5
 """A consequence may seem to begin this much before its cause: a cause that shows in a sampled column is seen late, and
 ranks do not count in lockstep."""
 
+Told = tuple[str, Finding]
+"""A finding and the stream it is about."""
+
 
 @dataclass(frozen=True)
 class Explained:
-    """A cause with what came of it. streams: every stream with this same finding, `stream` is the first to have it."""
+    """A cause with what came of it."""
 
     stream: str
     finding: Finding
     consequences: list[Finding] = field(default_factory=list)
-    streams: list[str] = field(default_factory=list)
 
 
-def explain(findings: Sequence[tuple[str, Finding]]) -> list[Explained]:
-    """The causes among (stream, finding) of one run, each with its consequences: causes first, then page before
-    ticket, then by first step. The same verdict on several streams is one fault; its worst, earliest finding speaks."""
-    several = _by_verdict(findings)
-    speakers = {verdict: min(group, key=_urgency) for verdict, group in several.items()}
-    causes = {verdict: _root(verdict, [finding for _, finding in speakers.values()]) for verdict in speakers}
-    explained = []
-    for verdict, (stream, finding) in speakers.items():
-        if causes[verdict] != verdict:
-            continue
-        consequences = [speakers[each][1] for each, cause in causes.items() if cause == verdict and each != verdict]
-        streams = list(dict.fromkeys([stream, *(each for each, _ in several[verdict])]))
-        explained.append(Explained(stream, finding, sorted(consequences, key=_order), streams))
+def explain(findings: Sequence[Told]) -> list[Explained]:
+    """The causes among the findings of one run, each with its consequences, verdict by verdict.
+
+    Causes first, then page before ticket, then by first step. A verdict that several streams have stays several.
+    """
+    consequences: dict[int, list[Finding]] = {}
+    causes: list[int] = []
+    for at, (_, finding) in enumerate(findings):
+        root = _root(at, findings)
+        if root == at:
+            causes.append(at)
+        else:
+            consequences.setdefault(root, []).append(finding)
+    explained = [Explained(*findings[at], sorted(consequences.get(at, []), key=_order)) for at in causes]
     return sorted(explained, key=lambda each: (not each.consequences, *_order(each.finding)))
 
 
-def _by_verdict(findings: Sequence[tuple[str, Finding]]) -> dict[str, list[tuple[str, Finding]]]:
-    several: dict[str, list[tuple[str, Finding]]] = {}
-    for stream, finding in findings:
-        several.setdefault(finding.verdict, []).append((stream, finding))
-    return several
-
-
-def _root(verdict: str, findings: list[Finding]) -> str:
-    """The verdict at the end of the chain of causes that leads away from this one."""
-    by_id = {finding.verdict: finding for finding in findings}
-    seen = {verdict}
+def _root(at: int, findings: Sequence[Told]) -> int:
+    """Index of the finding at the end of the chain of causes that leads away from this one."""
+    seen = {at}
     while True:
-        causes = [other for other in findings if other.verdict not in seen and explains(other, by_id[verdict])]
+        stream, finding = findings[at]
+        causes = [
+            (other[0] != stream, other[1].first_step, RANK[other[1].verdict], index)
+            for index, other in enumerate(findings)
+            if index not in seen and explains(other[1], finding)
+        ]
         if not causes:
-            return verdict
-        verdict = min(causes, key=lambda other: (other.first_step, RANK[other.verdict])).verdict
-        seen.add(verdict)
+            return at
+        at = min(causes)[-1]
+        seen.add(at)
 
 
 def explains(cause: Finding, other: Finding) -> bool:
@@ -74,7 +74,3 @@ RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}
 
 def _order(finding: Finding) -> tuple[bool, int, int]:
     return finding.severity != "page", finding.first_step, RANK[finding.verdict]
-
-
-def _urgency(told: tuple[str, Finding]) -> tuple[bool, bool, int]:
-    return not told[1].active, told[1].severity != "page", told[1].first_step

@@ -23,6 +23,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     rank: int = 0
     host: str = ""
     pid: int = 0
+    watched: bool = True
+    """Whether it is a rank's stream; what a host's shipper has to say may end as it likes."""
     ended: bool = False
     died: bool = False
     silent_seconds: float = 0.0
@@ -34,10 +36,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, int(part.steps[-1]))
         elif isinstance(part, Hello):
-            state = replace(state, rank=part.rank, host=part.host, pid=part.pid)
+            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=part.role == "rank")
         elif isinstance(part, Bye):
             state = _bye(state, part)
-    if view.tick is not None and not state.ended:
+    if view.tick is not None and state.watched and not state.ended:
         state = _tick(state, view.tick)
     return state, changed(_conclude, before, state)
 
@@ -49,7 +51,7 @@ def _rows(state: State, step: int) -> State:
 
 def _bye(state: State, bye: Bye) -> State:
     step = max(state.step, bye.step)
-    if bye.reason != "lost":
+    if bye.reason != "lost" or not state.watched:
         return replace(state, step=step, ended=True, opened=state.opened.over())
     return replace(state, step=step, ended=True, died=True, opened=_at(state.opened, step))
 

@@ -1,0 +1,206 @@
+"""`ammeter report`: reads a run's journals and says what went wrong, why, and what to change, without any server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ammeter import block, facts, journal, verdicts
+from ammeter.block import Tick
+from ammeter.facts import Facts
+from ammeter.settings import settings
+from ammeter.verdicts.causes import Explained, explain
+from ammeter.verdicts.finding import Finding
+from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
+
+ROWS = 500
+"""Rows that are judged at a time; bounds the memory, and nothing else depends on it."""
+
+FINE, WRONG_CALL, PAGE = 0, 2, 3
+
+
+class NoJournal(ValueError):
+    """A path where no journal lies."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finding of the run: its cause first, what came of it inside. ranks: those that have it."""
+
+    finding: Finding
+    ranks: list[int]
+    consequences: list[Finding]
+
+
+@dataclass
+class Report:
+    """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what."""
+
+    streams: list[Facts] = field(default_factory=list)
+    findings: list[Told] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def paged(self) -> bool:
+        """Whether anything was found that is worth waking a person."""
+        every = [each for told in self.findings for each in (told.finding, *told.consequences)]
+        return any(each.severity == "page" for each in every)
+
+    def as_json(self) -> dict[str, Any]:
+        """{"run", "findings", "summary"}; numbers that are not finite are text."""
+        return {
+            "run": facts.run_of(self.streams),
+            "findings": [_as_json(each) for each in self.findings],
+            "summary": {
+                **facts.summary_of(self.streams),
+                "checked": [each.id for each in verdicts.ALL],
+                "verdicts_failed": self.faults,
+            },
+        }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
+    given = _arguments(argv)
+    try:
+        reports = [diagnose(run) for run in find_runs(given.path, every=given.all)]
+    except (NoJournal, block.BadBlock, PermissionError) as error:
+        print(f"ammeter report: {error}", file=sys.stderr)
+        return WRONG_CALL
+    if given.json:
+        told = [each.as_json() for each in reports]
+        print(msgspec.json.format(msgspec.json.encode({"items": told} if given.all else told[0])).decode())
+    else:
+        from ammeter import report_text
+
+        for each in reports:
+            report_text.show(each)
+    return PAGE if any(each.paged for each in reports) else FINE
+
+
+def diagnose(path: Path) -> Report:
+    """The report on a run's folder or on one stream's. Raises NoJournal where there is none."""
+    report, findings = Report(), []
+    ranks: dict[str, int] = {}
+    for stream in _streams(path):
+        known = Facts(stream.name)
+        findings += [(stream.name, finding) for finding in _judge(stream, known, report.faults)]
+        ranks[stream.name] = known.rank
+        report.streams.append(known)
+    report.findings = _merged(explain(findings), ranks)
+    return report
+
+
+def find_runs(path: Path, every: bool = False) -> list[Path]:
+    """The stream's or run's folder that a path means; for a folder of runs the newest, or every one by age."""
+    if not path.is_dir():
+        raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
+    if (path / "alive").exists() or journal.streams(path):
+        return [path]
+    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_age)
+    if not runs:
+        raise NoJournal(
+            f"there is no journal in {str(path)!r}; a run that is watched with dir={str(path)!r} writes one"
+        )
+    return runs if every else runs[-1:]
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ammeter report",
+        description="Say what a run's journals hold: what went wrong, why, and what to change.",
+        epilog="Exit code: 0 nothing to wake a person for, 3 a page-level finding, 2 no journal there.",
+    )
+    here = "a stream's folder, a run's, or the folder of all runs, which means its newest (%(default)s)"
+    parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
+    return parser.parse_args(argv)
+
+
+def _streams(path: Path) -> list[Path]:
+    found = [path] if (path / "alive").exists() else journal.streams(path)
+    if not found:
+        raise NoJournal(f"there is no journal in {str(path)!r}")
+    return found
+
+
+def _age(run: Path) -> float:
+    return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
+
+
+def _judge(stream: Path, known: Facts, faults: dict[str, str]) -> Iterator[Finding]:
+    """What every verdict concluded at last about one stream."""
+    states: dict[str, bytes] = {}
+    last: dict[str, Finding] = {}
+    for view in _views(stream):
+        known.add(view)
+        judged = verdicts.judge(states, view)
+        states = judged.states
+        faults.update(judged.faults)
+        last.update({finding.verdict: finding for finding in judged.findings})
+    known.alive = journal.is_alive(stream)
+    tick = Tick(time.time_ns(), known.alive, known.last_time, offline=True)
+    judged = verdicts.judge(states, block.view(Schema(), (), tick=tick))
+    last.update({finding.verdict: finding for finding in judged.findings})
+    yield from last.values()
+
+
+def _views(stream: Path) -> Iterator[block.View]:
+    """The journal as views of at most ROWS rows, each with one schema."""
+    schema: Schema | None = None
+    rows: list[Steps] = []
+    frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
+    for frame in _frames(stream):
+        if isinstance(frame, Steps):
+            if schema is None:
+                frames.append((0, Lost("no-hello", steps=1)))
+                continue
+            rows.append(frame)
+        else:
+            if isinstance(frame, Hello) and frame.schema != schema:
+                yield block.view(schema or frame.schema, rows, frames)
+                schema, rows, frames = frame.schema, [], []
+            frames.append((len(rows), frame))
+        if len(rows) >= ROWS or len(frames) >= ROWS:
+            yield block.view(schema or Schema(), rows, frames)
+            rows, frames = [], []
+    yield block.view(schema or Schema(), rows, frames)
+
+
+def _frames(stream: Path) -> Iterator[Frame]:
+    for entry in journal.read(stream):
+        yield entry.frame
+
+
+def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:
+    """One entry per verdict; what several ranks have is told once, in the words of the first."""
+    told: dict[str, Told] = {}
+    for each in explained:
+        first = told.setdefault(each.finding.verdict, Told(each.finding, [], []))
+        first.ranks.append(ranks[each.stream])
+        known = {consequence.verdict for consequence in first.consequences}
+        first.consequences.extend(more for more in each.consequences if more.verdict not in known)
+    return list(told.values())
+
+
+def _as_json(told: Told) -> dict[str, Any]:
+    found = msgspec.to_builtins(told.finding)
+    consequences = [
+        {
+            "verdict": each.verdict,
+            "severity": each.severity,
+            "title": each.title,
+            "first_step": each.first_step,
+            "cause": each.cause,
+        }
+        for each in told.consequences
+    ]
+    return {**found, "ranks": sorted(set(told.ranks)), "consequences": consequences}

@@ -1,0 +1,144 @@
+"""The report as a page of text for a person. Everything that comes from a run is shown as text, never as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ammeter import verdicts
+from ammeter.verdicts import words
+
+if TYPE_CHECKING:
+    from ammeter.report import Report, Told
+
+STYLE = {"page": "bold white on red", "ticket": "bold black on yellow"}
+NOT_SEEN = {
+    "loss": "No loss was recorded, so nobody can say whether it was finite; run.log(loss=...) tells it.",
+    "grad_norm": "No gradient was read, so underflow and the origin of a NaN could not be judged.",
+}
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Prints the report: who ran, the numbers, what was found with cause and fix, and what to do next."""
+    console = console or Console(highlight=False)
+    told = report.as_json()
+    run, summary = told["run"], told["summary"]
+    console.print(Rule(Text(_plain(f"{run['name'] or 'run'} · {run['project']}"), "bold"), align="left", style="dim"))
+    console.print(_facts(run, summary))
+    for finding in report.findings:
+        console.print()
+        _finding(console, finding)
+    console.print()
+    for line in _end(report, summary):
+        console.print(Text(line), soft_wrap=False)
+    console.print()
+
+
+def _facts(run: dict[str, Any], summary: dict[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _lines(run, summary):
+        table.add_row(name, Text(_plain(text)))
+    return table
+
+
+def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "run", f"{run['id']}, {run['state']}" + (f" ({run['goodbye']})" if run["goodbye"] else "")
+    yield "where", ", ".join(str(each) for each in _where(run) if each)
+    yield "when", f"{run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s"
+    steps, skipped = summary["steps"], summary["skipped"]
+    share = f" ({words.percent(skipped / steps)})" if skipped else ""
+    yield "steps", f"{steps}, {summary['applied']} applied, {skipped} skipped{share}"
+    scale = summary["scale"]
+    if scale:
+        moved = (
+            f"{words.count(summary['scale_growths'], 'growth')}, {words.count(summary['scale_backoffs'], 'backoff')}"
+        )
+        reach = f"between {scale['lowest']:g} and {scale['highest']:g}"
+        yield "scale", f"{words.scale(scale['first'])} at first, {words.scale(scale['last'])} at last, {reach}; {moved}"
+    for name, column in (("loss", "loss"), ("validation", "val_loss"), ("gradient norm", "grad_norm")):
+        numbers = summary[column]
+        if numbers["first"] is not None:
+            reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
+            yield name, f"{numbers['first']:.4g} at first, {numbers['last']:.4g} at last, {reach}"
+    if summary["nonfinite_steps"]:
+        yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
+    yield "records lost", _losses(summary["lost"])
+
+
+def _where(run: dict[str, Any]) -> Iterator[str]:
+    yield f"{run['ranks_reporting']} of {words.count(run['world_size'], 'rank')}"
+    yield run["host"]
+    yield run["precision"] or "precision unknown"
+    yield f"torch {run['torch_version']}" if run["torch_version"] else ""
+    yield run["device_model"] or ""
+
+
+def _losses(lost: dict[str, dict[str, int]]) -> str:
+    told = [
+        f"{reason}: {words.count(counts['steps'], 'step')}, {words.count(counts['events'], 'event')}"
+        for reason, counts in sorted(lost.items())
+    ]
+    return "; ".join(told) or "none"
+
+
+def _finding(console: Console, told: Told) -> None:
+    finding = told.finding
+    head = Text()
+    head.append(f" {finding.severity.upper()} ", STYLE[finding.severity])
+    head.append(f" {_plain(finding.title)}", "bold")
+    head.append(f"  {finding.verdict}", "dim")
+    console.print(head)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _parts(told):
+        table.add_row(name, Text(_plain(text)))
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _parts(told: Told) -> Iterator[tuple[str, str]]:
+    finding = told.finding
+    yield "cause", finding.cause
+    yield "do this", finding.fix
+    places = (("line", finding.caller), ("tensor", finding.tensor), ("module", finding.module))
+    place = ", ".join(f"{name} {value}" for name, value in places if value)
+    if place:
+        yield "where", place
+    over = "" if finding.active else "; the run recovered from it"
+    yield "steps", f"since {finding.first_step}, seen at {finding.opened_step}, last at {finding.last_step}{over}"
+    if len(set(told.ranks)) > 1:
+        yield "ranks", ", ".join(str(rank) for rank in sorted(set(told.ranks)))
+    for each in told.consequences:
+        yield "led to", f"{each.title} ({each.verdict}, {each.severity}, since step {each.first_step})"
+
+
+def _end(report: Report, summary: dict[str, Any]) -> Iterator[str]:
+    """The last words: what to do next, or that nothing was found and what was looked for."""
+    for column, line in NOT_SEEN.items():
+        if summary[column]["first"] is None and summary["steps"]:
+            yield line
+    for verdict, error in sorted(report.faults.items()):
+        yield _plain(f"{verdict} could not be judged ({error}); please report this.")
+    if not summary["steps"]:
+        yield "No step was recorded. Is the optimizer that steps the one that watch() was given?"
+    if report.findings:
+        first = report.findings[0].finding
+        many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
+        yield f"Next: mend {first.verdict}{many}. Its runbook is alerts/runbooks/{first.verdict}.md."
+        return
+    yield "Nothing wrong was found. What was asked:"
+    for each in verdicts.ALL:
+        yield f"  no   {each.question}"
+
+
+def _plain(text: str) -> str:
+    """Without control characters: names come from the run, and a terminal obeys escapes."""
+    return "".join(each if each.isprintable() else "�" for each in text)

@@ -1,12 +1,13 @@
-// The charts of a run: what is asked for, how it grows while the run goes on, and which chart shows what.
+// The charts of a run: what is asked for, how it grows while the run goes on, and which steps are shown.
 
 import { get } from "./api.js";
 import { make, replace } from "./dom.js";
 import { Plot } from "./plot.js";
-import { number, scale, short } from "./words.js";
+import { number, scale, short, whole } from "./words.js";
 
 const POINTS = 2000;
 const ANEW_AFTER_MS = 30000;
+const AROUND = 60;
 
 const CHARTS = [
   { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, say: scale, skips: true, empty: "No loss scaler: nothing to show for bf16 or float32." },
@@ -22,95 +23,136 @@ export class Charts {
     this.tensor = null;
     this.incidents = [];
     this.plots = [];
+    this.head = make("div", { class: "filters" });
+    this.generation = 0;
     this.forget();
   }
 
   forget() {
     this.lines = new Map();
+    this.closeUp = null;
     this.reached = null;
-    this.since = 0;
-    this.wanted = (this.wanted ?? 0) + 1;
-  }
-
-  // Brings the charts up to the run's last step: what is new only, and everything anew from time to time.
-  async follow(run) {
-    this.run = run;
-    if (!this.plots.length) this.build(run);
-    const stale = Date.now() - this.since > ANEW_AFTER_MS || (this.reached !== null && run.last_step < this.reached);
-    const from = stale || this.reached === null ? null : this.reached + 1;
-    if (from === null || run.last_step >= from) await this.fetch(from);
-    this.draw();
+    this.fetched = 0;
+    this.generation++;
   }
 
   mark(incidents) {
     this.incidents = incidents.map(({ first_step, severity, title, verdict }) => ({ step: first_step, severity, title: title || verdict }));
   }
 
-  // A chart of one tensor's gradient norm, below the others; null takes it away.
+  // Brings the charts up to the run's last step: what is new only, and everything anew from time to time.
+  async follow(run) {
+    this.run = run;
+    if (!this.plots.length) this.build();
+    const anew = this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;
+    if (anew || run.last_step > this.reached) await this.grow(anew);
+    this.draw();
+  }
+
+  // Shows the steps from first to last as finely as they were measured; all() goes back to the whole run.
+  async zoom(first, last) {
+    if (this.closeUp?.first === first && this.closeUp.last === last) return;
+    const { generation } = this;
+    this.closeUp = { first, last, lines: new Map() };
+    const { closeUp } = this;
+    const items = await this.ask({ from: first, to: last });
+    if (generation !== this.generation || closeUp !== this.closeUp) return;
+    items.forEach((item) => append(closeUp.lines, item));
+    this.draw();
+    this.showHead();
+  }
+
+  all() {
+    this.closeUp = null;
+    this.draw();
+    this.showHead();
+  }
+
+  async around(step) {
+    this.place.scrollIntoView({ block: "nearest" });
+    await this.zoom(Math.max(0, step - AROUND), Math.max(step + 1, Math.min(step + AROUND, this.run.last_step)));
+  }
+
+  // A chart of one tensor's gradient norm, behind the others; null takes it away.
   async show(tensor) {
     this.tensor = tensor;
-    this.build(this.run);
-    this.forget();
-    await this.follow(this.run);
+    await this.again();
     if (tensor) this.place.lastElementChild.scrollIntoView({ block: "nearest" });
-  }
-
-  build(run) {
-    this.plots.forEach((plot) => plot.remove());
-    const charts = [...CHARTS];
-    if (this.tensor) {
-      charts.push({ title: "Gradient norm of", of: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet.", close: () => this.show(null) });
-    }
-    replace(this.place, run.world_size > 1 ? this.ranks(run.world_size) : null);
-    this.plots = charts.map((chart) => new Plot(this.place, chart));
-  }
-
-  ranks(count) {
-    const select = make("select", { id: "rank", onchange: () => this.choose(Number(select.value)) },
-      Array.from({ length: count }, (_, rank) => make("option", { value: rank, selected: rank === this.rank }, `rank ${rank}`)));
-    return make("p", { class: "filters" }, make("label", { for: "rank" }, "Charts of "), select);
   }
 
   async choose(rank) {
     this.rank = rank;
+    await this.again();
+  }
+
+  async again() {
     this.forget();
+    this.build();
     await this.follow(this.run);
   }
 
-  async fetch(from) {
-    const names = [...new Set(this.plots.flatMap((plot) => plot.chart.names)), "skipped"];
-    const wanted = this.wanted;
-    const answer = await get(this.path, { names: names.map(encodeName).join(","), rank: this.rank, from, points: POINTS });
-    if (wanted !== this.wanted) return;
-    if (from === null) {
-      this.lines.clear();
-      this.since = Date.now();
-    }
-    for (const item of answer.items) this.append(item);
+  build() {
+    this.plots.forEach((plot) => plot.remove());
+    const charts = [...CHARTS];
+    if (this.tensor) charts.push({ title: "Gradient norm of", of: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet.", close: () => this.show(null) });
+    replace(this.place, this.head);
+    this.showHead();
+    this.plots = charts.map((chart) => new Plot(this.place, chart, { zoom: (first, last) => this.zoom(first, last), all: () => this.all() }));
   }
 
-  append({ name, stream, steps, values }) {
-    const key = `${name}\n${stream}`;
-    const line = this.lines.get(key) ?? { name, stream, steps: [], values: [] };
-    steps.forEach((step, index) => {
-      line.steps.push(step);
-      line.values.push(number(values[index]));
-    });
-    this.lines.set(key, line);
-    if (steps.length) this.reached = Math.max(this.reached ?? -1, steps.at(-1));
+  showHead() {
+    const { closeUp, run } = this;
+    replace(this.head,
+      run.world_size > 1 ? this.ranks(run.world_size) : null,
+      closeUp ? [make("span", {}, `Steps ${whole(closeUp.first)} to ${whole(closeUp.last)}`), make("button", { id: "all-steps", onclick: () => this.all() }, "Show all steps")] : null);
+  }
+
+  ranks(count) {
+    const select = make("select", { id: "rank", "aria-label": "Charts of", onchange: () => this.choose(Number(select.value)) },
+      Array.from({ length: count }, (_, rank) => make("option", { value: rank, selected: rank === this.rank }, `rank ${rank}`)));
+    return select;
+  }
+
+  async grow(anew) {
+    const { generation } = this;
+    const items = await this.ask({ from: anew ? null : this.reached + 1 });
+    if (generation !== this.generation) return;
+    if (anew) {
+      this.lines.clear();
+      this.fetched = Date.now();
+    }
+    items.forEach((item) => append(this.lines, item));
+    this.reached = Math.max(this.reached ?? -1, ...items.map((item) => item.steps.at(-1)));
+  }
+
+  async ask(range) {
+    const names = [...new Set([...this.plots.flatMap((plot) => plot.chart.names), "skipped"])];
+    const answer = await get(this.path, { names: names.map(inQuestion).join(","), rank: this.rank, points: POINTS, ...range });
+    return answer.items;
   }
 
   draw() {
-    const lines = [...this.lines.values()];
+    const lines = [...(this.closeUp ? this.closeUp.lines : this.lines).values()];
+    const range = this.closeUp ? [this.closeUp.first, this.closeUp.last] : null;
     const skipped = lines.filter((line) => line.name === "skipped").flatMap((line) => line.steps.filter((_, index) => line.values[index] > 0));
     for (const plot of this.plots) {
-      const own = plot.chart.names.flatMap((name, index) => lines.filter((line) => line.name === name).map((line) => ({ ...line, word: plot.chart.words[index], tone: index })));
-      plot.draw(own, { skipped: plot.chart.skips ? skipped : [], incidents: this.incidents });
+      const own = plot.chart.names.flatMap((name, tone) => lines.filter((line) => line.name === name).map((line) => ({ ...line, word: plot.chart.words[tone], tone })));
+      plot.draw(own, { skipped: plot.chart.skips ? skipped : [], incidents: this.incidents }, range);
     }
   }
 }
 
-// A comma parts names in a question; one inside a tensor's name is written %2C there.
-function encodeName(name) {
+function append(lines, { name, stream, steps, values }) {
+  const key = `${name}\n${stream}`;
+  const line = lines.get(key) ?? { name, stream, steps: [], values: [] };
+  steps.forEach((step, index) => {
+    line.steps.push(step);
+    line.values.push(number(values[index]));
+  });
+  lines.set(key, line);
+}
+
+// A comma parts the names of a question; one inside a tensor's name is written %2C.
+function inQuestion(name) {
   return name.replaceAll("%", "%25").replaceAll(",", "%2C");
 }

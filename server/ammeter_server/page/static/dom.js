@@ -7,8 +7,14 @@ export function make(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat().filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...shown.map((child) => (child instanceof Node ? child : visible(child))));
   return element;
+}
+
+// The text with the signs that turn writing around made visible: exe.png is not to pass for gnp.exe.
+export function visible(text) {
+  return String(text).replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f]/g, "\ufffd");
 }
 
 // The same children, only those rendered anew whose item changed: focus, selection and open folds survive a poll.

@@ -1,12 +1,12 @@
 // The head of a run's page: its name, whether it lives, and the numbers asked for first.
 
-import { keep, make, replace } from "./dom.js";
+import { keep, make, replace, visible } from "./dom.js";
 import { ago, moment, plain, plural, scaleLong, share, short, span, whole } from "./words.js";
 
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
   const paging = open.some((incident) => incident.severity === "page" && incident.state === "open");
-  document.title = `${paging ? "(!) " : ""}${run.name || run.id.slice(0, 8)} · Ammeter`;
+  document.title = visible(`${paging ? "(!) " : ""}${run.name || run.id.slice(0, 8)} · Ammeter`);
   if (!place.querySelector("h1")) {
     place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }));
   }
@@ -14,7 +14,7 @@ export function showHead(place, run, incidents) {
   keep(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
     make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state}` }, state)));
   keep(figures, numbers(run), (figure) => figure.name, figure);
-  const text = known(run).join("  ·  ");
+  const text = visible(known(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
 }
 

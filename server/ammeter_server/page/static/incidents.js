@@ -5,7 +5,8 @@ import { keep, make } from "./dom.js";
 import { pairs } from "./head.js";
 import { ago, moment, plural, whole } from "./words.js";
 
-export function showIncidents(place, run, incidents, changed) {
+// doors: changed() after an incident was handled, zoom(step) to show a step in the charts.
+export function showIncidents(place, run, incidents, doors) {
   const urgent = (incident) => (incident.severity === "page" ? 0 : 1);
   const open = incidents.filter((incident) => incident.state !== "closed");
   const closed = incidents.filter((incident) => incident.state === "closed");
@@ -13,10 +14,10 @@ export function showIncidents(place, run, incidents, changed) {
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
   const [now, before] = place.children;
   const items = open.length ? open : [{ id: "calm", run }];
-  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, closed.length) : card(item, changed)));
+  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, closed.length) : card(item, doors)));
   before.hidden = closed.length === 0;
   before.firstChild.textContent = plural(closed.length, "closed incident");
-  keep(before.lastChild, closed, (item) => item.id, (item) => card(item, changed));
+  keep(before.lastChild, closed, (item) => item.id, (item) => card(item, doors));
 }
 
 function calm(run, closed) {
@@ -24,16 +25,16 @@ function calm(run, closed) {
   return make("p", { class: "calm good" }, closed ? "Nothing is wrong now." : "Nothing wrong has been found.");
 }
 
-function card(incident, changed) {
+function card(incident, doors) {
   const { severity, state } = incident;
   return make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},
       make("span", { class: "severity" }, severity),
       make("h2", {}, incident.title || incident.verdict),
-      make("span", { class: "buttons" }, buttons(incident, changed))),
+      make("span", { class: "buttons" }, buttons(incident, doors.changed))),
     make("p", { class: "cause" }, incident.cause),
     make("p", { class: "fix" }, make("strong", {}, "Do this"), incident.fix),
-    where(incident),
+    spot(incident, doors.zoom),
     make("footer", {},
       evidence(incident), consequences(incident),
       make("a", { href: incident.runbook }, "Runbook"),
@@ -46,9 +47,9 @@ function told({ state, closed_reason, acknowledged }) {
   return acknowledged ? "acknowledged · opened" : "opened";
 }
 
-function where(incident) {
+function spot(incident, zoom) {
   const said = [
-    ["first step", whole(incident.first_step)],
+    ["first step", make("button", { class: "link", title: "Show it in the charts", onclick: () => zoom(incident.first_step) }, whole(incident.first_step))],
     ["found at step", whole(incident.opened_step)],
     ["last seen at step", whole(incident.last_step)],
     ["tensor", incident.tensor],
@@ -56,12 +57,12 @@ function where(incident) {
     ["line", incident.caller],
     ["rank", incident.rank],
   ].filter(([name, value], index) => value !== null && value !== undefined && value !== "" && !(index === 1 && incident.opened_step === incident.first_step));
-  return make("dl", { class: "where" }, said.map(([name, value]) =>
-    make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, make("bdi", {}, String(value))))));
+  return make("dl", { class: "spot" }, said.map(([name, value]) =>
+    make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, value instanceof Element ? value : make("bdi", {}, String(value))))));
 }
 
 function evidence({ evidence }) {
-  const entries = Object.entries(evidence ?? {});
+  const entries = Object.entries(evidence ?? {}).map(([name, value]) => [name.replaceAll("_", " "), value]);
   return entries.length ? make("details", {}, make("summary", {}, "Evidence"), pairs(entries)) : null;
 }
 

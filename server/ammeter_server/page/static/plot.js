@@ -9,8 +9,11 @@ const HEIGHT = 190;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export class Plot {
-  constructor(place, chart) {
+  // doors: zoom(first, last) and all(), which choose the steps of every chart.
+  constructor(place, chart, doors) {
     this.chart = chart;
+    this.doors = doors;
+    this.range = null;
     this.said = make("span", { class: "quiet" });
     this.canvas = make("div", { class: "plot", role: "img" });
     this.none = make("p", { class: "empty small" }, chart.empty);
@@ -33,8 +36,9 @@ export class Plot {
     this.figure.remove();
   }
 
-  draw(lines, marks) {
+  draw(lines, marks, range) {
     this.lines = lines;
+    this.range = range;
     const nonfinite = lines.flatMap((line) => line.steps.filter((_, index) => !Number.isFinite(line.values[index])));
     this.marks = { ...marks, nonfinite };
     const empty = lines.every((line) => line.steps.length === 0);
@@ -44,7 +48,7 @@ export class Plot {
     if (empty) return;
     const shape = lines.map((line) => line.name + line.stream).join();
     if (!this.plot || this.shape !== shape) this.begin(shape);
-    else this.plot.setData(this.table(), !this.zoomed);
+    else this.plot.setData(this.table());
   }
 
   tell(lines, nonfinite, skipped) {
@@ -64,7 +68,6 @@ export class Plot {
   again() {
     if (!this.lines?.length || this.canvas.hidden) return;
     this.plot?.destroy();
-    this.zoomed = false;
     this.plot = new uPlot(this.options(), this.table(), this.canvas);
   }
 
@@ -83,20 +86,29 @@ export class Plot {
     const { chart } = this;
     return {
       ...this.size(),
-      cursor: { sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 6 } },
+      padding: [18, null, null, null],
+      cursor: { sync: { key: "steps" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { show: true, live: true },
-      scales: { x: { time: false }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
+      scales: { x: { time: false, range: (_, low, high) => this.range ?? [low, high] }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
       axes: [
         { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? whole(step) : "")), size: 28 },
-        { ...axis, size: 64, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
+        { ...axis, size: 52, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
       ],
       series: [{ label: "step", value: (_, step) => (step === null ? "–" : whole(step)) }, ...this.lines.map((line) => this.series(line, ink))],
       hooks: {
         draw: [(plot) => drawMarks(plot, this.marks, ink)],
-        setSelect: [(plot) => (this.zoomed = plot.select.width > 0 || this.zoomed)],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => (this.zoomed = false))],
+        setSelect: [(plot) => this.chosen(plot)],
+        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.doors.all())],
       },
     };
+  }
+
+  chosen(plot) {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const [first, last] = [left, left + width].map((x) => Math.round(plot.posToVal(x, "x")));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.doors.zoom(first, Math.max(last, first + 1));
   }
 
   series(line, ink) {
@@ -104,7 +116,7 @@ export class Plot {
     return {
       label: lives > 1 ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
       stroke: ink.tones[line.tone],
-      width: 1.5,
+      width: line.steps.length > 1000 ? 1 : 1.5,
       points: { show: line.steps.length < 60, size: 5 },
       value: (_, y) => (y === null || y === undefined ? "–" : this.chart.say(y)),
     };
@@ -141,24 +153,54 @@ function ticks({ log }) {
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  return { ink: colour("ink"), quiet: colour("quiet"), line: colour("line"), card: colour("card"), page: colour("page"), ticket: colour("ticket"), tones: [colour("accent"), colour("second")] };
+  return { ink: colour("ink"), quiet: colour("quiet"), line: colour("line"), page: colour("page"), ticket: colour("ticket"), tones: [colour("accent"), colour("second")] };
 }
 
+// Skipped steps at the bottom, non-finite points at the top, incidents as lines with their names above the plot.
 function drawMarks(plot, { skipped, nonfinite, incidents }, ink) {
   const { ctx } = plot;
   const { left, top, width, height } = plot.bbox;
   const dot = devicePixelRatio;
+  const shown = (step) => step >= plot.scales.x.min && step <= plot.scales.x.max;
   const at = (step) => Math.round(plot.valToPos(step, "x", true));
   ctx.save();
-  ctx.beginPath();
-  ctx.rect(left, top, width, height);
-  ctx.clip();
   ctx.fillStyle = ink.ticket;
-  for (const step of skipped) ctx.fillRect(at(step) - dot / 2, top + height - 9 * dot, 1.5 * dot, 9 * dot);
+  for (const step of skipped.filter(shown)) ctx.fillRect(at(step) - dot / 2, top + height - 9 * dot, 1.5 * dot, 9 * dot);
   ctx.fillStyle = ink.page;
-  for (const step of nonfinite) triangle(ctx, at(step), top + dot, 4 * dot);
-  incidents.forEach(({ step, severity, title }, index) => flag(ctx, at(step), { top: top + (12 + 14 * (index % 3)) * dot, left, width, height, ceiling: top, dot, colour: ink[severity], paper: ink.card, title }));
+  for (const step of nonfinite.filter(shown)) triangle(ctx, at(step), top + dot, 4 * dot);
+  ctx.font = `${11 * dot}px system-ui, sans-serif`;
+  let free = [left, left + width];
+  for (const { step, severity, title } of incidents.filter((incident) => shown(incident.step)).sort(graver)) {
+    ctx.fillStyle = ink[severity];
+    ctx.fillRect(at(step) - dot / 2, top - 4 * dot, dot, height + 4 * dot);
+    free = label(ctx, title, at(step), top - 6 * dot, free, dot);
+  }
   ctx.restore();
+}
+
+function graver(a, b) {
+  return (a.severity > b.severity) - (a.severity < b.severity) || a.step - b.step;
+}
+
+// Writes the text beside x, cut to the room there is, and returns the room that is left.
+function label(ctx, text, x, y, [from, to], dot) {
+  if (x < from || x > to) return [from, to];
+  const toTheRight = to - x > x - from;
+  const words = cut(ctx, text, (toTheRight ? to - x : x - from) - 6 * dot);
+  if (!words) return [from, to];
+  ctx.textAlign = toTheRight ? "left" : "right";
+  ctx.textBaseline = "alphabetic";
+  ctx.fillText(words, x, y);
+  const taken = ctx.measureText(words).width + 10 * dot;
+  return toTheRight ? [x + taken, to] : [from, x - taken];
+}
+
+function cut(ctx, text, room) {
+  for (let length = text.length; length > 6; length--) {
+    const words = length === text.length ? text : text.slice(0, length).trimEnd() + "…";
+    if (ctx.measureText(words).width <= room) return words;
+  }
+  return "";
 }
 
 function triangle(ctx, x, y, size) {
@@ -167,20 +209,4 @@ function triangle(ctx, x, y, size) {
   ctx.lineTo(x + size, y);
   ctx.lineTo(x, y + 1.6 * size);
   ctx.fill();
-}
-
-function flag(ctx, x, { top, left, width, height, ceiling, dot, colour, paper, title }) {
-  ctx.fillStyle = colour;
-  ctx.globalAlpha = 0.75;
-  ctx.fillRect(x - dot / 2, ceiling, dot, height);
-  ctx.globalAlpha = 1;
-  ctx.font = `${11 * dot}px system-ui, sans-serif`;
-  const room = ctx.measureText(title).width + 8 * dot;
-  const begin = x + room > left + width ? x - room : x;
-  ctx.fillStyle = paper;
-  ctx.globalAlpha = 0.85;
-  ctx.fillRect(begin + dot, top, room - 2 * dot, 14 * dot);
-  ctx.globalAlpha = 1;
-  ctx.fillStyle = colour;
-  ctx.fillText(title, begin + 4 * dot, top + 11 * dot);
 }

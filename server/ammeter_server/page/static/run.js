@@ -30,7 +30,7 @@ async function look() {
   const path = `/runs/${encodeURIComponent(id)}`;
   const [run, incidents] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
   showHead(document.getElementById("head"), run, incidents.items);
-  showIncidents(document.getElementById("incidents"), run, incidents.items, look);
+  showIncidents(document.getElementById("incidents"), run, incidents.items, { changed: look, zoom: (step) => charts.around(step) });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
   charts.mark(incidents.items);
   if (now !== seen) {

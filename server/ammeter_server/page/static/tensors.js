@@ -1,4 +1,5 @@
-// The tensors of a run, worst first: non-finite lately, then what is lost to underflow, then the largest norm.
+// The tensors of a run, worst first: non-finite lately, the last one in the model before all others, for there a NaN
+// of the backward pass was born; then what is lost to underflow, then the largest norm.
 
 import { all } from "./api.js";
 import { keep, make } from "./dom.js";
@@ -10,7 +11,7 @@ let everything = false;
 
 export async function showTensors(place, run, charts) {
   const items = await all(`/runs/${encodeURIComponent(run.id)}/tensors`, { stat: STATS.join(","), page_size: 1000 }, 20000);
-  const tensors = gather(items).sort((a, b) => b.badness - a.badness || b.flushed - a.flushed || (b.norm ?? -1) - (a.norm ?? -1));
+  const tensors = gather(items).sort((a, b) => b.badness - a.badness || (a.badness ? b.order - a.order : 0) || b.flushed - a.flushed || (b.norm ?? -1) - (a.norm ?? -1));
   place.hidden = tensors.length === 0;
   if (!place.firstChild) place.append(make("div", { class: "title" }, make("h2", {}, "Tensors, worst first"), make("span", { class: "quiet" })), make("div", { class: "scroll" }, table()), make("p", { class: "more" }));
   place.firstChild.lastChild.textContent = plural(tensors.length, "watched parameter");
@@ -24,7 +25,7 @@ export async function showTensors(place, run, charts) {
 function gather(items) {
   const tensors = new Map();
   for (const item of items) {
-    const tensor = tensors.get(item.name) ?? { name: item.name, shape: item.shape, dtype: item.dtype, numel: item.numel, stats: {} };
+    const tensor = tensors.get(item.name) ?? { name: item.name, shape: item.shape, dtype: item.dtype, numel: item.numel, order: tensors.size, stats: {} };
     const value = number(item.value);
     const before = tensor.stats[item.stat];
     if (!before || !(before.value >= value)) tensor.stats[item.stat] = { value, step: item.step };
@@ -33,13 +34,13 @@ function gather(items) {
   return [...tensors.values()].map(rate);
 }
 
-function rate({ name, shape, dtype, numel, stats }) {
+function rate({ name, shape, dtype, numel, order, stats }) {
   const value = (stat) => stats[stat]?.value ?? null;
   const bad = (value("grad.nans") ?? 0) + (value("grad.infs") ?? 0);
   const norm = value("grad.norm");
   const broken = bad > 0 && stats["grad.nans"].step >= (stats["grad.norm"]?.step ?? 0);
   return {
-    name, dtype, shape: shape.join(" × ") || "scalar", norm,
+    name, dtype, order, shape: shape.join(" × ") || "scalar", norm,
     absmax: value("grad.absmax"), zeros: part(value("grad.zeros"), numel), subnormals: part(value("grad.subnormals"), numel),
     nans: value("grad.nans"), infs: value("grad.infs"), badStep: bad > 0 ? stats["grad.nans"].step : null,
     badness: broken || (norm !== null && !Number.isFinite(norm)) ? 2 : bad > 0 ? 1 : 0,

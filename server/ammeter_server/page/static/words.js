@@ -77,7 +77,7 @@ export function plural(count, one, many = one + "s") {
 
 // Any value of an event or of evidence, in one line.
 export function plain(value) {
-  if (typeof value === "number") return short(value, 6);
+  if (typeof value === "number") return Number.isSafeInteger(value) ? String(value) : short(value, 6);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (value === null || value === undefined) return "–";
   if (Array.isArray(value)) return value.map(plain).join(", ");

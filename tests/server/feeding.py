@@ -1,0 +1,213 @@
+"""A collector to look at, and streams to feed it: real requests with real blocks, as the shipper sends them."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import uvicorn
+
+from ammeter import block, wire
+from ammeter.wire import Batch, Bye, Event, Hello, Schema, Tensor
+from ammeter_server import migrations
+from ammeter_server.app import create_app
+from ammeter_server.settings import Settings
+from ammeter_server.store import connect
+
+BEGIN = 1_760_000_000 * 10**9
+STEP = 10**8
+TENSORS = (
+    Tensor("embed.weight", (64, 16), "float32"),
+    Tensor("blocks.0.mlp.fc.weight", (64, 16), "float32"),
+    Tensor("blocks.1.mlp.fc.weight", (64, 16), "float32"),
+    Tensor("head.weight", (64, 16), "float32"),
+)
+SCHEMA = Schema(tuple(wire.SCALARS), tuple(wire.STATS), TENSORS)
+
+Row = dict[str, Any]
+
+
+@contextmanager
+def serving(folder: Path, **settings: Any) -> Iterator[httpx.Client]:
+    """A collector over a fresh SQLite file on a free port, with its judge and sweeper at work; a client for it."""
+    url = f"sqlite:///{folder / 'collector.db'}"
+    store = connect(url)
+    migrations.migrate(store)
+    store.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        app = create_app(Settings(database_url=url, port=port, **settings))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: server.started or not thread.is_alive())
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join(timeout=30)
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What the condition gives once it is true. Fails when it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+@dataclass
+class Stream:
+    """A rank's stream as it grows. tell() adds a step, send() posts what was added since the last time."""
+
+    client: httpx.Client
+    run: str = field(default_factory=lambda: str(uuid.uuid4()))
+    stream: str = field(default_factory=lambda: uuid.uuid4().hex)
+    rank: int = 0
+    world_size: int = 1
+    name: str = "nightly"
+    project: str = "demo"
+    begin: int = BEGIN
+    schema: Schema = SCHEMA
+    config: dict[str, Any] = field(default_factory=lambda: {"lr": 3e-4, "precision": "fp16"})
+    offset: int = 0
+    items: list[wire.Item] = field(default_factory=list)
+    rows: list[wire.Steps] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def hello(self) -> Hello:
+        return Hello(
+            run=self.run,
+            stream=self.stream,
+            schema=self.schema,
+            rank=self.rank,
+            world_size=self.world_size,
+            host="node-1",
+            pid=4711,
+            started=self.begin,
+            name=self.name,
+            project=self.project,
+            config=self.config,
+            tags={"team": "speech"},
+            environment={"torch": "2.13.0", "device": "NVIDIA H200"},
+        )
+
+    def time(self, step: int) -> int:
+        return self.begin + step * STEP
+
+    def tell(self, step: int, scalars: Mapping[str, float], stats: Mapping[str, Any] | None = None) -> None:
+        """A row. stats: name -> one value for all tensors, or {tensor: value}."""
+        values = np.full(self.schema.width, block.ABSENT, np.float32)
+        for name, value in scalars.items():
+            values[self.schema.scalars.index(name)] = value
+        for stat, given in (stats or {}).items():
+            span = self.schema.span(stat)
+            for index, tensor in enumerate(self.schema.tensors):
+                values[span.start + index] = given.get(tensor.name, block.ABSENT) if isinstance(given, dict) else given
+        self.rows.append(wire.Steps(step, self.time(step), values.astype("<f4").tobytes()))
+
+    def say(self, name: str, step: int, **data: Any) -> None:
+        """An event behind the rows told so far."""
+        self._pack()
+        self.items.append(Event(name, step, self.time(step), data))
+
+    def bye(self, step: int, reason: Any = "closed") -> None:
+        self._pack()
+        self.items.append(Bye(reason, step, self.time(step)))
+
+    def send(self, **batch: Any) -> httpx.Response:
+        """Posts it, and expects it to be taken."""
+        self._pack()
+        items = [self.hello(), *self.items] if self.offset == 0 else self.items
+        end = self.offset + 100 * (len(items) + len(batch.get("gaps", ())))
+        answer = self.client.post(
+            f"/api/v1/runs/{self.run}/streams/{self.stream}/frames?offset={self.offset}&end={end}",
+            content=wire.encode_batch(Batch(items=list(items), **batch)),
+            headers={"Content-Type": wire.CONTENT_TYPE, **self.headers},
+        )
+        assert answer.status_code == 200, answer.text
+        self.offset, self.items = end, []
+        return answer
+
+    def _pack(self) -> None:
+        if self.rows:
+            self.items.append(block.pack(block.view(self.schema, self.rows)))
+            self.rows = []
+
+
+def train(stream: Stream, first: int, last: int, scale: float = 65536.0) -> None:
+    """Healthy float16 steps from first to last: a falling loss, a noisy norm, sampled stats every tenth step."""
+    if first == 0:
+        stream.say("scaler.seen", 0, enabled=True, device="cpu", scale=scale)
+        stream.say("autocast.entered", 0, device="cpu", dtype="float16", grad=True)
+    for step in range(first, last + 1):
+        norm = 1.2 + 0.4 * math.sin(step * 1.7) + 3.0 * math.exp(-step / 20)
+        row: Row = {
+            "scale": scale,
+            "growth_tracker": step % 2000,
+            "found_inf": 0.0,
+            "applied": 1.0,
+            "skipped": 0.0,
+            "loss": 4.2 * math.exp(-step / 90) + 1.1 + 0.05 * math.sin(step * 2.3),
+            "samples": 32.0,
+            "grad_norm": norm,
+            "grad_nonfinite": 0.0,
+            "micro_batches": 1.0,
+            "step_seconds": 0.1,
+            "overhead_seconds": 0.0005,
+        }
+        if step % 25 == 0:
+            row["val_loss"] = row["loss"] + 0.2
+        stats: dict[str, Any] = {"grad.norm": norm / 2}
+        if step % 10 == 0:
+            row["grad_absmax"] = 0.02
+            stats |= {"grad.absmax": 0.02, "grad.zeros": 8, "grad.subnormals": 16, "grad.fp16_grid": 1.0}
+        stream.tell(step, row, stats)
+
+
+def break_down(stream: Stream, first: int, last: int, tensor: str = "blocks.1.mlp.fc.weight") -> None:
+    """Every step from first on has NaN in the gradients up to one tensor, is skipped, and halves the scale."""
+    order = [each.name for each in stream.schema.tensors]
+    broken = order[: order.index(tensor) + 1]
+    finite = len(order) - len(broken)
+    for count, step in enumerate(range(first, last + 1)):
+        scale = 65536.0 / 2**count
+        row: Row = {
+            "scale": scale,
+            "found_inf": 1.0,
+            "applied": 0.0,
+            "skipped": 1.0,
+            "loss": 1.4,
+            "samples": 32.0,
+            "grad_norm": math.nan,
+            "grad_nonfinite": 1024.0 * len(broken),
+            "step_seconds": 0.1,
+            "overhead_seconds": 0.0005,
+        }
+        nans = {name: (1024.0 if name in broken else 0.0) for name in order}
+        norms = {name: (math.nan if name in broken else 0.5) for name in order}
+        stream.tell(step, row, {"grad.norm": norms, "grad.nans": nans, "grad.infs": dict.fromkeys(order, 0.0)})
+        stream.say(
+            "gradient.nonfinite",
+            step,
+            tensors=[{"tensor": name, "nans": 1024, "infs": 0} for name in broken],
+            count=len(broken),
+            last=tensor,
+            finite_after=finite,
+            finite=finite,
+            scaled=True,
+        )
+        stream.say("step.skipped", step, scale=scale, consecutive=count + 1)
+        stream.say("scaler.backoff", step, **{"from": scale, "to": scale / 2})

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ammeter.wire import Lost
+from tests.server.feeding import BEGIN, STEP, Stream, serving, train
+
+API = "/api/v1/runs"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
+        yield client
+
+
+def test_a_run_tells_its_facts_latest_values_and_counters(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 50)
+    stream.send()
+    run = client.get(f"{API}/{stream.run}").json()
+    assert (stream.run, "nightly", "demo", "running") == (run["id"], run["name"], run["project"], run["state"])
+    assert (50, "2025-10-09T08:53:25.000Z") == (run["last_step"], run["last_step_time"])
+    assert "2025-10-09T08:53:20.000Z" == run["started"]
+    assert run["ended"] is None
+    assert (1, 1) == (run["world_size"], run["ranks_reporting"])
+    assert ("float16", "2.13.0", "NVIDIA H200") == (run["precision"], run["torch_version"], run["device_model"])
+    assert ({"lr": 3e-4, "precision": "fp16"}, {"team": "speech"}) == (run["config"], run["tags"])
+    assert 65536.0 == run["latest"]["scale"]
+    assert pytest.approx(run["latest"]["loss"] - 0.05, abs=0.2) == 4.2 * 0.573 + 1.1
+    assert (51, 0, 0) == tuple(run["counters"][name] for name in ("applied", "skipped", "nonfinite_steps"))
+    assert 51 * 32 == run["counters"]["samples"]
+    assert (0, None, {}) == (run["open_incidents"], run["worst"], run["lost"])
+
+
+def test_a_loss_that_is_no_number_is_said_in_words(client: httpx.Client) -> None:
+    stream = Stream(client)
+    stream.tell(0, {"loss": float("nan"), "grad_norm": float("inf")})
+    stream.send()
+    latest = client.get(f"{API}/{stream.run}").json()["latest"]
+    assert ("NaN", "Infinity") == (latest["loss"], latest["grad_norm"])
+
+
+def test_ranks_are_one_run_and_count_their_steps_once(client: httpx.Client) -> None:
+    first = Stream(client, world_size=2)
+    second = Stream(client, run=first.run, rank=1, world_size=2)
+    for stream, last in ((first, 9), (second, 11)):
+        train(stream, 0, last)
+        stream.send()
+    run = client.get(f"{API}/{first.run}").json()
+    assert (2, 2, 12, 11) == (run["world_size"], run["ranks_reporting"], run["counters"]["applied"], run["last_step"])
+    assert (10 + 12) * 32 == run["counters"]["samples"]
+
+
+def test_what_was_lost_on_the_way_is_told_by_reason(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 3)
+    stream.send(gaps=[Lost("journal-cap", steps=7, events=2, begin=10, end=20)])
+    assert {"journal-cap": {"steps": 7, "events": 2}} == client.get(f"{API}/{stream.run}").json()["lost"]
+
+
+def test_runs_are_listed_newest_first_and_a_page_token_goes_on_where_the_page_ended(client: httpx.Client) -> None:
+    streams = [Stream(client, name=f"run {number}", begin=BEGIN + number * STEP) for number in range(5)]
+    for stream in streams:
+        train(stream, 0, 1)
+        stream.send()
+    first = client.get(API, params={"page_size": 2}).json()
+    second = client.get(API, params={"page_size": 2, "page_token": first["next_page_token"]}).json()
+    third = client.get(API, params={"page_size": 2, "page_token": second["next_page_token"]}).json()
+    names = [[run["name"] for run in page["items"]] for page in (first, second, third)]
+    assert [["run 4", "run 3"], ["run 2", "run 1"], ["run 0"]] == names
+    assert third["next_page_token"] is None
+
+
+def test_runs_are_chosen_by_state_and_project(client: httpx.Client) -> None:
+    for project in ("speech", "vision"):
+        stream = Stream(client, project=project)
+        train(stream, 0, 1)
+        stream.send()
+    speech = client.get(API, params={"project": "speech", "state": "running"}).json()["items"]
+    assert ["speech"] == [run["project"] for run in speech]
+    assert [] == client.get(API, params={"state": "lost"}).json()["items"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"page_token": "nonsense"}, "page_token is 'nonsense'"),
+        ({"page_token": "WzEsMl0"}, "which this list never gave"),
+        ({"page_size": 0}, "query.page_size is '0'"),
+        ({"page_size": 5000}, "less than or equal to 1000"),
+        ({"state": "sleeping"}, "'running', 'ended' or 'lost'"),
+    ],
+)
+def test_a_question_that_cannot_be_is_a_problem_that_names_value_and_remedy(
+    client: httpx.Client, asked: dict[str, str], said: str
+) -> None:
+    answer = client.get(API, params=asked)
+    assert (422, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
+    assert said in answer.json()["detail"]
+
+
+def test_a_run_that_nobody_reported_is_a_404_that_says_where_to_look(client: httpx.Client) -> None:
+    answer = client.get(f"{API}/nothing")
+    assert 404 == answer.status_code
+    assert "there is no run 'nothing'; GET /api/v1/runs lists those there are" == answer.json()["detail"]

@@ -120,8 +120,9 @@ def collector_double(port: int = 0) -> Iterator[CollectorDouble]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
-        def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+        def do_POST(self) -> None:
             address = urlsplit(self.path)
             asked = parse_qs(address.query)
             body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -1,0 +1,97 @@
+"""What the collector's answers mean to the sender."""
+
+from __future__ import annotations
+
+import email.utils
+import socket
+import threading
+import time
+
+import pytest
+from ammeter.shipping.sending import Answer, Collector, answer, backoff, retry_seconds, slow
+from ammeter.wire import Batch
+
+from tests.agent.collector_double import Reply, collector_double
+from tests.agent.ship_parts import RUN, STREAM, hello
+
+
+def quiet(about: str, state: str, line: str) -> None:
+    """Says nothing."""
+
+
+def test_a_batch_is_sent_with_its_range_and_the_token() -> None:
+    with collector_double() as double:
+        got = Collector(double.url + "/", "secret", quiet).send(RUN, STREAM, 0, 7, Batch([hello()], backlog=3))
+    assert Answer(200, "", 7) == got
+    assert [("Bearer secret", 0, 7, 3)] == [(r.token, r.begin, r.end, r.batch.backlog) for r in double.requests]
+
+
+def test_an_acknowledgement_carries_directives() -> None:
+    said = answer(200, b'{"offset": 5, "directives": [{"arm": "origin"}]}')
+    assert (5, [{"arm": "origin"}]) == (said.offset, said.directives)
+
+
+@pytest.mark.parametrize("text", [b"<html>hello</html>", b"{}", b'{"offset": -1}', b""])
+def test_a_200_that_is_no_acknowledgement_does_not_count_as_one(text: bytes) -> None:
+    assert 404 == answer(200, text).status
+
+
+def test_a_problem_says_where_the_collector_is_and_which_item_it_refuses() -> None:
+    assert 12 == answer(409, b'{"title": "gap", "offset": 12}').offset
+    assert (3, "422 too wide") == (lambda a: (a.item, a.detail))(answer(422, b'{"detail": "too wide", "item": 3}'))
+    assert (None, "502") == (lambda a: (a.offset, a.detail))(answer(502, b"<html>bad gateway</html>"))
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with collector_double() as double:
+        double.script.append(Reply(302, headers={"Location": "http://127.0.0.1:9/"}))
+        assert 302 == Collector(double.url, None, quiet).send(RUN, STREAM, 0, 7, Batch()).status
+
+
+def test_nobody_there_is_an_answer_too_and_is_told_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        lines: list[str] = []
+        nobody = Collector(f"http://127.0.0.1:{taken.getsockname()[1]}", None, lambda *said: lines.append(said[2]))
+        answers = [nobody.send(RUN, STREAM, 0, 7, Batch()) for _ in range(3)]
+    assert [0, 0, 0] == [each.status for each in answers]
+    assert all(each.unavailable for each in answers)
+    assert 1 == len(lines)
+    assert "Connection refused" in lines[0]
+
+
+def test_coming_back_is_told_and_counted() -> None:
+    lines: list[str] = []
+    with collector_double() as double:
+        double.script.append(Reply(503))
+        collector = Collector(double.url, None, lambda *said: lines.append(said[1]))
+        statuses = [collector.send(RUN, STREAM, 0, 7, Batch()).status for _ in range(2)]
+    assert [503, 200] == statuses
+    assert ["down", "up"] == lines
+    assert 1 == collector.recoveries
+
+
+def test_a_collector_that_hangs_is_left_after_the_timeout() -> None:
+    release = threading.Event()
+    with collector_double() as double:
+        double.script.append(Reply(hang=release))
+        begun = time.monotonic()
+        assert 0 == Collector(double.url, None, quiet, read=0.2).send(RUN, STREAM, 0, 7, Batch()).status
+        assert time.monotonic() - begun < 2
+        release.set()
+
+
+def test_retry_after_is_read_as_seconds_or_a_date_and_is_bounded() -> None:
+    assert 3.0 == retry_seconds("3")
+    assert 600.0 == retry_seconds("86400")
+    assert retry_seconds("soon") is None
+    assert retry_seconds(None) is None
+    dated = retry_seconds(email.utils.formatdate(time.time() + 60, usegmt=True))
+    assert dated is not None
+    assert 50 < dated <= 60
+
+
+def test_waits_grow_from_a_quarter_of_a_second_to_thirty_and_are_spread() -> None:
+    assert all(0.125 <= backoff(1) <= 0.25 and 15 <= backoff(50) <= 30 for _ in range(50))
+    assert len({backoff(9) for _ in range(20)}) > 10
+    assert [1, 2, 5, 10, 30, 60, 60] == [slow(failures) for failures in range(1, 8)]

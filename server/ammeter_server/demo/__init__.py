@@ -23,7 +23,7 @@ from ammeter_server.demo.show import Show, open_show
 
 TRAINER = Path("trainer/train.py")
 PLANTED = "nonfinite-gradient"
-TRAINING = ("--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
+TRAINING = ("--tiny", "--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
 
 PATIENCE = 30.0
 """Seconds that the collector may take to start, and the last record to arrive."""
@@ -94,7 +94,7 @@ def _planted() -> list[str]:
 def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], int]:
     """Trains, and shows what the collector knows of it. Returns the verdicts found and the command's exit code."""
     show.say(f"training: {' '.join(command)}")
-    told: set[str] = set()
+    told: dict[str, str] = {}
     with started(command, place.folder / "training.log", place.environment(), place.journals) as trainer:
         while trainer.poll() is None:
             _tell(place, show, told)
@@ -108,15 +108,15 @@ def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], 
     return {incident.split(".")[-2] for incident in told}, trainer.returncode
 
 
-def _tell(place: Place, show: Show, told: set[str]) -> bool:
+def _tell(place: Place, show: Show, told: dict[str, str]) -> bool:
     """Shows what is new. Returns whether the run is over for the collector too."""
     known = ask(f"{place.url}/api/v1/runs/{place.run}")
     if known is None:
         return False
     show.progress(known)
     for incident in reversed((ask(f"{place.url}/api/v1/runs/{place.run}/incidents") or {"items": []})["items"]):
-        if incident["id"] not in told:
-            told.add(incident["id"])
+        if told.get(incident["id"]) != incident["severity"]:
+            told[incident["id"]] = incident["severity"]
             show.incident(incident, place.page)
     return bool(known["state"] != "running")
 

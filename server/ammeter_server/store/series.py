@@ -24,13 +24,13 @@ class Source(NamedTuple):
 
 
 def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> list[Source]:
-    """The run's streams that hold steps, oldest first."""
+    """The run's streams that hold steps: by rank, and of a rank its lives in order."""
     query = select(streams.c.id, streams.c.rank).where(streams.c.run == run, streams.c.role == "rank")
     if rank is not None:
         query = query.where(streams.c.rank == rank)
     if stream is not None:
         query = query.where(streams.c.id == stream)
-    return [Source(*row) for row in connection.execute(query.order_by(streams.c.started, streams.c.id))]
+    return [Source(*row) for row in connection.execute(query.order_by(streams.c.rank, streams.c.started, streams.c.id))]
 
 
 def schemas_of(connection: Connection, run: str, stream: str) -> dict[str, wire.Schema]:

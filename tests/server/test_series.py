@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from ammeter.wire import STATS, Schema, Tensor
+from tests.server.feeding import BEGIN, SCHEMA, Stream, serving, train
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with serving(tmp_path_factory.mktemp("series")) as client:
+        yield client
+
+
+def ask(client: httpx.Client, stream: Stream, **asked: Any) -> list[dict[str, Any]]:
+    answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def test_several_names_come_at_once_over_all_batches(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for first in range(0, 30, 10):
+        train(stream, first, first + 9)
+        stream.send()
+    scale, loss = ask(client, stream, names="scale,loss")
+    assert ("scale", "loss") == (scale["name"], loss["name"])
+    assert list(range(30)) == scale["steps"] == loss["steps"]
+    assert [65536.0] * 30 == scale["values"]
+    assert (0, stream.stream) == (loss["rank"], loss["stream"])
+    assert BEGIN / 1e9 + 0.1 == pytest.approx(loss["times"][1], abs=1e-3)
+
+
+def test_steps_that_were_not_measured_are_left_out(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 60)
+    stream.send()
+    assert [0, 25, 50] == ask(client, stream, names="val_loss")[0]["steps"]
+    assert [] == ask(client, stream, names="clip_max,no_such_name,grad.norm:no.such.tensor,no.such:tensor")
+
+
+def test_a_tensor_has_its_own_curve(client: httpx.Client) -> None:
+    stream = Stream(client)
+    stream.tell(0, {}, {"grad.norm": {"head.weight": 0.5, "embed.weight": 7.0}})
+    stream.send()
+    item = ask(client, stream, names="grad.norm:head.weight")[0]
+    assert ("grad.norm:head.weight", [0], [0.5]) == (item["name"], item["steps"], item["values"])
+
+
+def test_values_that_are_no_numbers_are_words(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for step, loss in enumerate((1.0, math.nan, math.inf, -math.inf)):
+        stream.tell(step, {"loss": loss})
+    stream.send()
+    assert [1.0, "NaN", "Infinity", "-Infinity"] == ask(client, stream, names="loss")[0]["values"]
+
+
+def test_from_and_to_are_the_first_and_the_last_step(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for first in range(0, 30, 10):
+        train(stream, first, first + 9)
+        stream.send()
+    assert list(range(8, 13)) == ask(client, stream, names="loss", **{"from": 8, "to": 12})[0]["steps"]
+    assert [] == ask(client, stream, names="loss", **{"from": 30})
+
+
+def test_more_steps_than_points_keep_spikes_and_nans(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for step in range(3000):
+        stream.tell(step, {"loss": {1111: 99.0, 2222: math.nan}.get(step, 1.0)})
+    stream.send()
+    item = ask(client, stream, names="loss", points=50)[0]
+    assert len(item["steps"]) <= 50
+    shown = dict(zip(item["steps"], item["values"], strict=True))
+    assert (99.0, "NaN") == (shown[1111], shown[2222])
+    assert (0, 2999) == (item["steps"][0], item["steps"][-1])
+
+
+def test_ranks_and_lives_are_series_of_their_own(client: httpx.Client) -> None:
+    first = Stream(client, world_size=2)
+    train(first, 0, 3)
+    first.send()
+    second = Stream(client, run=first.run, rank=1, world_size=2)
+    train(second, 0, 2)
+    second.send()
+    assert [(0, 4), (1, 3)] == [(item["rank"], len(item["steps"])) for item in ask(client, first, names="loss")]
+    assert [1] == [item["rank"] for item in ask(client, first, names="loss", rank=1)]
+    assert [second.stream] == [item["stream"] for item in ask(client, first, names="loss", stream=second.stream)]
+
+
+def test_a_name_that_comes_later_has_its_curve_although_the_columns_changed(client: httpx.Client) -> None:
+    stream = Stream(client)
+    stream.tell(0, {"loss": 1.0})
+    stream.send()
+    stream.schema = Schema((*SCHEMA.scalars, "accuracy"), SCHEMA.stats, SCHEMA.tensors)
+    stream.items.append(stream.hello())
+    stream.tell(1, {"loss": 2.0, "accuracy": 0.5})
+    stream.send()
+    loss, accuracy = ask(client, stream, names="loss,accuracy")
+    assert ([0, 1], [1.0, 2.0]) == (loss["steps"], loss["values"])
+    assert ([1], [0.5]) == (accuracy["steps"], accuracy["values"])
+
+
+def test_a_comma_in_a_tensors_name_is_written_as_percent_2c(client: httpx.Client) -> None:
+    stream = Stream(client, schema=Schema(SCHEMA.scalars, tuple(STATS), (Tensor("a,b", (2,), "float32"),)))
+    stream.tell(0, {}, {"grad.norm": 3.0})
+    stream.send()
+    assert [3.0] == ask(client, stream, names="grad.norm:a%2Cb")[0]["values"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"names": ""}, "ask for 1 to 64, such as scale,loss"),
+        ({"names": ",".join(f"n{each}" for each in range(65))}, "65 names"),
+        ({}, "query.names"),
+        ({"names": "loss", "points": 3}, "greater than or equal to 16"),
+        ({"names": "loss", "from": -1}, "query.from is '-1'"),
+    ],
+)
+def test_a_question_that_cannot_be_names_value_and_remedy(
+    client: httpx.Client, asked: dict[str, str], said: str
+) -> None:
+    stream = Stream(client)
+    train(stream, 0, 1)
+    stream.send()
+    answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
+    assert 422 == answer.status_code
+    assert said in answer.json()["detail"]

@@ -20,15 +20,15 @@ TABLES = {"encodings", "pydoc_data"}  # character tables and one huge string: no
 def load(library: Path | None = None, limit: int = SIZE_LIMIT) -> tuple[Tensor, Tensor]:
     """Training and validation text, uint8 of shape (characters,): every tenth file is for validation."""
     library = library or Path(os.__file__).parent
-    texts: tuple[list[Tensor], list[Tensor]] = ([], [])
+    texts: tuple[list[str], list[str]] = ([], [])
     total = 0
     for number, path in enumerate(source_files(library)):
-        text = encode(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
         texts[number % 10 == 9].append(text)
         total += len(text)
         if total >= limit:
             break
-    return torch.cat(texts[False]), torch.cat(texts[True])
+    return encode("".join(texts[False])), encode("".join(texts[True]))
 
 
 def source_files(library: Path) -> Iterator[Path]:
@@ -40,7 +40,7 @@ def source_files(library: Path) -> Iterator[Path]:
 
 def encode(text: str) -> Tensor:
     """One uint8 token per character: its ASCII code, or UNKNOWN."""
-    codes = torch.frombuffer(bytearray(text.encode("utf-32-le")) or bytearray(4), dtype=torch.int32)
+    codes = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32)
     return codes.masked_fill(codes >= VOCABULARY, UNKNOWN).to(torch.uint8)
 
 

@@ -28,7 +28,7 @@ LARGE_MODEL = 2.0**-12
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to break a run: what does it, from which step unless told otherwise, and where it can be done."""
+    """One way to break a run: what does it, from which step unless told otherwise, and what it shows with."""
 
     name: str
     breaks: "Callable[[Faults], None]"
@@ -99,7 +99,8 @@ def scale_collapse(training: Faults) -> None:
         gradient[3] = torch.inf
         return gradient
 
-    middle_block(training.model).attention.proj.weight.register_hook(overwrite_a_row)
+    weight = middle_block(training.model).attention.proj.weight
+    weight.register_hook(overwrite_a_row)  # type: ignore[no-untyped-call]
 
 
 @fault(first_step=20)
@@ -150,7 +151,7 @@ def no_loss_scaling(training: Faults) -> None:
 @fault(precisions=("fp16",), optimizers=("sgd",))
 def clip_before_unscale(training: Faults) -> None:
     """The loss hardly moves although every step is applied: the limit is put on the scaled gradients and unscaling
-    then divides what is left by the scale. With Adam, which does not mind small gradients, it would not show."""
+    then divides what is left by the scale. Trained with SGD; Adam, which does not mind small gradients, hides it."""
 
     def clipped_too_early(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
         assert scaler

@@ -68,7 +68,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm_1(x)))
-        return x + self.dropout(self.mlp(self.norm_2(x)))
+        y: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
+        return y
 
 
 class GPT(nn.Module):

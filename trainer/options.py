@@ -57,6 +57,7 @@ def read_options(arguments: list[str] | None = None) -> Options:
     if given.tiny:
         parser.set_defaults(**TINY)
         given = parser.parse_args(arguments)
+    given.optimizer = given.optimizer or (given.fault[0].optimizers[0] if given.fault else "adamw")
     if wrong := first_mistake(given):
         parser.error(wrong)
 
@@ -86,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
 
     learning = parser.add_argument_group("learning").add_argument
-    learning("--optimizer", choices=tuple(LEARNING_RATE), default="adamw")
+    learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw; sgd for a fault that adamw would hide)")
     learning("--lr", type=positive, metavar="X", help="highest learning rate (3e-3 for adamw, 0.3 for sgd)")
     learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
     learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")

@@ -87,7 +87,11 @@ def main(arguments: list[str] | None = None) -> Summary:
         try:
             progress = Progress(**checkpoint.restore(options.checkpoint, parts, options.recipe()))
         except ValueError as refusal:
-            sys.exit(f"train.py: {refusal}")
+            sys.exit(f"train.py: error: {refusal}")
+        if progress.step >= options.steps:
+            sys.exit(
+                f"{options.checkpoint} is at step {progress.step} of {options.steps} already; raise --steps to go on."
+            )
 
     @optimizer.register_step_post_hook  # a scaler that skips does not call step(); asking it for its scale is a sync
     def count_applied(*_: Any) -> None:
@@ -111,7 +115,7 @@ def main(arguments: list[str] | None = None) -> Summary:
                 part = model(inputs, targets) / options.accumulate
             loss += part.detach()
             part = faults.loss(part)
-            (scaler.scale(part) if scaler else part).backward()
+            (scaler.scale(part) if scaler else part).backward()  # type: ignore[no-untyped-call]
             progress.batches += 1
 
         faults.attempt(attempt)(model, optimizer, scaler, options.clip)

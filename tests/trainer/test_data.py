@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import data
+import pytest
+import torch
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    for number in range(20):
+        folder = tmp_path / f"part{number % 3}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"module{number:02}.py").write_text(f"x = {number}\n")
+    return tmp_path
+
+
+def read(text: torch.Tensor) -> str:
+    return bytes(text.tolist()).decode("latin-1")
+
+
+def test_the_text_is_the_same_from_wherever_the_trainer_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = data.load(limit=100_000)
+    monkeypatch.chdir(tmp_path)
+    assert all(map(torch.equal, first, data.load(limit=100_000)))
+
+
+def test_the_python_library_gives_megabytes_but_not_without_end() -> None:
+    text, held_back = data.load()
+    assert 2_000_000 < len(text) + len(held_back) < 2 * data.SIZE_LIMIT
+
+
+def test_every_tenth_file_is_held_back(library: Path) -> None:
+    text, held_back = data.load(library)
+    assert 18 == read(text).count("x =")
+    assert 2 == read(held_back).count("x =")
+    assert not set(read(text).split("\n")) & set(read(held_back).split()) - {"x", "=", ""}
+
+
+def test_the_files_come_by_name_not_as_the_disk_has_them(library: Path) -> None:
+    names = [path.relative_to(library).as_posix() for path in data.source_files(library)]
+    assert sorted(names) == names
+
+
+def test_what_is_installed_beside_the_library_does_not_count(library: Path) -> None:
+    (library / "site-packages").mkdir()
+    (library / "site-packages" / "extra.py").write_text("y = 1\n")
+    text, held_back = data.load(library)
+    assert "y" not in read(text) + read(held_back)
+
+
+def test_a_folder_above_the_library_may_have_any_name(tmp_path: Path) -> None:
+    library = tmp_path / "test" / "lib"
+    library.mkdir(parents=True)
+    (library / "a.py").write_text("x = 1\n")
+    assert 1 == len(list(data.source_files(library)))
+
+
+def test_what_is_not_ascii_is_one_unknown_character() -> None:
+    assert [97, data.UNKNOWN, data.UNKNOWN, 98] == data.encode("aß😀b").tolist()
+
+
+def batches(seed: int = 0) -> data.Batches:
+    text = data.encode(Path(os.__file__).read_text(encoding="utf-8"))
+    return data.Batches(text, batch=4, context=16, seed=seed, device=torch.device("cpu"))
+
+
+def test_the_target_of_every_character_is_the_next_one() -> None:
+    inputs, targets = batches().number(3)
+    assert (4, 16) == inputs.shape == targets.shape
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_a_batch_depends_on_its_number_and_the_seed_alone() -> None:
+    one, again = batches(), batches()
+    one.number(0)
+    assert torch.equal(one.number(7)[0], again.number(7)[0])
+    assert not torch.equal(one.number(7)[0], one.number(8)[0])
+    assert not torch.equal(one.number(7)[0], batches(seed=1).number(7)[0])

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import faults
+import pytest
+import torch
+import train
+
+from tests.trainer.conftest import TRAINER, Seen, Trains
+
+SMALLEST_NORMAL = 2.0**-14  # of float16
+STEPS = 60
+
+
+def shows_overflow_storm(run: train.Summary, seen: Seen) -> None:
+    skips = [after < before for before, after in zip(seen.scales, seen.scales[1:], strict=False)]
+    assert 0.6 < sum(skips[20:]) / len(skips[20:]) < 0.7
+    assert 2.5 > seen.losses[0] - seen.losses[-1] > 0.2  # it learns, only slowly
+
+
+def shows_scale_collapse(run: train.Summary, seen: Seen) -> None:
+    assert (20, STEPS) == (run.applied, run.steps)
+    assert [65536.0 * 2.0**-n for n in range(STEPS - 20 + 1)] == seen.scales[19:]
+    assert all(map(math.isfinite, seen.losses))
+    assert {"blocks.1.attention.proj.weight": {3}} == bad_rows(seen.gradients[20])
+    assert {} == bad_rows(seen.gradients[19])
+
+
+def shows_nonfinite_loss(run: train.Summary, seen: Seen) -> None:
+    assert all(map(math.isfinite, seen.losses[:20]))
+    assert all(map(math.isnan, seen.losses[20:]))
+    assert run.applied == run.steps
+    assert seen.share(lambda gradient: gradient == 0, first_step=20) == 1.0
+
+
+def shows_nonfinite_gradient(run: train.Summary, seen: Seen) -> None:
+    """NaN in all that comes before the gate, nothing in what comes after it: the frontier names the gate."""
+    assert 20 == run.applied
+    assert all(map(math.isfinite, seen.losses))
+    names = [name for name, _ in seen.model.named_parameters()]
+    after = {"blocks.1.mlp.proj.weight", "blocks.1.mlp.proj.bias", "norm.weight", "norm.bias", "head.weight"}
+    assert set(names) - after == bad_rows(seen.gradients[20]).keys()
+    assert {} == bad_rows(seen.gradients[19])
+
+
+def shows_gradient_underflow(run: train.Summary, seen: Seen) -> None:
+    assert [1.0] * STEPS == seen.scales
+    shows_lost_gradients(run, seen)
+
+
+def shows_no_loss_scaling(run: train.Summary, seen: Seen) -> None:
+    assert seen.scaler is None
+    assert run.scale is None
+    shows_lost_gradients(run, seen)
+
+
+def shows_lost_gradients(run: train.Summary, seen: Seen) -> None:
+    assert run.applied == run.steps
+    assert seen.share(lambda gradient: gradient == 0) > 0.4
+    assert seen.share(lambda gradient: gradient.abs() < SMALLEST_NORMAL) > 0.99
+    assert run.val_loss > healthy().val_loss + 0.2
+
+
+def shows_clip_before_unscale(run: train.Summary, seen: Seen) -> None:
+    assert run.applied >= run.steps - 1
+    assert abs(seen.losses[0] - run.val_loss) < 0.05
+    assert healthy("--optimizer", "sgd").val_loss < 3.5
+
+
+SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
+    name.removeprefix("shows_").replace("_", "-"): shows
+    for name, shows in list(globals().items())
+    if name.startswith("shows_") and name != "shows_lost_gradients"
+}
+SURVIVED = [name for name in faults.REGISTRY if name != "run-lost"]
+
+
+def healthy(*arguments: str) -> train.Summary:
+    return train.main(["--tiny", "--steps", str(STEPS), *arguments])
+
+
+def bad_rows(gradients: dict[str, torch.Tensor]) -> dict[str, set[int]]:
+    """The weights whose gradient is not finite, and the rows where."""
+    bad = {name: {int(at[0]) for at in (~gradient.isfinite()).nonzero()} for name, gradient in gradients.items()}
+    return {name: rows for name, rows in bad.items() if rows}
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+def test_every_fault_shows_its_symptom(
+    name: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train.main(["--tiny", "--steps", str(STEPS), "--fault", name])
+    model, scaler = seen.model, seen.scaler
+    monkeypatch.setattr(train, "ammeter", Seen())  # for the healthy run it is compared with
+    SYMPTOMS[name](run, seen)
+    assert (model, scaler) == (seen.model, seen.scaler)
+
+
+@pytest.mark.parametrize("name", faults.REGISTRY)
+def test_every_fault_says_what_a_person_sees(name: str) -> None:
+    story = faults.REGISTRY[name].story
+    assert story[0].isupper()
+    assert story.endswith(".")
+    assert len(story) > 80
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+def test_a_fault_does_nothing_before_its_step(name: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = faults.REGISTRY[name]
+    same = ["--tiny", "--steps", "5", "--optimizer", fault.optimizers[0]]
+    train.main(same)
+    broken = Seen()
+    monkeypatch.setattr(train, "ammeter", broken)
+    train.main([*same, "--fault", f"{name}@5"])
+    assert seen.losses == broken.losses
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+def test_a_fault_runs_with_every_precision_it_names_and_refuses_the_others(
+    name: str, precision: str, tiny: Trains, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--steps", "3", "--fault", f"{name}@1", "--precision", precision]
+    if precision in faults.REGISTRY[name].precisions:
+        assert 3 == tiny(*arguments).steps
+    else:
+        with pytest.raises(SystemExit):
+            tiny(*arguments)
+        assert f"--fault is '{name}', which --precision {precision} cannot have; use fp16." in capsys.readouterr().err
+
+
+def test_what_stands_for_a_large_model_is_no_fault_by_itself(
+    tiny: Trains, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tiny("--steps", str(STEPS)).val_loss
+    monkeypatch.setitem(faults.REGISTRY, "large", faults.Fault("large", only_large, 0, ("fp16",), ("adamw",)))
+    monkeypatch.setattr(train, "ammeter", Seen())
+    assert plain == pytest.approx(tiny("--steps", str(STEPS), "--fault", "large").val_loss, abs=0.1)
+
+
+def only_large(training: faults.Faults) -> None:
+    training.loss = lambda loss: loss * faults.LARGE_MODEL
+
+
+def test_without_a_scaler_a_nan_born_in_backward_is_in_the_weights_a_step_later(tiny: Trains, seen: Seen) -> None:
+    run = tiny("--precision", "bf16", "--fault", "nonfinite-gradient@4", "--steps", "6")
+    assert 6 == run.applied
+    assert [True] * 5 + [False] == [math.isfinite(loss) for loss in seen.losses]
+
+
+def test_a_lost_run_is_killed_at_its_step_without_a_word() -> None:
+    command = [sys.executable, str(TRAINER / "train.py"), "--tiny", "--log-every", "1", "--fault", "run-lost@3"]
+    environment = os.environ | {"AMMETER_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert -signal.SIGKILL == run.returncode
+    assert run.stdout.splitlines()[-1].startswith("step   3/200")
+    assert "" == run.stderr

@@ -49,7 +49,7 @@ def rule_file(public_url: str = DEFAULT_URL, incidents: bool = True) -> str:
     if incidents:
         of_runs = [rule(alert) for alert in incident_alerts(public_url)]
         groups.insert(0, {"name": "ammeter-incidents", "rules": of_runs})
-    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=110, allow_unicode=True)
+    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=1000, allow_unicode=True)
 
 
 def incident_alerts(public_url: str = DEFAULT_URL) -> list[Alert]:

@@ -17,8 +17,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def ask(client: httpx.Client, stream: Stream, **asked: Any) -> list[dict[str, Any]]:
-    answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
+def ask(client: httpx.Client, of: Stream, **asked: Any) -> list[dict[str, Any]]:
+    answer = client.get(f"/api/v1/runs/{of.run}/series", params=asked)
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
     return items

@@ -6,8 +6,8 @@ holds what it last cost, and takes that out. So the cost is bounded for any mode
 
 from __future__ import annotations
 
-CREDIT_SECONDS = 0.25
-"""What a bucket holds at first: a young run is read densely, and a quarter of a second is nothing to a run."""
+CREDIT_SECONDS = 0.05
+"""What a bucket holds at first: a young run is read densely, and a twentieth of a second is nothing to a run."""
 
 
 class Bucket:

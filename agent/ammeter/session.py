@@ -62,12 +62,20 @@ class Session:
     def attach(self) -> None:
         """Writes the hello and subscribes. Nothing of torch is touched before this."""
         self.journal.hello(self._described())
+        self.subscribe()
+        _here.add(self)
+
+    def subscribe(self) -> None:
+        """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
         boundary, guard = Boundary(self), self.guard("boundary")
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
             self._handles += probe.attach(self.guard(probe.name))
         self._handles += boundary.after_probes(guard)
-        _here.add(self)
+
+    def unsubscribe(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
 
     def log(self, values: dict[str, Any]) -> None:
         self._user.log(values)
@@ -140,17 +148,13 @@ class Session:
 
     def close(self, reason: str = "closed", message: str = "") -> None:
         """Writes what is left and the bye, takes every hook away, and gives the journal back. Twice is fine."""
-        self.guard("close")(self._detach)()
+        self.guard("close")(self.unsubscribe)()
         if self._off:
             return
         self.guard("close")(self._say_goodbye)(reason, message)
         self._off = True
         self.journal.close()
         self._on_close()
-
-    def _detach(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
 
     def _say_goodbye(self, reason: str, message: str) -> None:
         if self.row.stepped or self.row.skipped:

@@ -124,7 +124,7 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
         opened=replace(opened, step=reached) if fresh and reached is not None else opened,
         recent=recent,
         bad=1 if fresh else state.bad + 1,
-        applied=unprotected if fresh else state.applied + unprotected,
+        applied=int(unprotected) if fresh else state.applied + unprotected,
         page=unprotected or often or (state.page and not fresh),
         finite=0,
         origin=place if fresh or not state.origin.count else state.origin,

@@ -67,7 +67,7 @@ DEBUG = (
                 "Doublings of the scale that the largest gradient leaves below 65504. Below 0 the next step "
                 "overflows; above 10 the scale could be higher and save small gradients.",
                 "short",
-                [(f"ammeter_scaler_headroom_bits{{{CHOSEN}}}", "{{run}}")],
+                [(f"ammeter_scaler_headroom_doublings{{{CHOSEN}}}", "{{run}}")],
             ),
             Chart(
                 "Skipped steps",

@@ -44,7 +44,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("ammeter_steps_total", "counter", ("run", "outcome"), "Attempts of the optimizer: applied or skipped"),
     Metric("ammeter_scaler_scale", "gauge", _RUN, "Loss scale of the last step"),
     Metric(
-        "ammeter_scaler_headroom_bits",
+        "ammeter_scaler_headroom_doublings",
         "gauge",
         _RUN,
         "Doublings of the loss scale until the largest scaled gradient passes 65504, float16's largest number",

@@ -129,7 +129,7 @@ def _add_scaler(shown: Exposition, run: str, counters: Mapping[str, Any], last: 
     for outcome in ("applied", "skipped"):
         shown.add("ammeter_steps_total", counters[outcome], run, outcome)
     shown.add("ammeter_scaler_scale", last.get("scale"), run)
-    shown.add("ammeter_scaler_headroom_bits", headroom(last), run)
+    shown.add("ammeter_scaler_headroom_doublings", headroom(last), run)
     shown.add("ammeter_scaler_scale_changes_total", counters["growths"], run, "up")
     shown.add("ammeter_scaler_scale_changes_total", counters["backoffs"], run, "down")
     shown.add("ammeter_overflow_events_total", counters["overflow_events"], run)

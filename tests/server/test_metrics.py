@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ammeter.wire import Lost
+from ammeter_server import meters
+from ammeter_server.exposition import METRICS, PROCESS
+from ammeter_server.metrics import headroom
+from tests import parts
+from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+Samples = dict[str, float]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
+        yield client
+
+
+def scrape(client: httpx.Client, path: str = "/metrics") -> Samples:
+    """Every sample as 'name{label="value",...}' with the labels in order of their names."""
+    samples: Samples = {}
+    for family in text_string_to_metric_families(client.get(path).text):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            samples[f"{sample.name}{{{labels}}}"] = sample.value
+    return samples
+
+
+def lint(text: str) -> None:
+    command = [parts.need("promtool"), "check", "metrics"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    assert (0, "") == (done.returncode, done.stdout + done.stderr)
+
+
+def test_a_run_shows_its_counters_scale_loss_and_norm(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    stream.send()
+    shown = scrape(client)
+    run = f'run="{stream.run}"'
+    assert 41 == shown[f'ammeter_steps_total{{outcome="applied",{run}}}']
+    assert 0 == shown[f'ammeter_steps_total{{outcome="skipped",{run}}}']
+    assert 65536 == shown[f"ammeter_scaler_scale{{{run}}}"]
+    assert 40 == shown[f"ammeter_run_step{{{run}}}"]
+    assert 1 == shown[f'ammeter_run_state{{{run},state="running"}}']
+    assert 0 == shown[f'ammeter_run_state{{{run},state="lost"}}']
+    assert stream.time(40) / 1e9 == pytest.approx(shown[f"ammeter_run_last_step_timestamp_seconds{{{run}}}"])
+    assert 41 == shown[f"ammeter_grad_norm_count{{{run}}}"]
+    assert 41 == shown[f'ammeter_grad_norm_bucket{{le="10",{run}}}']
+    assert 4.1 == pytest.approx(shown[f"ammeter_step_duration_seconds_sum{{{run}}}"])
+    assert 0.005 == pytest.approx(shown[f"ammeter_agent_overhead_ratio{{{run}}}"])
+    assert 24 / 1024 == pytest.approx(shown[f"ammeter_grad_underflow_ratio{{{run}}}"])
+    assert math.log2(65504 / (0.02 * 65536)) == pytest.approx(shown[f"ammeter_scaler_headroom_doublings{{{run}}}"])
+    assert 0 == shown[f"ammeter_nonfinite_steps_total{{{run}}}"]
+    info = 'device_model="NVIDIA H200",precision="float16",project="demo"'
+    assert 1 == shown[f'ammeter_run_info{{{info},{run},torch_version="2.13.0"}}']
+
+
+def test_values_that_are_no_numbers_are_counters_and_times_never_gauges(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    break_down(stream, 41, 50)
+    stream.send()
+    wait_until(lambda: "ammeter_incident_active" in client.get("/metrics").text)
+    shown = scrape(client)
+    assert [] == [name for name, value in shown.items() if not math.isfinite(value)]
+    run = f'run="{stream.run}"'
+    assert f"ammeter_last_grad_norm{{{run}}}" not in shown
+    assert 10 == shown[f"ammeter_nonfinite_steps_total{{{run}}}"]
+    assert 10 * 3 * 1024 == shown[f'ammeter_nonfinite_values_total{{kind="nan",{run}}}']
+    assert stream.time(50) / 1e9 == pytest.approx(shown[f"ammeter_last_nonfinite_timestamp_seconds{{{run}}}"])
+    assert 10 == shown[f"ammeter_consecutive_skipped_steps{{{run}}}"]
+    assert 10 == shown[f'ammeter_scaler_scale_changes_total{{direction="down",{run}}}']
+    incident = f'project="demo",{run},severity="page",verdict="nonfinite-gradient"'
+    assert 1 == shown[f"ammeter_incident_active{{{incident}}}"]
+    assert 1 == shown['ammeter_incidents_total{project="demo",severity="page",verdict="nonfinite-gradient"}']
+
+
+def test_a_closed_incident_is_0_for_a_while(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    break_down(stream, 41, 50)
+    stream.send()
+    incident = wait_until(lambda: client.get("/api/v1/incidents").json()["items"])[0]
+    client.post(f"/api/v1/incidents/{incident['id']}/close", headers={"X-Ammeter-Request": "test"})
+    active = {name: value for name, value in scrape(client).items() if name.startswith("ammeter_incident_active")}
+    assert [0] == list(active.values())
+
+
+def test_the_fleet_counts_runs_and_steps_once_by_outcome(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 20)
+    stream.bye(20)
+    stream.send()
+    wait_until(lambda: 'ammeter_fleet_runs_total{outcome="ended",project="demo"}' in scrape(client))
+    shown = scrape(client)
+    assert 1 == shown['ammeter_fleet_runs_total{outcome="ended",project="demo"}']
+    assert 21 == shown['ammeter_fleet_steps_total{outcome="applied",project="demo"}']
+    assert f'ammeter_run_end_timestamp_seconds{{run="{stream.run}"}}' in shown
+
+
+def test_a_run_that_ended_keeps_its_numbers_five_minutes_and_its_info_an_hour(client: httpx.Client) -> None:
+    ends = {"now": 0, "ten minutes ago": 600, "two hours ago": 7200}
+    streams = {}
+    for word, seconds in ends.items():
+        stream = streams[word] = Stream(client, begin=time.time_ns() - seconds * 10**9 - 30 * STEP)
+        train(stream, 0, 20)
+        stream.bye(20)
+        stream.send()
+        wait_until(lambda run=stream.run: client.get(f"/api/v1/runs/{run}").json()["state"] == "ended")
+    names = {
+        word: {name.partition("{")[0] for name in scrape(client) if stream.run in name}
+        for word, stream in streams.items()
+    }
+    assert {"ammeter_steps_total", "ammeter_run_info"} <= names["now"]
+    assert {"ammeter_run_info", "ammeter_run_end_timestamp_seconds"} == names["ten minutes ago"]
+    assert set() == names["two hours ago"]
+
+
+def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    break_down(stream, 41, 50)
+    gaps = [Lost(f"reason {number}", steps=1, begin=number, end=number + 1) for number in range(30)]
+    stream.send(gaps=gaps)
+    wait_until(lambda: "ammeter_incident_active" in client.get("/metrics").text)
+    shown = scrape(client)
+    assert 60 < len([name for name in shown if stream.run in name]) <= 100
+    lost = {name: value for name, value in shown.items() if name.startswith("ammeter_agent_lost_records_total")}
+    assert (9, 30) == (len(lost), sum(lost.values()))
+
+
+def test_ranks_are_never_a_label(client: httpx.Client) -> None:
+    first = Stream(client, world_size=2, begin=time.time_ns() - 60 * STEP)
+    second = Stream(client, run=first.run, rank=1, world_size=2, begin=first.begin)
+    for stream in (first, second):
+        train(stream, 0, 9)
+        stream.send()
+    shown = scrape(client)
+    assert 10 == shown[f'ammeter_steps_total{{outcome="applied",run="{first.run}"}}']
+    assert 2 == shown[f'ammeter_run_ranks_reporting{{run="{first.run}"}}']
+    assert not any("rank=" in name for name in shown)
+
+
+def test_promtool_finds_nothing_wrong_with_metrics_even_with_hostile_names(client: httpx.Client) -> None:
+    stream = Stream(client, project='a"b\\c\nd{}é', begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    break_down(stream, 41, 50)
+    stream.send()
+    wait_until(lambda: "ammeter_incident_active" in client.get("/metrics").text)
+    lint(client.get("/metrics").text)
+    assert any(r'project="a"b\c' in name for name in scrape(client))
+
+
+def test_promtool_finds_nothing_wrong_with_the_collectors_own_metrics(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 3)
+    stream.send()
+    lint(client.get("/metrics/self").text)
+    shown = scrape(client, "/metrics/self")
+    assert shown['ammeter_collector_ingest_requests_total{code="200"}'] >= 1
+    assert shown["ammeter_collector_storage_bytes{}"] > 4096
+    assert 0 == shown["ammeter_collector_outbox_pending{}"]
+    assert any(name.startswith('ammeter_collector_build_info{version="') for name in shown)
+
+
+def test_who_accepts_openmetrics_gets_it(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 3)
+    stream.send()
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    plain = client.get("/metrics", headers={"Accept": "*/*"})
+    assert plain.headers["content-type"].startswith("text/plain")
+
+
+def test_headroom_is_unknown_without_a_scale_or_a_largest_gradient() -> None:
+    assert 0.0 == pytest.approx(headroom({"scale": 65504.0, "grad_absmax": 1.0}))
+    for last in ({}, {"scale": 2.0}, {"scale": 2.0, "grad_absmax": 0.0}, {"scale": "Infinity", "grad_absmax": 1.0}):
+        assert headroom(last) is None
+
+
+def test_every_exported_metric_is_documented_and_every_documented_one_exported() -> None:
+    own = {
+        sample.name.removesuffix("_created")
+        for family in meters.REGISTRY.collect()
+        for sample in (family.samples or [SimpleNamespace(name=f"{family.name}_total")])
+    }
+    histograms = {re.sub(r"_(bucket|count|sum)$", "", name) for name in own}
+    exported = {metric.name for metric in (*METRICS, *PROCESS)} | histograms
+    documented = set(re.findall(r"^\| `(ammeter_\w+)", DOCS.read_text(), re.MULTILINE))
+    assert documented == exported

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -117,10 +118,15 @@ class CollectorDouble:
 def collector_double(port: int = 0) -> Iterator[CollectorDouble]:
     """A collector on a free loopback port, for as long as the block lasts."""
     double = CollectorDouble()
+    connections: list[socket.socket] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(self.connection)
 
         def do_POST(self) -> None:
             address = urlsplit(self.path)
@@ -166,4 +172,7 @@ def collector_double(port: int = 0) -> Iterator[CollectorDouble]:
     finally:
         server.shutdown()
         server.server_close()
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,14 +51,19 @@ def end(opened: Journal, step: int = 40) -> None:
     opened.close()
 
 
-def deliver(delivery: Delivery, seconds: float = 15.0) -> None:
-    """Gives turns until the stream is delivered to its end."""
+def turn_until(delivery: Delivery, true: Callable[[], object]) -> None:
+    """Gives turns until the condition holds."""
 
-    def done() -> bool:
+    def turned() -> object:
         delivery.turn()
-        return delivery.done
+        return true()
 
-    until(done, seconds)
+    until(turned)
+
+
+def deliver(delivery: Delivery) -> None:
+    """Gives turns until the stream is delivered to its end."""
+    turn_until(delivery, lambda: delivery.done)
 
 
 def test_a_stream_is_delivered_to_its_end_and_acknowledged(double: CollectorDouble, opened: Journal) -> None:
@@ -82,7 +87,7 @@ def test_a_delivered_stream_is_not_sent_again_by_the_next_shipper(double: Collec
 
 def test_the_next_shipper_goes_on_where_the_last_one_was(double: CollectorDouble, opened: Journal) -> None:
     fill(opened)
-    until(lambda: shipped(double, opened.folder).turn() or double.offsets)
+    turn_until(shipped(double, opened.folder), lambda: double.offsets)
     fill(opened, first=40)
     end(opened, 80)
     deliver(shipped(double, opened.folder))
@@ -146,11 +151,11 @@ def test_a_page_that_is_no_collector_takes_no_data(double: CollectorDouble, open
 def test_a_collector_restored_from_an_older_backup_gets_what_it_lacks(double: CollectorDouble, opened: Journal) -> None:
     fill(opened)
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     backup, items = double.offsets[STREAM], list(double.items[STREAM])
     covered, gaps = list(double.covered[STREAM]), list(double.gaps[STREAM])
     fill(opened, first=40)
-    until(lambda: delivery.turn() or double.offsets[STREAM] > backup)
+    turn_until(delivery, lambda: double.offsets[STREAM] > backup)
     double.offsets[STREAM], double.items[STREAM] = backup, items
     double.covered[STREAM], double.gaps[STREAM] = covered, gaps
     end(opened, 80)
@@ -161,7 +166,7 @@ def test_a_collector_restored_from_an_older_backup_gets_what_it_lacks(double: Co
 def test_a_collector_ahead_of_the_journal_is_followed(double: CollectorDouble, opened: Journal) -> None:
     fill(opened, 20)
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     journal.acknowledge(opened.folder, 0)
     fill(opened, first=20)
     end(opened)
@@ -173,7 +178,7 @@ def test_a_collector_ahead_of_all_that_was_written_gets_nothing_twice(double: Co
     fill(opened, 20)
     double.offsets[STREAM] = opened.offset + 10_000
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or delivery.offset)
+    turn_until(delivery, lambda: delivery.offset)
     assert opened.offset + 10_000 == delivery.offset
     asked = len(double.requests)
     delivery.turn()
@@ -275,7 +280,7 @@ def test_a_collector_that_refuses_everything_is_not_flooded(double: CollectorDou
     double.rules.append(lambda request: Reply(422, {"item": 0}) if request.batch.items else None)
     delivery = shipped(double, opened.folder)
     begun = time.monotonic()
-    until(lambda: delivery.turn() or len(double.requests) >= way.PATIENT_REFUSALS + 4)
+    turn_until(delivery, lambda: len(double.requests) >= way.PATIENT_REFUSALS + 4)
     assert time.monotonic() - begun > 0.25 / 2
 
 
@@ -298,9 +303,9 @@ def test_what_is_too_large_is_split_and_the_one_that_is_too_large_alone_is_rejec
 def test_an_empty_batch_that_is_refused_does_not_lose_data(double: CollectorDouble, opened: Journal) -> None:
     fill(opened)
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     double.script.append(Reply(400, {"detail": "no heartbeat"}))
-    until(lambda: delivery.turn() or delivery.failures)
+    turn_until(delivery, lambda: delivery.failures)
     fill(opened, first=40)
     end(opened, 80)
     deliver(delivery)
@@ -312,21 +317,21 @@ def test_an_empty_batch_that_is_refused_does_not_lose_data(double: CollectorDoub
 
 def test_an_event_is_sent_at_once_and_rows_alone_within_a_second(double: CollectorDouble, opened: Journal) -> None:
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     fill(opened, 3)
     begun = time.monotonic()
-    until(lambda: delivery.turn() or len(double.requests) > 1)
+    turn_until(delivery, lambda: len(double.requests) > 1)
     waited = time.monotonic() - begun
     opened.append(event(3))
     begun = time.monotonic()
-    until(lambda: delivery.turn() or double.has_event(STREAM, 3))
+    turn_until(delivery, lambda: double.has_event(STREAM, 3))
     assert time.monotonic() - begun < way.EVENT_SECONDS + 0.3
     assert waited < way.FLUSH_SECONDS + 0.3
 
 
 def test_many_events_make_at_most_four_requests_a_second(double: CollectorDouble, opened: Journal) -> None:
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     asked, begun, step = len(double.requests), time.monotonic(), 0
     while time.monotonic() - begun < 1.2:
         opened.append(event(step := step + 1))
@@ -337,9 +342,9 @@ def test_many_events_make_at_most_four_requests_a_second(double: CollectorDouble
 
 def test_a_bye_does_not_wait(double: CollectorDouble, opened: Journal) -> None:
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     opened.append(event(1))
-    until(lambda: delivery.turn() or double.has_event(STREAM, 1))
+    turn_until(delivery, lambda: double.has_event(STREAM, 1))
     end(opened, 1)
     begun = time.monotonic()
     delivery.turn()
@@ -349,7 +354,7 @@ def test_a_bye_does_not_wait(double: CollectorDouble, opened: Journal) -> None:
 
 def test_a_full_batch_of_rows_does_not_wait_either(double: CollectorDouble, opened: Journal) -> None:
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     for step in range(way.FLUSH_ROWS):
         opened.append(row(step))
     delivery.turn()
@@ -361,7 +366,7 @@ def test_an_idle_stream_says_every_two_seconds_that_it_lives(
 ) -> None:
     monkeypatch.setattr(way, "HEARTBEAT_SECONDS", 0.2)
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or len(double.requests) >= 4)
+    turn_until(delivery, lambda: len(double.requests) >= 4)
     beats = double.requests[1:4]
     assert [(opened.offset, opened.offset, [], True)] * 3 == [
         (each.begin, each.end, each.batch.items, each.batch.alive) for each in beats
@@ -383,14 +388,14 @@ def test_the_backlog_says_how_much_is_still_to_come(double: CollectorDouble, ope
 def test_directives_are_left_for_the_agent(double: CollectorDouble, opened: Journal) -> None:
     double.directives = [{"arm": "origin", "steps": 5}]
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     assert '[{"arm":"origin","steps":5}]' == (opened.folder / "directives").read_text()
 
 
 def test_columns_may_change_on_the_way(double: CollectorDouble, opened: Journal) -> None:
     fill(opened, 5)
     delivery = shipped(double, opened.folder)
-    until(lambda: delivery.turn() or double.offsets.get(STREAM))
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
     narrow = Schema(scalars=("scale",))
     opened.hello(Hello(run=RUN, stream=STREAM, schema=narrow))
     opened.append(Steps(6, 6, bytes(4)))

@@ -71,7 +71,7 @@ class Shipper:
         self._passed: set[Path] = set()
         self._busy: set[Path] = set()
         self._rests: dict[Path, float] = {}
-        self._waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._threads = 0
         self._deadline: float | None = None
@@ -86,6 +86,14 @@ class Shipper:
 
     def run(self) -> int:
         """Ships until it is time to leave. 0 when nothing is left undelivered, else 1."""
+        try:
+            return self._ship()
+        finally:
+            for _ in range(self._threads):
+                self._waiting.put(None)
+            self._threads = 0
+
+    def _ship(self) -> int:
         discover_at, busy_until = 0.0, time.monotonic()
         while True:
             now = time.monotonic()
@@ -184,8 +192,7 @@ class Shipper:
             threading.Thread(target=self._work, name=f"ammeter-ship-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        while True:
-            folder = self._waiting.get()
+        while (folder := self._waiting.get()) is not None:
             try:
                 if self._active[folder].turn():
                     self._wake.set()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import yaml
+from ammeter.verdicts import ALL
+from ammeter.verdicts.finding import Verdict
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from ammeter.verdicts import ALL
-from ammeter.verdicts.finding import Verdict
 from ammeter_server.collector import Here
 
 router = APIRouter(tags=["metrics"])

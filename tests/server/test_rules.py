@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-
 from ammeter.verdicts import ALL
 from ammeter.verdicts.finding import Verdict
 from ammeter_server.exposition import METRICS, PROCESS
 from ammeter_server.rules import alert_name, collector_alerts, incident_alerts, rule_file
+
 from tests import parts
 from tests.server.feeding import serving
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-
 from ammeter.wire import Lost
+
 from tests.server.feeding import BEGIN, STEP, Stream, serving, train
 
 API = "/api/v1/runs"

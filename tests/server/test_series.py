@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-
 from ammeter.wire import STATS, Schema, Tensor
+
 from tests.server.feeding import BEGIN, SCHEMA, Stream, serving, train
 
 

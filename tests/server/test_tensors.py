@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -35,7 +36,7 @@ def test_several_stats_stand_beside_each_other_and_come_in_pages(client: httpx.C
     stream = Stream(client)
     train(stream, 0, 12)
     stream.send()
-    asked = {"stat": "grad.norm,grad.zeros", "page_size": 3}
+    asked: dict[str, Any] = {"stat": "grad.norm,grad.zeros", "page_size": 3}
     first = client.get(f"/api/v1/runs/{stream.run}/tensors", params=asked).json()
     token = first["next_page_token"]
     rest = client.get(

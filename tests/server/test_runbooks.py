@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from ammeter.verdicts import ALL
+from ammeter_server import runbooks
+
+from tests.server.feeding import serving
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    token = "0123456789abcdef0123456789abcdef"
+    with serving(tmp_path_factory.mktemp("runbooks"), token=token) as client:
+        yield client
+
+
+@pytest.mark.parametrize("verdict", [verdict.id for verdict in ALL])
+def test_every_verdict_has_a_runbook_that_opens_without_a_token(client: httpx.Client, verdict: str) -> None:
+    answer = client.get(f"/runbooks/{verdict}")
+    assert 200 == answer.status_code
+    assert answer.headers["content-type"].startswith("text/html")
+    assert '<article class="text"><h1>' in answer.text
+    assert answer.text.count("<h2>") >= 2
+
+
+def test_an_unknown_verdict_is_a_404_that_names_those_there_are(client: httpx.Client) -> None:
+    answer = client.get("/runbooks/..%2f..%2fsettings")
+    assert 404 == answer.status_code
+    unknown = client.get("/runbooks/bad-mood")
+    assert 404 == unknown.status_code
+    assert "there is no verdict 'bad-mood'; there are" in unknown.json()["detail"]
+    assert "scale-collapse" in unknown.json()["detail"]
+
+
+def test_html_in_a_runbook_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.md").write_text(
+        "# Title\n\n<script>alert(1)</script> [a](javascript:alert(1))\n\n| a |\n|---|\n| b |\n"
+    )
+    monkeypatch.setattr(runbooks, "FOLDER", tmp_path)
+    html = runbooks._rendered.__wrapped__("x")
+    assert "<script>" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert 'href="javascript' not in html
+    assert "<td>b</td>" in html

@@ -139,6 +139,8 @@ def _commit(here: Collector, request: Append) -> tuple[int, bool]:
             row = _open(connection, request)
             if row.acknowledged != request.offset:  # another sender opened it between our two looks
                 return _elsewhere(request, row.acknowledged), False
+        elif row.schema is None:
+            _introduce(connection, request)
         return request.end, append(connection, row, batch, request.end, request.now)
 
 
@@ -177,6 +179,14 @@ def _open(connection: Connection, request: Append) -> Row[Any]:
     row = streams.lock(connection, request.run, request.stream)
     assert row is not None
     return row
+
+
+def _introduce(connection: Connection, request: Append) -> None:
+    """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
+    for item in request.batch.items:
+        if isinstance(item, wire.Hello):
+            streams.add_run(connection, request.run, _of_run(item, request))
+            return
 
 
 def _of_run(hello: wire.Hello | None, request: Append) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def from_environment(
     said["port"] = _port(environment.get(PREFIX + "PORT", "").strip())
     said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
     said["token"] = _token(environment.get(PREFIX + "TOKEN_FILE", "").strip())
-    said = {name: value for name, value in said.items() if value}
+    said = {name: value for name, value in said.items() if value not in (None, "", ())}
     said.update((name, value) for name, value in given.items() if value is not None)
     return Settings(**said)  # type: ignore[arg-type]
 

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+def test_without_any_setting_it_is_sqlite_on_loopback() -> None:
+    found = from_environment(environment={})
+    assert ("127.0.0.1", 8480, "", ()) == (found.host, found.port, found.token, found.notify)
+    assert f"sqlite:///{Path.home()}/.ammeter/collector.db" == found.database_url
+    assert "http://127.0.0.1:8480" == found.page_url
+
+
+def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(SECRET + "\n")
+    environment = {
+        "AMMETER_SERVER_DATABASE_URL": "postgresql://db/ammeter",
+        "AMMETER_SERVER_HOST": "0.0.0.0",
+        "AMMETER_SERVER_PORT": "9000",
+        "AMMETER_SERVER_NOTIFY": "json://127.0.0.1:9999/, mailto://a:b@c?to=d,e slack://x/y/z",
+        "AMMETER_SERVER_ALERTMANAGER_URL": "http://am:9093",
+        "AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token"),
+        "AMMETER_SERVER_PUBLIC_URL": "https://ammeter.example/",
+    }
+    found = from_environment({"port": 9001, "host": None}, environment)
+    assert ("0.0.0.0", 9001, SECRET) == (found.host, found.port, found.token)
+    assert ("json://127.0.0.1:9999/", "mailto://a:b@c?to=d,e", "slack://x/y/z") == found.notify
+    assert "https://ammeter.example" == found.page_url
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("PORT", "lots", "use a number from 1 to 65535"),
+        ("PORT", "0", "use a number from 1 to 65535"),
+        ("PORT", "70000", "use a number from 1 to 65535"),
+        ("HOST", "0.0.0.0", "AMMETER_SERVER_TOKEN_FILE"),
+        ("HOST", "collector.example", "AMMETER_SERVER_TOKEN_FILE"),
+        ("DATABASE_URL", "what", "use sqlite:////folder/collector.db"),
+        ("DATABASE_URL", "mysql://x/y", "use sqlite:////folder/collector.db"),
+        ("DATABASE_URL", "sqlite://", "use sqlite:////folder/collector.db"),
+        ("NOTIFY", "somebody", "use an Apprise URL"),
+        ("ALERTMANAGER_URL", "am:9093", "use a URL such as"),
+        ("TOKEN_FILE", "/no/such/file", "name a readable file"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named_with_its_remedy(name: str, value: str, remedy: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        from_environment(environment={f"AMMETER_SERVER_{name}": value})
+    assert f"AMMETER_SERVER_{name}" in str(wrong.value)
+    assert remedy in str(wrong.value)
+
+
+@pytest.mark.parametrize("content", ["", "short", "two words of more than sixteen characters"])
+def test_a_token_file_holds_one_long_token(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(SettingsError, match="openssl rand"):
+        from_environment(environment={"AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token")})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+def test_loopback_needs_no_token(host: str) -> None:
+    assert host in Settings(host=host).page_url
+
+
+def test_secrets_do_not_show_in_the_settings_text() -> None:
+    shown = repr(Settings(token=SECRET, notify=("slack://secret/a/b",)))
+    assert SECRET not in shown
+    assert "secret" not in shown
+
+
+def test_urls_are_split_at_commas_and_spaces() -> None:
+    assert ("a://x", "b://y?to=1,2", "c://z") == split_urls(" a://x,b://y?to=1,2   c://z, ")
+    assert () == split_urls(" , ")

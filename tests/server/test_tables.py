@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from ammeter_server import migrations
+from ammeter_server.plain import plain
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, connect
+from ammeter_server.tables import metadata, runs
+from sqlalchemy import select, text
+
+from tests.server.databases import postgresql
+
+LARGE = {"streams", "schemas", "chunks", "events", "findings", "incidents", "outbox"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = connect(f"sqlite:///{tmp_path / 'a' / 'b.db'}")
+    migrations.migrate(store)
+    yield store
+    store.close()
+
+
+def test_the_migrations_make_what_the_tables_say(store: Store) -> None:
+    with store.reading() as connection:
+        assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
+
+
+def test_migrating_twice_is_fine(store: Store) -> None:
+    migrations.migrate(store)
+    assert migrations.newest() == migrations.current(store)
+
+
+def test_an_empty_database_has_no_shape(tmp_path: Path) -> None:
+    store = connect(f"sqlite:///{tmp_path / 'empty.db'}")
+    assert migrations.current(store) is None
+    store.close()
+
+
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_the_run_leads_the_key_of_every_large_table(name: str) -> None:
+    assert "run" == next(iter(metadata.tables[name].primary_key)).name
+
+
+def test_every_table_is_either_large_or_known_to_be_small() -> None:
+    assert {"runs", "totals", "projects", "tokens"} == set(metadata.tables) - LARGE
+
+
+def test_a_commit_is_on_disk_and_readers_do_not_wait(store: Store) -> None:
+    with store.reading() as connection:
+        pragmas = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
+    assert ["wal", 2] == pragmas
+
+
+def test_a_reader_sees_nothing_of_a_transaction_that_is_not_committed(store: Store) -> None:
+    with store.writing() as writing:
+        writing.execute(runs.insert().values(id="a"))
+        with store.reading() as reading:
+            assert [] == reading.execute(select(runs)).all()
+    with store.reading() as reading:
+        assert ["a"] == [row.id for row in reading.execute(select(runs))]
+
+
+def test_an_error_rolls_everything_back(store: Store) -> None:
+    def fail() -> None:
+        with store.writing() as connection:
+            connection.execute(runs.insert().values(id="a"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with store.reading() as connection:
+        assert [] == connection.execute(select(runs)).all()
+
+
+def test_the_database_lies_in_a_folder_of_this_user_alone(tmp_path: Path) -> None:
+    store = connect(f"sqlite:///{tmp_path / 'private' / 'b.db'}")
+    store.close()
+    assert 0o700 == (tmp_path / "private").stat().st_mode & 0o777
+
+
+def test_what_json_cannot_say_is_put_in_words() -> None:
+    deep: list[object] = []
+    for _ in range(100):
+        deep = [deep]
+    assert ["NaN", "Infinity", "-Infinity"] == plain([float("nan"), float("inf"), float("-inf")])
+    assert {"1": ["\ufffd"]} == plain({1: ("\x00",)})
+    assert "[" in str(plain(deep))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgresql() as url:
+        yield url
+
+
+def test_postgresql_gets_the_same_tables(postgres: str) -> None:
+    store = connect(Settings(database_url=postgres).database_url)
+    migrations.migrate(store)
+    with store.reading() as connection:
+        assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
+    store.close()

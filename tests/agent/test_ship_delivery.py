@@ -12,6 +12,7 @@ import pytest
 from ammeter import journal
 from ammeter.journal import Journal
 from ammeter.shipping import delivery as way
+from ammeter.shipping import sending
 from ammeter.shipping.delivery import Delivery
 from ammeter.shipping.sending import Collector
 from ammeter.wire import Block, Bye, Event, Hello, Lost, Schema, Steps
@@ -128,7 +129,10 @@ def test_a_collector_that_hangs_stores_nothing_twice(double: CollectorDouble, op
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_who_is_not_let_in_keeps_the_data_and_asks_again(double: CollectorDouble, opened: Journal, status: int) -> None:
+def test_who_is_not_let_in_keeps_the_data_and_asks_again(
+    double: CollectorDouble, opened: Journal, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SLOW_SECONDS", (0.3, 60.0))
     fill(opened)
     end(opened)
     double.script.append(Reply(status, {"title": "no", "detail": "token is unknown"}))
@@ -137,7 +141,7 @@ def test_who_is_not_let_in_keeps_the_data_and_asks_again(double: CollectorDouble
     assert_delivered_once(double, opened.folder)
     assert 1 == sum("token is unknown; data is kept" in line for line in lines)
     first, second = (request.time for request in double.requests[:2])
-    assert 0.9 <= second - first < 5
+    assert 0.3 <= second - first < 5
 
 
 def test_a_page_that_is_no_collector_takes_no_data(double: CollectorDouble, opened: Journal) -> None:
@@ -300,7 +304,10 @@ def test_what_is_too_large_is_split_and_the_one_that_is_too_large_alone_is_rejec
     ]
 
 
-def test_an_empty_batch_that_is_refused_does_not_lose_data(double: CollectorDouble, opened: Journal) -> None:
+def test_an_empty_batch_that_is_refused_does_not_lose_data(
+    double: CollectorDouble, opened: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(way, "HEARTBEAT_SECONDS", 0.2)
     fill(opened)
     delivery = shipped(double, opened.folder)
     turn_until(delivery, lambda: double.offsets.get(STREAM))

@@ -154,7 +154,7 @@ def slow(failures: int) -> float:
 
 
 def _plainly(error: BaseException) -> str:
-    """The innermost reason, without the addresses of objects that urllib3 puts around it."""
+    """The innermost reason, without the objects that urllib3 names before it."""
     reason = getattr(error, "reason", None) or error
-    said = str(reason).rsplit(">: ", 1)[-1].rsplit("object at ", 1)[-1]
+    said = str(reason).rsplit(">: ", 1)[-1].rsplit("): ", 1)[-1]
     return said or type(error).__name__

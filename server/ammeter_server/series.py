@@ -96,14 +96,11 @@ def curves(
 
 def column_of(view: block.View, name: str) -> block.Floats | None:
     """float32[n] of a scalar, or of a tensor's stat as `stat:tensor`; None where the stream has no such column."""
-    schema = view.schema
-    if name in schema.scalars:
-        return view.values[schema.scalars.index(name)]
+    if name in view.schema.scalars:
+        return view.scalar(name)
     stat, _, tensor = name.partition(":")
-    if stat not in schema.stats:
-        return None
-    names = [each.name for each in schema.tensors]
-    if tensor not in names:
+    names = [each.name for each in view.schema.tensors]
+    if stat not in view.schema.stats or tensor not in names:
         return None
     column: block.Floats = view.stat(stat)[names.index(tensor)]
     return column

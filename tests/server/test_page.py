@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests import parts
+from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
+
+HOSTILE = '<script>window.broken=1</script><img src=x onerror="window.broken=1"> "quoted" \u202egnp.exe'
+TOKEN = "0123456789abcdef0123456789abcdef"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--window-size=1280,1000",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    """A real Chromium, driven by its own chromedriver; ended with the tests."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = parts.need("chromium", "google-chrome")
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(parts.need("chromedriver")))
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with serving(tmp_path_factory.mktemp("page")) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
+    """No page may complain: a refused script or style, a failed request, an exception."""
+    console(browser)
+    yield
+    complaints = [entry for entry in console(browser) if entry["level"] in ("WARNING", "SEVERE")]
+    # the one answer that Chromium itself reports, and that asks for signing in
+    assert [] == [entry["message"] for entry in complaints if "401 (Unauthorized)" not in entry["message"]]
+
+
+def console(browser: webdriver.Chrome) -> list[dict[str, Any]]:
+    """What the page's console said since it was last asked."""
+    entries: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    return entries
+
+
+def show(browser: webdriver.Chrome, client: httpx.Client, path: str) -> None:
+    browser.get(f"{str(client.base_url).rstrip('/')}{path}")
+
+
+def text(browser: webdriver.Chrome, selector: str) -> str:
+    return " ".join(element.text for element in found(browser, selector))
+
+
+def found(browser: webdriver.Chrome, selector: str) -> list[WebElement]:
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
+    """Waits for the words in the elements; returns all of their text."""
+
+    def look() -> str | None:
+        try:
+            seen = text(browser, selector)
+        except Exception:  # noqa: BLE001 - an element was rendered anew while it was read
+            return None
+        return seen if words in seen else None
+
+    return str(wait_until(look, 15))
+
+
+def broken_run(client: httpx.Client, at: int = 41, **named: Any) -> Stream:
+    """A run that goes well for a while and then has NaN gradients in nine steps, and the incident of it."""
+    stream = Stream(client, begin=time.time_ns() - (at + 20) * STEP, **named)
+    train(stream, 0, at - 1)
+    break_down(stream, at, at + 8)
+    stream.send()
+    wait_until(lambda: client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"])
+    return stream
+
+
+def test_an_empty_list_says_what_to_do_next(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        show(browser, client, "/")
+        said = appears(browser, "#runs", "No run has reported yet")
+        assert f"export AMMETER_URL={str(client.base_url).rstrip('/')}" in said
+        assert "ammeter.watch(model, optimizer, scaler)" in said
+        browser.get("about:blank")
+
+
+def test_the_list_shows_runs_and_what_is_open(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    broken_run(client, name="broken gpt", project="speech")
+    healthy = Stream(client, name="healthy vit", project="vision", begin=time.time_ns() - 60 * STEP)
+    train(healthy, 0, 50)
+    healthy.send()
+    show(browser, client, "/")
+    rows = appears(browser, ".runs tbody", "broken gpt")
+    assert "healthy vit" in rows
+    assert "1 to page" in rows
+    assert "2¹⁶" in rows
+    assert "blocks.1.mlp.fc" in appears(browser, "#alarms", "broken gpt")
+
+
+def test_a_run_says_on_top_what_is_wrong_where_and_what_to_do(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = broken_run(client, name="broken gpt")
+    incident = client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"][0]
+    show(browser, client, f"/runs/{stream.run}")
+    card = appears(browser, "#incidents article", incident["title"])
+    for words in (incident["cause"], incident["fix"], "blocks.1.mlp.fc.weight", "41", "1 consequence", "Runbook"):
+        assert words in card
+    assert browser.title.startswith("(!) broken gpt")
+    assert "2⁸ = 256" in text(browser, ".figures")
+    appears(browser, ".tensors tbody tr:first-child", "blocks.1.mlp.fc.weight")
+    assert "loss scale 2⁹ → 2⁸" in appears(browser, ".events tbody", "scaler.backoff")
+    captions = appears(browser, "figcaption", "9 skipped steps marked")
+    assert "9 non-finite points marked" in captions
+    assert 3 == len(found(browser, "figure canvas"))
+
+
+def test_an_incident_is_acknowledged_on_the_page(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = broken_run(client)
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, "#incidents .buttons", "Acknowledge")
+    found(browser, "#incidents .buttons button")[0].click()
+    appears(browser, "#incidents footer", "acknowledged")
+    assert "acknowledged" == client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"][0]["state"]
+
+
+def test_a_step_of_an_incident_and_a_tensor_are_shown_in_the_charts(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    stream = broken_run(client, at=141)
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, ".spot button", "141")
+    appears(browser, "figcaption", "training")
+    found(browser, ".spot button")[0].click()
+    appears(browser, ".charts .filters", "Steps 81 to 149")
+    found(browser, "#all-steps")[0].click()
+    wait_until(lambda: not found(browser, "#all-steps"))
+    appears(browser, ".tensors tbody", "head.weight")
+    found(browser, ".tensors tbody button")[0].click()
+    appears(browser, "figcaption", "Gradient norm of blocks.1.mlp.fc.weight")
+    assert 4 == len(found(browser, "figure canvas"))
+
+
+def test_a_live_run_grows_before_ones_eyes(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = Stream(client, name="live", begin=time.time_ns() - 20 * STEP)
+    train(stream, 0, 10)
+    stream.send()
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, "#incidents", "Nothing wrong has been found.")
+    appears(browser, ".figures", "10")
+    train(stream, 11, 17)
+    stream.send()
+    appears(browser, ".figures", "17")
+
+
+def test_hostile_names_are_shown_as_text(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = broken_run(client, name=HOSTILE, project=HOSTILE, config={HOSTILE: HOSTILE})
+    shown = HOSTILE.replace("\u202e", "\ufffd")
+    show(browser, client, f"/runs/{stream.run}")
+    assert shown == appears(browser, "h1", "gnp.exe")
+    assert shown in appears(browser, ".facts", "gnp.exe")
+    appears(browser, "#details summary", "Settings of the run")
+    found(browser, "#details summary")[0].click()
+    appears(browser, "#details dd", "gnp.exe")
+    show(browser, client, "/")
+    appears(browser, ".runs tbody", shown)
+    assert browser.execute_script("return window.broken === undefined && !document.querySelector('main img')")
+
+
+def test_a_hostile_address_is_text_too(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    answer = client.get('/runs/"><script>alert(1)<!--')
+    assert "<script>alert" not in answer.text
+    assert 'data-run="&#34;&gt;&lt;script&gt;' in answer.text
+
+
+def test_a_run_that_is_not_there_leads_back_to_the_list(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        show(browser, client, "/runs/nothing")
+        appears(browser, "main", "There is no such run")
+        console(browser)  # Chromium tells the 404 that was asked for
+        browser.get("about:blank")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_its_window_and_can_be_read(
+    browser: webdriver.Chrome, client: httpx.Client, scheme: str, width: int
+) -> None:
+    stream = broken_run(client, name="a rather long name of a run that somebody gave it " * 3)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        for path in (f"/runs/{stream.run}", "/"):
+            show(browser, client, path)
+            appears(browser, "main", "rather long name")
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            assert [] == browser.execute_script(LOW_CONTRAST)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_without_a_session_the_page_asks_for_a_token_and_goes_on(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    with serving(tmp_path, token=TOKEN) as client:
+        stream = Stream(client, name="secret run", headers={"Authorization": f"Bearer {TOKEN}"})
+        train(stream, 0, 5)
+        stream.send()
+        show(browser, client, "/")
+        appears(browser, "#sign-in", "Sign in")
+        assert "secret run" not in browser.page_source
+        sign_in(browser, "wrong-token-wrong-token")
+        appears(browser, "#sign-in-problem", "The collector does not know this token.")
+        sign_in(browser, TOKEN)
+        appears(browser, ".runs tbody", "secret run")
+        assert "" == browser.execute_script("return document.cookie")
+        browser.get("about:blank")
+
+
+def sign_in(browser: webdriver.Chrome, token: str) -> None:
+    field = found(browser, "#token")[0]
+    field.clear()
+    field.send_keys(token)
+    found(browser, "#sign-in button")[0].click()
+
+
+LOW_CONTRAST = """
+const light = (rgb) => {
+  const [r, g, b] = rgb.map((c) => ((c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const colour = (text) => text.match(/[\\d.]+/g).map(Number);
+const ground = (element) => {
+  for (let each = element; each; each = each.parentElement) {
+    const [r, g, b, a = 1] = colour(getComputedStyle(each).backgroundColor);
+    if (a === 1) return [r, g, b];
+  }
+  return [255, 255, 255];
+};
+const told = [];
+for (const element of document.querySelectorAll("main *")) {
+  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  if (!own || !element.checkVisibility() || getComputedStyle(element).color.includes("color(")) continue;
+  const [a, b] = [light(colour(getComputedStyle(element).color).slice(0, 3)), light(ground(element))];
+  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (contrast < 4.5) told.push(`${element.tagName}.${element.className}: ${contrast.toFixed(2)}`);
+}
+return [...new Set(told)];
+"""

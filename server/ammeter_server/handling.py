@@ -2,8 +2,8 @@
 
 One incident per run and verdict; the cause carries its consequences.
 - A new finding opens one and is told. It is told again when it turns from ticket to page.
-- It closes as recovered when no stream holds its finding any more, and that is told. If it comes back within 15
-  minutes the same incident opens again; later a new one does.
+- It closes as recovered when no stream holds it or a consequence of it any more, and that is told. If it comes back
+  within 15 minutes the same incident opens again; later a new one does.
 - An open incident that turns out to be the consequence of another folds into that: superseded. The cause takes over
   its acknowledgement, and is told only where it is graver than what was told already.
 - When the run ends, tickets close as run ended, pages only once acknowledged: whoever is on call must find them.
@@ -109,7 +109,8 @@ def merge(explained: Iterable[Explained], ranks: Mapping[str, int], ended: froze
     causes: dict[str, Cause] = {}
     for each in explained:
         finding = each.finding
-        active = finding.active and each.stream not in ended
+        holds = any(held.active for held in (finding, *each.consequences))
+        active = holds and each.stream not in ended
         before = causes.get(finding.verdict)
         if before is None:
             rank = ranks.get(each.stream, 0)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from ammeter.verdicts.causes import Explained
+from ammeter.verdicts.finding import Finding
+from ammeter_server.handling import COOLDOWN, EXPIRY, Change, Incident, handle, merge
+
+RUN = "5f3c0f2e-0000-4000-8000-000000000000"
+NOW = 10**18
+SECOND = 10**9
+
+
+def finding(verdict: str = "scale-collapse", severity: Any = "page", **said: Any) -> Finding:
+    given = {
+        "first_step": 10,
+        "opened_step": 12,
+        "last_step": 15,
+        "cause": "why",
+        "fix": "do",
+        "title": "It fell",
+    } | said
+    return Finding(verdict, severity, **given)
+
+
+def judged(*explained: Explained, before: list[Incident] | None = None, now: int = NOW, **said: Any) -> list[Change]:
+    causes = merge(explained, said.pop("ranks", {"s": 0}), said.pop("ended", frozenset()))
+    return handle(RUN, said.pop("settled", False), causes, before or [], now)
+
+
+def only(changes: list[Change]) -> Change:
+    (change,) = changes
+    return change
+
+
+def opened(*explained: Explained, **said: Any) -> Incident:
+    return only(judged(*explained, **said)).incident
+
+
+def test_a_finding_opens_one_incident_and_is_told() -> None:
+    change = only(judged(Explained("s", finding(tensor="w", module="m", evidence={"x": float("nan")})), ranks={"s": 3}))
+    incident = change.incident
+    assert ("opened", True) == (change.tell, change.new)
+    assert (f"{RUN}.scale-collapse.1", "open", NOW) == (incident.id, incident.state, incident.opened)
+    assert (3, "w", "m", {"x": "NaN"}) == (incident.rank, incident.tensor, incident.module, incident.evidence)
+
+
+def test_what_does_not_change_is_neither_written_nor_told() -> None:
+    explained = Explained("s", finding())
+    assert [] == judged(explained, before=[opened(explained)], now=NOW + SECOND)
+
+
+def test_an_open_incident_follows_its_finding_silently() -> None:
+    before = opened(Explained("s", finding()))
+    change = only(judged(Explained("s", finding(last_step=99)), before=[before]))
+    assert (None, 99, NOW) == (change.tell, change.incident.last_step, change.incident.opened)
+
+
+def test_several_ranks_with_one_verdict_are_one_incident() -> None:
+    change = only(judged(Explained("a", finding()), Explained("b", finding(first_step=11)), ranks={"a": 0, "b": 1}))
+    assert (0, 2) == (change.incident.rank, change.incident.times)
+
+
+def test_an_incident_is_open_while_one_rank_still_holds_it() -> None:
+    healed, ill = Explained("a", finding(active=False)), Explained("b", finding())
+    assert "open" == opened(healed, ill).state
+
+
+def test_it_closes_as_recovered_and_that_is_told() -> None:
+    before = opened(Explained("s", finding()))
+    change = only(judged(Explained("s", finding(active=False)), before=[before], now=NOW + SECOND))
+    assert ("resolved", "closed", "recovered", NOW + SECOND) == (
+        change.tell,
+        change.incident.state,
+        change.incident.closed_reason,
+        change.incident.closed,
+    )
+
+
+def test_what_is_over_when_it_is_first_seen_is_told_all_the_same() -> None:
+    change = only(judged(Explained("s", finding(active=False))))
+    assert ("opened", "closed", True) == (change.tell, change.incident.state, change.new)
+
+
+def recovered() -> Incident:
+    before = opened(Explained("s", finding()))
+    return only(judged(Explained("s", finding(active=False)), before=[before])).incident
+
+
+def test_the_same_occurrence_does_not_open_it_again() -> None:
+    assert [] == judged(Explained("s", finding(active=False, last_step=15)), before=[recovered()], now=NOW + SECOND)
+
+
+@pytest.mark.parametrize(("later", "number", "new"), [(COOLDOWN - 1, 1, False), (COOLDOWN, 2, True)])
+def test_a_new_occurrence_continues_it_within_the_cooldown_and_opens_another_later(
+    later: int, number: int, new: bool
+) -> None:
+    change = only(judged(Explained("s", finding(times=2)), before=[recovered()], now=NOW + later))
+    assert ("opened", number, "open", None, new) == (
+        change.tell,
+        change.incident.number,
+        change.incident.state,
+        change.incident.closed,
+        change.new,
+    )
+
+
+def test_a_flicker_within_the_cooldown_is_noted_and_not_told() -> None:
+    change = only(judged(Explained("s", finding(times=2, active=False)), before=[recovered()], now=NOW + SECOND))
+    assert (None, "closed", 2) == (change.tell, change.incident.state, change.incident.times)
+
+
+def test_a_ticket_that_turns_into_a_page_is_told_again_and_stays_a_page() -> None:
+    before = opened(Explained("s", finding(severity="ticket")))
+    change = only(judged(Explained("s", finding()), before=[before]))
+    assert ("opened", "page", False) == (change.tell, change.incident.severity, change.new)
+    assert [] == judged(Explained("s", finding(severity="ticket")), before=[change.incident])
+
+
+def test_a_cause_is_as_grave_as_what_comes_of_it() -> None:
+    ticket = finding("nonfinite-gradient", "ticket")
+    incident = opened(Explained("s", ticket, [finding()]))
+    assert "page" == incident.severity
+    assert ["scale-collapse"] == [each["verdict"] for each in incident.consequences]
+
+
+def test_a_cause_is_not_over_while_its_consequence_lasts() -> None:
+    assert "open" == opened(Explained("s", finding("nonfinite-gradient", active=False), [finding()])).state
+
+
+def test_a_consequence_whose_cause_is_found_later_folds_into_it_without_a_second_page() -> None:
+    before = msgspec.structs.replace(opened(Explained("s", finding())), state="acknowledged", acknowledged=NOW)
+    changes = judged(Explained("s", finding("nonfinite-gradient"), [finding()]), before=[before], now=NOW + SECOND)
+    found = {change.incident.verdict: change for change in changes}
+    assert (None, "acknowledged", NOW) == (
+        found["nonfinite-gradient"].tell,
+        found["nonfinite-gradient"].incident.state,
+        found["nonfinite-gradient"].incident.acknowledged,
+    )
+    assert (None, "closed", "superseded") == (
+        found["scale-collapse"].tell,
+        found["scale-collapse"].incident.state,
+        found["scale-collapse"].incident.closed_reason,
+    )
+
+
+def test_a_graver_cause_is_told_although_its_consequence_was() -> None:
+    before = opened(Explained("s", finding("gradient-underflow", "ticket")))
+    changes = judged(
+        Explained("s", finding("no-loss-scaling"), [finding("gradient-underflow", "ticket")]), before=[before]
+    )
+    assert {"no-loss-scaling": "opened", "gradient-underflow": None} == {
+        change.incident.verdict: change.tell for change in changes
+    }
+
+
+def test_when_the_run_ends_tickets_close_and_pages_wait_for_somebody() -> None:
+    ticket, page = Explained("s", finding("gradient-underflow", "ticket")), Explained("s", finding())
+    before = [opened(ticket), opened(page)]
+    change = only(judged(ticket, page, before=before, settled=True))
+    assert ("gradient-underflow", "run ended", "resolved") == (
+        change.incident.verdict,
+        change.incident.closed_reason,
+        change.tell,
+    )
+
+
+def test_a_page_of_an_ended_run_closes_once_it_is_acknowledged() -> None:
+    page = Explained("s", finding())
+    before = msgspec.structs.replace(opened(page), state="acknowledged", acknowledged=NOW)
+    assert [] == judged(page, before=[before])
+    assert "run ended" == opened(page, before=[before], settled=True).closed_reason
+
+
+def test_a_page_that_nobody_takes_on_expires_a_day_after_it_opened() -> None:
+    page = Explained("s", finding())
+    before = [opened(page)]
+    assert [] == judged(page, before=before, settled=True, now=NOW + EXPIRY - 1)
+    change = only(judged(page, before=before, settled=True, now=NOW + EXPIRY))
+    assert (None, "expired") == (change.tell, change.incident.closed_reason)
+
+
+def test_a_page_of_a_running_run_never_expires() -> None:
+    page = Explained("s", finding())
+    assert [] == judged(page, before=[opened(page)], now=NOW + 9 * EXPIRY)
+
+
+def test_a_lost_rank_closes_when_another_life_continues_it() -> None:
+    lost = Explained("first", finding("run-lost"))
+    before = [opened(lost, ranks={"first": 0})]
+    change = only(judged(lost, before=before, ended=frozenset({"first"})))
+    assert ("resolved", "recovered") == (change.tell, change.incident.closed_reason)
+
+
+@pytest.mark.parametrize(("settled", "reason"), [(False, "acknowledged"), (True, "run ended")])
+def test_a_lost_rank_closes_when_it_is_acknowledged(settled: bool, reason: str) -> None:
+    lost = Explained("s", finding("run-lost"))
+    before = msgspec.structs.replace(opened(lost), state="acknowledged", acknowledged=NOW)
+    assert reason == opened(lost, before=[before], settled=settled).closed_reason
+
+
+def test_what_a_person_closed_opens_again_only_for_a_new_occurrence() -> None:
+    page = Explained("s", finding())
+    closed = msgspec.structs.replace(opened(page), state="closed", closed=NOW, closed_reason="by hand")
+    assert [] == judged(page, before=[closed])
+    assert "open" == opened(Explained("s", finding(times=2)), before=[closed]).state

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from ammeter.verdicts.finding import Finding
+from ammeter_server import migrations
+from ammeter_server.judge import AGEING, LATE, LEASE, Judge, run_end
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, connect
+from ammeter_server.tables import findings, incidents, outbox, runs, streams, totals
+from sqlalchemy import select, update
+
+from tests.server.databases import postgresql
+
+NOW = 10**18
+SECOND = 10**9
+PAGE = Finding("scale-collapse", "page", 10, 12, 15, "why", "do", "It fell")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgresql() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = f"sqlite:///{tmp_path / 'c.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
+    store = connect(url)
+    migrations.migrate(store)
+    yield store
+    with store.writing() as connection:
+        for table in (outbox, incidents, findings, streams, runs, totals):
+            connection.execute(table.delete())
+    store.close()
+
+
+@pytest.fixture
+def judge(store: Store) -> Judge:
+    return Judge(store, Settings(public_url="http://collector.example"), ["json-1", "mail-2"])
+
+
+def add_run(store: Store, **said: Any) -> str:
+    run = str(uuid.uuid4())
+    with store.writing() as connection:
+        connection.execute(runs.insert().values({"id": run, "name": "night", "project": "speech", "started": 1} | said))
+    return run
+
+
+def add_stream(store: Store, run: str, **said: Any) -> str:
+    stream = uuid.uuid4().hex
+    given = {"run": run, "id": stream, "schema": "0", "heard": NOW, "version": 1, "started": 1}
+    with store.writing() as connection:
+        connection.execute(streams.insert().values(given | said))
+    return stream
+
+
+def conclude(store: Store, run: str, stream: str, finding: Finding) -> None:
+    row = {"run": run, "stream": stream, "verdict": finding.verdict, "active": finding.active}
+    with store.writing() as connection:
+        connection.execute(findings.delete().where(findings.c.stream == stream, findings.c.verdict == finding.verdict))
+        connection.execute(findings.insert().values(row | {"body": msgspec.structs.asdict(finding)}))
+        connection.execute(update(streams).where(streams.c.id == stream).values(version=streams.c.version + 1))
+
+
+def rows(store: Store, table: Any) -> list[Any]:
+    with store.reading() as connection:
+        return list(connection.execute(select(table)))
+
+
+def test_a_finding_becomes_an_incident_and_one_message_per_channel(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    conclude(store, run, add_stream(store, run, rank=2), PAGE)
+    assert judge.judge_due(NOW)
+    (incident,) = rows(store, incidents)
+    assert (run, "scale-collapse", "open", 2) == (incident.run, incident.verdict, incident.state, incident.rank)
+    told = rows(store, outbox)
+    assert {"json-1", "mail-2"} == {each.channel for each in told}
+    assert {"opened"} == {each.kind for each in told}
+    assert f"http://collector.example/runs/{run}" in told[0].message["body"]
+
+
+def test_what_was_judged_is_not_due_until_something_moves_or_ages(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run)
+    conclude(store, run, stream, PAGE)
+    assert judge.judge_due(NOW)
+    assert not judge.judge_due(NOW + SECOND)
+    assert 1 == len(rows(store, incidents))
+    with store.reading() as connection:
+        assert NOW == connection.execute(select(runs.c.judged_at)).scalar_one()
+    judge.judge_due(NOW + AGEING + 1)
+    with store.reading() as connection:
+        assert NOW + AGEING + 1 == connection.execute(select(runs.c.judged_at)).scalar_one()
+
+
+def test_a_run_that_another_judge_holds_is_left_to_it_until_its_lease_ends(store: Store, judge: Judge) -> None:
+    run = add_run(store, claimed_by="another", claimed_until=NOW + LEASE)
+    conclude(store, run, add_stream(store, run), PAGE)
+    assert not judge.judge(run, NOW)
+    assert [] == rows(store, incidents)
+    assert judge.judge(run, NOW + LEASE + 1)
+    assert 1 == len(rows(store, incidents))
+
+
+def test_judges_that_meet_open_one_incident_and_write_one_message(store: Store) -> None:
+    run = add_run(store)
+    conclude(store, run, add_stream(store, run), PAGE)
+    judges = [Judge(store, Settings(), ["json-1"]) for _ in range(4)]
+    meet = threading.Barrier(4)
+
+    def work(judge: Judge) -> None:
+        meet.wait()
+        for _ in range(3):
+            judge.judge(run, NOW)
+
+    threads = [threading.Thread(target=work, args=(judge,)) for judge in judges]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (1, 1) == (len(rows(store, incidents)), len(rows(store, outbox)))
+    assert 1 == fleet(store)[("incidents", "", "scale-collapse")]
+
+
+def fleet(store: Store) -> dict[tuple[str, str, str], int]:
+    return {(row.name, row.outcome, row.verdict): row.value for row in rows(store, totals)}
+
+
+def test_a_run_whose_judgement_fails_does_not_hold_up_the_others(store: Store, judge: Judge) -> None:
+    broken, sound = add_run(store), add_run(store)
+    conclude(store, broken, add_stream(store, broken), msgspec.structs.replace(PAGE, verdict="not-a-verdict"))
+    conclude(store, sound, add_stream(store, sound), PAGE)
+    judge.judge_due(NOW)
+    assert {sound} == {each.run for each in rows(store, incidents)}
+
+
+def test_progress_is_folded_into_the_totals_once(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run, counters={"applied": 90, "skipped": 10})
+    add_stream(store, run, rank=1, counters={"applied": 89, "skipped": 10})
+    judge.judge(run, NOW)
+    judge.judge(run, NOW + 1)
+    assert (90, 10) == (fleet(store)[("steps", "applied", "")], fleet(store)[("steps", "skipped", "")])
+    with store.writing() as connection:
+        connection.execute(
+            update(streams).where(streams.c.id == stream).values(counters={"applied": 95, "skipped": 10})
+        )
+    judge.judge(run, NOW + 2)
+    assert (95, 10) == (fleet(store)[("steps", "applied", "")], fleet(store)[("steps", "skipped", "")])
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "outcome"),
+    [
+        ("closed", "ended", "ended"),
+        ("exit", "ended", "ended"),
+        ("exception", "ended", "failed"),
+        ("lost", "lost", "lost"),
+    ],
+)
+def test_a_run_ends_as_its_last_goodbye_says_and_counts_once(
+    store: Store, judge: Judge, reason: str, state: str, outcome: str
+) -> None:
+    run = add_run(store)
+    add_stream(store, run, bye_reason=reason, bye={"reason": reason, "time": 777, "step": 5})
+    judge.judge(run, NOW)
+    judge.judge(run, NOW + 1)
+    (row,) = rows(store, runs)
+    assert (state, 777) == (row.state, row.ended)
+    assert 1 == fleet(store)[("runs", outcome, "")]
+
+
+def test_a_resumed_run_runs_again_and_its_loss_is_over(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    first = add_stream(store, run, bye_reason="lost", bye={"reason": "lost", "time": 777})
+    conclude(store, run, first, msgspec.structs.replace(PAGE, verdict="run-lost"))
+    judge.judge(run, NOW)
+    assert ("lost", "open") == (rows(store, runs)[0].state, rows(store, incidents)[0].state)
+    add_stream(store, run, started=2)
+    judge.judge(run, NOW + SECOND)
+    (row,), (incident,) = rows(store, runs), rows(store, incidents)
+    assert ("running", None) == (row.state, row.ended)
+    assert ("closed", "recovered") == (incident.state, incident.closed_reason)
+
+
+def test_a_person_acknowledges_and_closes(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    conclude(store, run, add_stream(store, run), PAGE)
+    judge.judge(run, NOW)
+    (incident,) = rows(store, incidents)
+    taken = judge.acknowledge(incident.id, NOW + 1)
+    assert taken is not None
+    assert ("acknowledged", NOW + 1) == (taken.state, taken.acknowledged)
+    again = judge.acknowledge(incident.id, NOW + 2)
+    assert again == taken
+    closed = judge.close(incident.id, NOW + 3)
+    assert closed is not None
+    assert ("closed", "by hand") == (closed.state, closed.closed_reason)
+    assert ["opened", "opened", "resolved", "resolved"] == sorted(each.kind for each in rows(store, outbox))
+    judge.judge_due(NOW + 4)
+    assert "closed" == rows(store, incidents)[0].state
+    assert judge.acknowledge(f"{run}.nothing.1", NOW) is None
+
+
+class Life(msgspec.Struct):
+    id: str
+    rank: int = 0
+    role: str = "rank"
+    schema: str = "0"
+    started: int = 1
+    heard: int = NOW
+    last_step_time: int | None = None
+    bye_reason: str | None = None
+    bye: dict[str, int] = {}
+
+
+def over(name: str, rank: int, reason: str = "closed", **said: Any) -> Life:
+    return Life(name, rank, bye_reason=reason, bye={"time": 5}, **said)
+
+
+@pytest.mark.parametrize(
+    ("expected", "lives", "silent", "world_size"),
+    [
+        ("running", [], (), 1),
+        ("running", [Life("a")], (), 1),
+        ("running", [over("a", 0), Life("b", 1)], (), 2),
+        ("running", [over("a", 0)], (), 2),
+        ("ended", [over("a", 0, heard=NOW - LATE - 1)], (), 2),
+        ("ended", [over("a", 0), over("b", 1)], (), 2),
+        ("lost", [over("a", 0), over("b", 1, "lost")], (), 2),
+        ("lost", [over("a", 0), Life("b", 1)], ("b",), 2),
+        ("running", [over("a", 0, "lost"), Life("b", 0, started=2)], (), 1),
+        ("ended", [over("a", 0), Life("h", role="host")], (), 1),
+        ("running", [Life("h", role="host")], (), 1),
+    ],
+)
+def test_a_run_is_over_when_the_last_life_of_each_rank_is(
+    expected: str, lives: list[Any], silent: tuple[str, ...], world_size: int
+) -> None:
+    assert expected == run_end(lives, silent, world_size, NOW)[0]

@@ -1,0 +1,245 @@
+"""What the documents say is what the code does: names on both sides are the same, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ammeter
+from ammeter import wire
+from ammeter.verdicts import ALL
+from ammeter.verdicts.finding import Verdict
+from ammeter_server import meters
+from ammeter_server.exposition import METRICS, PROCESS
+from tests.house import tree
+
+DOCS = tree.ROOT / "docs"
+README = tree.ROOT / "README.md"
+EVENT = re.compile(r"[a-z]+\.[a-z_]+")
+METRIC = re.compile(r"\bammeter_[a-z0-9_]+")
+SETTING = re.compile(r"\bAMMETER_[A-Z_]+\b")
+
+
+def section(path: Path, heading: str) -> str:
+    """The text under a heading of the second level, up to the next one."""
+    parts = re.split(rf"^## {re.escape(heading)}.*$", path.read_text(), maxsplit=1, flags=re.MULTILINE)
+    assert len(parts) == 2, f"{path.name} has no section '## {heading}'"
+    return re.split(r"^## ", parts[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in backticks in the first column of the tables."""
+    return re.findall(r"^\| `([^`]+)`[^|]*\|", text, re.MULTILINE)
+
+
+def constants(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree.syntax(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def events_in_code() -> set[str]:
+    writers = [*(tree.AGENT / "probes").glob("*.py"), tree.AGENT / "session.py"]
+    said = {each for path in writers for each in constants(path) if EVENT.fullmatch(each)}
+    return said - set(wire.STATS)
+
+
+def test_every_event_is_described_and_every_described_event_is_written() -> None:
+    assert sorted(events_in_code()) == sorted(first_cells(section(DOCS / "events.md", "Events")))
+
+
+def test_every_column_is_described_and_every_described_column_exists() -> None:
+    described = first_cells(section(DOCS / "events.md", "Columns"))
+    assert sorted([*wire.SCALARS, *wire.STATS]) == sorted(described)
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
+def test_what_wakes_a_verdict_exists(verdict: Verdict) -> None:
+    assert set(verdict.events) <= events_in_code()
+    assert set(verdict.columns) <= {*wire.SCALARS, *wire.STATS}
+
+
+def faults_of_the_trainer() -> set[str]:
+    return {
+        node.name.replace("_", "-")
+        for node in tree.syntax(tree.ROOT / "trainer" / "faults.py").body
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(each, ast.Call) and ast.unparse(each.func) == "fault" for each in node.decorator_list)
+    }
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
+def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> None:
+    assert (tree.AGENT / "verdicts" / f"{verdict.id.replace('-', '_')}.py").is_file()
+    assert (tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").is_file()
+    assert verdict.id in faults_of_the_trainer()
+    row = next(line for line in (DOCS / "verdicts.md").read_text().splitlines() if line.startswith(f"| `{verdict.id}`"))
+    assert f"../alerts/runbooks/{verdict.id}.md" in row
+    assert verdict.question in row
+    assert verdict.severity in row
+
+
+def test_no_row_runbook_or_readme_line_is_left_of_a_verdict_that_is_gone() -> None:
+    ids = {verdict.id for verdict in ALL}
+    assert ids == {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
+    assert ids == set(first_cells(section(DOCS / "verdicts.md", "The verdicts")))
+    assert ids == set(first_cells(section(README, "What it sees")))
+
+
+def exported() -> set[str]:
+    own = {family.name + ("_total" if family.type == "counter" else "") for family in meters.REGISTRY.collect()}
+    return own | {metric.name for metric in (*METRICS, *PROCESS)}
+
+
+def test_every_metric_is_described_and_every_described_metric_is_exported() -> None:
+    described = [name for name in first_cells((DOCS / "metrics.md").read_text()) if name.startswith("ammeter_")]
+    assert sorted(exported()) == sorted(described)
+
+
+def asked_for() -> Iterator[tuple[str, str]]:
+    """(where, expression) of every rule and every panel."""
+    for path in (tree.ROOT / "alerts").glob("*.yaml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
+    for path in (tree.ROOT / "dashboards" / "boards").glob("*.json"):
+        for panel in json.loads(path.read_text())["panels"]:
+            for each in (panel, *panel.get("panels", ())):
+                yield from ((f"{path.stem}: {each['title']}", target["expr"]) for target in each.get("targets", ()))
+
+
+def test_every_metric_that_a_rule_or_panel_asks_for_is_exported() -> None:
+    parts = {f"{metric.name}_{part}" for metric in METRICS if metric.kind == "histogram" for part in HISTOGRAM_PARTS}
+    questions = list(asked_for())
+    assert {"debug"} <= {where.partition(":")[0] for where, _ in questions}
+    assert [] == [
+        (where, name) for where, expr in questions for name in METRIC.findall(expr) if name not in KNOWN | parts
+    ]
+
+
+HISTOGRAM_PARTS = ("bucket", "sum", "count")
+KNOWN = exported()
+
+
+def test_every_setting_is_in_the_readme_and_no_other() -> None:
+    readers = (*tree.modules(tree.AGENT).values(), *tree.modules(tree.SERVER).values())
+    read = {name for path in readers for each in constants(path) for name in SETTING.findall(each)}
+    prefix = "AMMETER_SERVER_"
+    named = {name for name in read if not name.endswith("_")} | {prefix + name for name in ("PORT", "NOTIFY")}
+    assert sorted(named | {prefix + name for name in server_settings()}) == sorted(
+        set(first_cells(section(README, "Settings")))
+    )
+
+
+def server_settings() -> set[str]:
+    """What settings.py reads as PREFIX + a name, or as one of a list of names."""
+    found = set()
+    for node in ast.walk(tree.syntax(tree.SERVER / "settings.py")):
+        if isinstance(node, ast.BinOp) and ast.unparse(node.left) == "PREFIX" and isinstance(node.right, ast.Constant):
+            found.add(str(node.right.value))
+        if isinstance(node, ast.For) and "PREFIX" in ast.unparse(node.body[0]):
+            found |= {str(each.value).upper() for each in ast.walk(node.iter) if isinstance(each, ast.Constant)}
+    return found
+
+
+def markdown() -> list[Path]:
+    return [path for path in tree.tracked() if path.suffix == ".md"]
+
+
+def targets_of_make() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (tree.ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_make_command_in_a_document_exists() -> None:
+    asked = {
+        (path.name, target)
+        for path in markdown()
+        for target in re.findall(r"(?:`|^ *)make ([a-z]+)", path.read_text(), re.M)
+    }
+    assert {"test", "check", "demo"} <= {target for _, target in asked}
+    assert [] == [each for each in asked if each[1] not in targets_of_make()]
+
+
+def test_every_program_that_make_runs_is_there() -> None:
+    named = re.findall(r"\b((?:bench|tests|trainer)/[\w/]+\.(?:py|sh))", (tree.ROOT / "Makefile").read_text())
+    assert named
+    assert [] == [name for name in named if not (tree.ROOT / name).is_file()]
+
+
+def commands(program: Path) -> set[str]:
+    """The words that a command line knows, as its parser or list has them."""
+    return {each for each in constants(program) if re.fullmatch(r"[a-z]+", each)}
+
+
+def test_every_command_in_a_document_exists() -> None:
+    known = {"ammeter": commands(tree.AGENT / "__main__.py"), "ammeter-server": commands(tree.SERVER / "__main__.py")}
+    pattern = re.compile(r"(?:`|^ {4}|^\$ |^)(?:\.venv/bin/)?(ammeter|ammeter-server) ([a-z]+)", re.MULTILINE)
+    asked = {(path.name, *each) for path in markdown() for each in pattern.findall(code_of(path.read_text()))}
+    assert {"report", "serve"} <= {word for _, _, word in asked}
+    assert [] == [(name, program, word) for name, program, word in asked if word not in known[program]]
+
+
+def code_of(text: str) -> str:
+    """The code of a document: fenced blocks, and each piece between backticks on a line of its own."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join([*fenced, *re.findall(r"`([^`\n]+)`", rest)])
+
+
+def test_relative_links_lead_to_a_file() -> None:
+    broken = []
+    for path in markdown():
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            file, _, anchor = target.partition("#")
+            if re.match(r"[a-z]+:", target) or file.startswith("/"):
+                continue
+            there = (path.parent / file) if file else path
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append(f"{path.relative_to(tree.ROOT)}: {target}")
+    assert [] == broken
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_what_watching_costs_is_the_same_in_the_readme_as_in_the_results() -> None:
+    results = (tree.ROOT / "bench" / "results" / "agent.md").read_text()
+    table = [line for line in results.splitlines() if line.startswith("|")]
+    shown = re.search(r"<!-- bench:agent -->\n(.*?)<!-- /bench:agent -->", README.read_text(), re.DOTALL)
+    assert shown, "README.md has no place for the table, between <!-- bench:agent --> and <!-- /bench:agent -->"
+    assert table == [line for line in shown[1].splitlines() if line.startswith("|")], "run: python bench/readme.py"
+
+
+def test_both_distributions_and_the_changelog_have_one_version() -> None:
+    versions = {
+        tomllib.loads((tree.ROOT / part / "pyproject.toml").read_text())["project"]["version"]
+        for part in ("agent", "server")
+    }
+    assert {ammeter.__version__} == versions
+    assert f"## {ammeter.__version__}" in (tree.ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_file_is_larger_than_a_repository_should_carry() -> None:
+    assert [] == [str(path) for path in tree.tracked() if path.stat().st_size > 1_500_000]
+
+
+def test_pictures_are_small() -> None:
+    assert [] == [path.name for path in (DOCS / "pictures").glob("*.png") if path.stat().st_size > 300_000]
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(r"\b(?:" + "|".join(("TODO", "FIXME", "XXX", "NotImplementedError")) + r")\b")
+    code = [
+        path
+        for path in tree.tracked()
+        if path.suffix in (".py", ".js", ".css", ".html", ".sh") and "vendor" not in path.parts
+    ]
+    assert [] == [str(path.relative_to(tree.ROOT)) for path in code if words.search(path.read_text())]

@@ -1,0 +1,52 @@
+"""The tree as the house tests read it: files under version control, and Python files as syntax."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+AGENT = ROOT / "agent" / "ammeter"
+SERVER = ROOT / "server" / "ammeter_server"
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file under version control that is there."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return tuple(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Module name within its package ('probes.scaler', '' for the package itself) -> file; migrations left out."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        if parts[:2] != ("migrations", "versions"):
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports when it runs, inside functions too; those for the type checker are left out."""
+    for node in _running(syntax(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield from _running(child)

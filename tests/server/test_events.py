@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -8,13 +9,13 @@ import pytest
 from tests.server.feeding import Stream, break_down, serving, train
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("events")) as client:
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def path(client: httpx.Client) -> str:
     stream = Stream(client)
     train(stream, 0, 9)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +13,8 @@ API = "/api/v1/incidents"
 
 
 @pytest.fixture
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("incidents"), public_url="http://ammeter.example") as client:
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path, public_url="http://ammeter.example") as client:
         yield client
 
 

@@ -45,10 +45,11 @@ def browser() -> Iterator[webdriver.Chrome]:
         browser.quit()
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("page")) as client:
+@pytest.fixture
+def client(browser: webdriver.Chrome, tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
         yield client
+        browser.get("about:blank")  # a page that goes on asking would complain that nobody answers
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from ammeter_server import runbooks
 from tests.server.feeding import serving
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
     token = "0123456789abcdef0123456789abcdef"
-    with serving(tmp_path_factory.mktemp("runbooks"), token=token) as client:
+    with serving(tmp_path, token=token) as client:
         yield client
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,9 +12,9 @@ from ammeter.wire import STATS, Schema, Tensor
 from tests.server.feeding import BEGIN, SCHEMA, Stream, serving, train
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("series")) as client:
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
         yield client
 
 

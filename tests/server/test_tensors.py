@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +11,9 @@ import pytest
 from tests.server.feeding import TENSORS, Stream, serving, train
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("tensors")) as client:
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
         yield client
 
 

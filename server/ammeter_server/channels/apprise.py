@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,10 +18,16 @@ _TYPES = {"opened": {"page": "failure", "ticket": "warning"}, "resolved": {"page
 
 
 def channel(url: str) -> Channel:
-    """The channel behind an Apprise URL. Its name is the scheme and a hash: the URL itself holds secrets."""
-    service = apprise.Apprise()
+    """The channel behind an Apprise URL. Its name is the scheme and a hash: the URL itself holds secrets.
+
+    The service is asked directly, not through an Apprise object, which would send from a pool of threads of its own:
+    ours are enough, and it is in them that the reason of a failure is heard.
+    """
     scheme = url.partition(":")[0]
-    if not service.add(url):
+    with warnings.catch_warnings():  # Apprise loads its plugins here; what they import is not ours to mend
+        warnings.simplefilter("ignore", DeprecationWarning)
+        service = apprise.Apprise.instantiate(url)
+    if service is None:
         raise SettingsError(
             f"AMMETER_SERVER_NOTIFY holds a {scheme}:// URL that Apprise does not accept; "
             "see https://github.com/caronc/apprise/wiki for the form it needs"

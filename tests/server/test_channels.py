@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ammeter_server import migrations
+from ammeter_server.channels import Channel, DeliveryError, open_channels
+from ammeter_server.channels.message import message
+from ammeter_server.channels.outbox import LEASE, LIFETIME, PAUSES, Outbox, outcome
+from ammeter_server.handling import Incident
+from ammeter_server.settings import Settings, SettingsError
+from ammeter_server.store import Store, connect, outbox
+from ammeter_server.tables import outbox as table
+from ammeter_server.tables import runs
+from sqlalchemy import select, update
+
+from tests.server.feeding import Stream, break_down, serving, train, wait_until
+
+SECOND = 10**9
+TOLD = {"kind": "opened", "severity": "page", "title": "It fell", "body": "Cause: why"}
+
+
+@dataclass
+class Receiver:
+    """A real web server that notes what it is sent, and refuses as often as it is told to."""
+
+    url: str = ""
+    refusals: int = 0
+    said: list[dict[str, Any]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def take(self, body: bytes) -> int:
+        self.times.append(time.monotonic())
+        if self.refusals > 0:
+            self.refusals -= 1
+            return 500
+        self.said.append(json.loads(body))
+        return 200
+
+
+@contextmanager
+def receiving(refusals: int = 0) -> Iterator[Receiver]:
+    receiver = Receiver(refusals=refusals)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            code = receiver.take(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    receiver.url = f"json://127.0.0.1:{server.server_port}/"
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = connect(f"sqlite:///{tmp_path / 'c.db'}")
+    migrations.migrate(store)
+    yield store
+    store.close()
+
+
+def put(store: Store, channel: str, kind: str = "opened", created: int | None = None, incident: str = "i") -> None:
+    with store.writing() as connection:
+        run = connection.execute(select(runs.c.id)).scalar()
+        if run is None:
+            run = str(uuid.uuid4())
+            connection.execute(runs.insert().values(id=run))
+        now = created or time.time_ns()
+        outbox.add(connection, run, incident, kind, [channel], TOLD | {"kind": kind}, now)
+
+
+def rows(store: Store) -> list[Any]:
+    with store.reading() as connection:
+        return list(connection.execute(select(table).order_by(table.c.created)))
+
+
+@contextmanager
+def delivering(store: Store, *channels: Channel) -> Iterator[Outbox]:
+    out = Outbox(store, {each.name: each for each in channels})
+    try:
+        yield out
+    finally:
+        out.close()
+
+
+def deliver(store: Store, out: Outbox, state: Callable[[Any], bool]) -> Any:
+    """Delivers what is due now until the first row is as wanted."""
+    out.deliver_due(time.time_ns() + 1)
+    return wait_until(lambda: next((row for row in rows(store)[:1] if state(row)), None))
+
+
+def test_a_refused_message_is_kept_with_its_error_and_delivered_later(store: Store) -> None:
+    with receiving(refusals=1) as receiver:
+        (channel,) = open_channels(Settings(notify=(receiver.url,))).values()
+        put(store, channel.name)
+        with delivering(store, channel) as out:
+            row = deliver(store, out, lambda row: row.error is not None)
+            assert ("pending", 1, None) == (row.state, row.attempts, row.sent)
+            assert "500" in row.error
+            assert PAUSES[0] * SECOND == pytest.approx(row.due - time.time_ns(), abs=PAUSES[0] * SECOND)
+            out.deliver_due(row.due - 1)
+            assert 1 == rows(store)[0].attempts
+            out.deliver_due(row.due + 1)
+            row = wait_until(lambda: next((row for row in rows(store) if row.state == "sent"), None))
+    assert (2, None) == (row.attempts, row.error)
+    assert [("It fell", "failure")] == [(said["title"], said["type"]) for said in receiver.said]
+    assert "Cause: why" in receiver.said[0]["message"]
+
+
+def test_nobody_hears_resolved_before_opened(store: Store) -> None:
+    heard: list[str] = []
+    refuse = [True]
+
+    def send(told: dict[str, Any]) -> None:
+        if refuse[0]:
+            raise DeliveryError("busy")
+        heard.append(told["kind"])
+
+    now = time.time_ns()
+    put(store, "c", "opened", now)
+    put(store, "c", "resolved", now + 1)
+    with delivering(store, Channel("c", send)) as out:
+        deliver(store, out, lambda row: row.error is not None)
+        assert "busy" == rows(store)[0].error
+        refuse[0] = False
+        wait_until(lambda: (out.deliver_due(time.time_ns() + 2 * SECOND) and False) or len(heard) == 2)
+    assert ["opened", "resolved"] == heard
+
+
+def test_a_row_that_two_collectors_see_is_sent_once(store: Store) -> None:
+    heard: list[str] = []
+    channel = Channel("c", lambda told: heard.append(told["kind"]))
+    for number in range(10):
+        put(store, "c", incident=str(number))
+    with delivering(store, channel) as one, delivering(store, channel) as other:
+        threads = [threading.Thread(target=out.deliver_due, args=(time.time_ns() + 1,)) for out in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert 10 == len(heard)
+    assert {"sent"} == {row.state for row in rows(store)}
+
+
+def test_a_delivery_whose_process_died_is_tried_by_another_when_its_lease_ends(store: Store) -> None:
+    put(store, "c")
+    now = time.time_ns()
+    with store.writing() as connection:
+        connection.execute(update(table).values(claimed_until=now + LEASE, attempts=1))
+    heard: list[Any] = []
+    with delivering(store, Channel("c", heard.append)) as out:
+        assert 0 == out.deliver_due(now + 1)
+        assert 1 == out.deliver_due(now + LEASE + 1)
+    assert 1 == len(heard)
+
+
+def test_a_channel_that_is_configured_no_more_is_named_in_the_error(store: Store) -> None:
+    put(store, "slack-12345678")
+    with delivering(store) as out:
+        row = deliver(store, out, lambda row: row.error is not None)
+    assert "channel slack-12345678 is not configured here; set AMMETER_SERVER_NOTIFY" in row.error
+
+
+def test_pauses_grow_and_after_a_day_a_message_is_given_up() -> None:
+    pauses = [outcome(attempt, 0, "no", SECOND)["due"] // SECOND - 1 for attempt in range(1, 10)]
+    assert [1, 2, 5, 10, 30, 60, 300, 300, 300] == pauses
+    assert {"state": "failed", "error": "no"} == outcome(300, 0, "no", LIFETIME)
+    assert {"state": "sent", "sent": 5, "error": None} == outcome(1, 0, None, 5)
+
+
+def test_a_channels_name_holds_no_secret_and_is_the_same_everywhere() -> None:
+    url = "json://user:hunter2@127.0.0.1:9/path"
+    (one,), (other,) = open_channels(Settings(notify=(url,))), open_channels(Settings(notify=(url,)))
+    assert one == other
+    assert one.startswith("json-")
+    assert "hunter2" not in one
+
+
+def test_an_address_that_apprise_does_not_know_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="AMMETER_SERVER_NOTIFY holds a carrier-pigeon:// URL"):
+        open_channels(Settings(notify=("carrier-pigeon://coop",)))
+
+
+INCIDENT = Incident(
+    run="5f3c0f2e-0000-4000-8000-000000000000",
+    id="5f3c0f2e-0000-4000-8000-000000000000.scale-collapse.1",
+    verdict="scale-collapse",
+    number=1,
+    severity="page",
+    title="The scale collapses",
+    state="open",
+    times=1,
+    opened=1,
+    first_step=60,
+    opened_step=64,
+    last_step=70,
+    stream="s",
+    rank=3,
+    cause="Every step since 60 was skipped.",
+    fix="Stop and mend blocks.2.",
+    tensor="blocks.2.mlp.fc.weight",
+    consequences=[{"verdict": "overflow-storm", "severity": "ticket", "title": "Storm", "first_step": 60, "cause": ""}],
+)
+
+
+def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
+    told = message("opened", INCIDENT, "night run", "speech", "http://collector.example")
+    assert "[page] The scale collapses: night run, step 60" == told["title"]
+    for line in (
+        "Cause: Every step since 60 was skipped.",
+        "Fix: Stop and mend blocks.2.",
+        "Verdict: scale-collapse (page)",
+        "Run: night run (5f3c0f2e-0000-4000-8000-000000000000)",
+        "Step: 60, found at 64, last seen at 70",
+        "Rank: 3",
+        "Tensor: blocks.2.mlp.fc.weight",
+        "Also: Storm",
+        "Page: http://collector.example/runs/5f3c0f2e-0000-4000-8000-000000000000",
+        "Runbook: http://collector.example/runbooks/scale-collapse",
+    ):
+        assert line in told["body"].splitlines()
+
+
+def test_a_runs_own_words_stay_on_one_line() -> None:
+    told = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", "http://c")
+    assert told["title"].startswith("[resolved] The scale collapses: night Page: http://evilxxx")
+    assert 1 == sum(line.startswith("Page: ") for line in told["body"].splitlines())
+    assert max(map(len, told["body"].splitlines())) < 400
+
+
+def test_what_a_run_said_is_no_markup_where_a_service_takes_html() -> None:
+    with receiving() as receiver:
+        (channel,) = open_channels(Settings(notify=(receiver.url + "?format=html",))).values()
+        channel.send(TOLD | {"body": "Run: <img src=x onerror=alert(1)>"})
+    assert "<img" not in receiver.said[0]["message"]
+    assert "&lt;img" in receiver.said[0]["message"]
+
+
+def test_an_incident_reaches_a_receiver_well_under_half_a_second_after_its_commit(tmp_path: Path) -> None:
+    with receiving() as receiver, serving(tmp_path, notify=(receiver.url,)) as client:
+        took = []
+        for _ in range(8):
+            stream = Stream(client)
+            train(stream, 0, 39)
+            stream.send()
+            break_down(stream, 40, 50)
+            stream.send()
+            committed, before = time.monotonic(), len(took)
+            wait_until(lambda before=before: len(receiver.said) > before)
+            took.append(receiver.times[before] - committed)
+    assert 0.5 > sorted(took)[len(took) // 2]
+    assert all("[page]" in said["title"] for said in receiver.said[:8])

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from ammeter import wire
+from ammeter_server import migrations
+from ammeter_server.collector import Collector
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, connect, streams
+from ammeter_server.sweeper import SILENCE, TICK, Clock, Sweeper, tick
+from ammeter_server.tables import findings, incidents, runs, schemas
+from ammeter_server.tables import streams as table
+from sqlalchemy import select, update
+
+from tests.server.feeding import wait_until
+
+NOW = 10**18
+SECOND = 10**9
+SCHEMA = wire.Schema(("loss",))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = connect(f"sqlite:///{tmp_path / 'c.db'}")
+    migrations.migrate(store)
+    yield store
+    store.close()
+
+
+def add_stream(store: Store, heard: int, **said: Any) -> str:
+    run, stream = str(uuid.uuid4()), uuid.uuid4().hex
+    with store.writing() as connection:
+        connection.execute(runs.insert().values(id=run, name="night", started=1))
+        given = {"run": run, "id": stream, "schema": SCHEMA.id, "heard": heard, "host": "node-7", "started": 1}
+        connection.execute(table.insert().values(given | said))
+        body = msgspec.msgpack.encode(SCHEMA)
+        connection.execute(schemas.insert().values(run=run, stream=stream, id=SCHEMA.id, body=body))
+    return stream
+
+
+def found(store: Store) -> list[tuple[str, bool]]:
+    with store.reading() as connection:
+        return [(row.verdict, row.active) for row in connection.execute(select(findings))]
+
+
+def test_a_stream_that_nobody_speaks_for_is_lost(store: Store) -> None:
+    add_stream(store, NOW)
+    assert not tick(store, NOW + SILENCE, 0)
+    assert tick(store, NOW + SILENCE + SECOND, 0)
+    assert [("run-lost", True)] == found(store)
+    assert not tick(store, NOW + SILENCE + 9 * SECOND, 0)
+
+
+def test_a_stream_that_is_heard_again_is_not_lost(store: Store) -> None:
+    stream = add_stream(store, NOW)
+    tick(store, NOW + 2 * SILENCE, 0)
+    with store.writing() as connection:
+        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + 3 * SILENCE))
+    assert tick(store, NOW + 3 * SILENCE + SECOND, 0)
+    assert [("run-lost", False)] == found(store)
+
+
+def test_a_stream_that_said_goodbye_may_be_silent(store: Store) -> None:
+    add_stream(store, NOW, bye_reason="closed")
+    assert not tick(store, NOW + 10 * SILENCE, 0)
+    assert [] == found(store)
+
+
+def test_the_collectors_own_silence_is_not_held_against_a_stream(store: Store) -> None:
+    add_stream(store, NOW)
+    restarted = NOW + 100 * SILENCE
+    assert not tick(store, restarted + SECOND, restarted)
+    assert [] == found(store)
+    assert tick(store, restarted + SILENCE + SECOND, restarted)
+
+
+def test_the_clock_begins_anew_after_a_start_and_after_a_long_stop() -> None:
+    clock = Clock()
+    looks = [NOW + number * SECOND for number in range(40)]
+    due = [look for look in looks if clock.is_due(look)]
+    assert NOW + SILENCE == due[0]
+    assert {TICK} == {later - before for before, later in pairwise(due)}
+    asleep = looks[-1] + SILENCE
+    assert not clock.is_due(asleep)
+    assert asleep == clock.awake_since
+
+
+def test_a_tick_writes_only_its_own_stream(store: Store) -> None:
+    lost, other = add_stream(store, NOW), add_stream(store, NOW + SILENCE)
+    tick(store, NOW + SILENCE + SECOND, 0)
+    with store.reading() as connection:
+        versions = dict(connection.execute(select(table.c.id, table.c.version)).all())
+    assert {lost: 1, other: 0} == versions
+
+
+def test_the_sweeper_judges_what_it_was_not_rung_for(store: Store) -> None:
+    stream = add_stream(store, time.time_ns(), bye_reason="lost", bye={"reason": "lost", "time": 5}, version=1)
+    sweeper = Sweeper(Collector(Settings(), store), {})
+    sweeper.start()
+    try:
+        wait_until(lambda: state(store) == "lost", 5)
+    finally:
+        sweeper.stop()
+    sweeper.stop()
+    assert stream
+
+
+def state(store: Store) -> str:
+    with store.reading() as connection:
+        return str(connection.execute(select(runs.c.state)).scalar_one())
+
+
+def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
+    store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
+    sweeper = Sweeper(Collector(Settings(), store), {})
+    sweeper.sweep(NOW)
+    migrations.migrate(store)
+    add_stream(store, NOW, bye_reason="closed", bye={"time": 5}, version=1)
+    sweeper.sweep(NOW + 1)
+    assert "ended" == state(store)
+    sweeper.stop()
+    store.close()
+
+
+def test_a_lost_host_ends_its_run_as_lost_with_one_incident(store: Store) -> None:
+    add_stream(store, NOW)
+    sweeper = Sweeper(Collector(Settings(), store), {})
+    for second in range(0, 60, 5):
+        sweeper.sweep(NOW + second * SECOND)
+    sweeper.stop()
+    assert "lost" == state(store)
+    with store.reading() as connection:
+        (incident,) = connection.execute(select(incidents)).all()
+    assert ("run-lost", "open", "page") == (incident.verdict, incident.state, incident.severity)
+
+
+def test_streams_of_runs_that_are_over_are_not_asked(store: Store) -> None:
+    add_stream(store, NOW)
+    with store.writing() as connection:
+        connection.execute(update(runs).values(state="lost"))
+    with store.reading() as connection:
+        assert [] == streams.silent(connection, NOW + 10 * SILENCE)

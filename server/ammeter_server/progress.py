@@ -124,7 +124,7 @@ def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
 
 def _add_rows(after: Counters, view: View) -> None:
     skipped = _positive(view.scalar("skipped"))
-    nonfinite = _positive(view.scalar("grad_nonfinite"))
+    nonfinite = _nonfinite(view)
     after["steps"] += len(view)
     after["applied"] += _count(_positive(view.scalar("applied")) & ~skipped)
     after["skipped"] += _count(skipped)
@@ -150,6 +150,13 @@ def _add_event(after: Counters, event: Event) -> None:
         after["backoffs"] += 1
     elif event.name == "scaler.growth":
         after["growths"] += 1
+
+
+def _nonfinite(view: View) -> np.typing.NDArray[np.bool_]:
+    """Rows with a NaN or Inf in the gradients. Elements are counted in some rows only, on CUDA in none; the norm tells
+    the others, unless none was counted: then finite gradients are too large for it."""
+    norms, elements = view.scalar("grad_norm"), view.scalar("grad_nonfinite")
+    return np.asarray((measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0))
 
 
 def _positive(column: Floats) -> np.typing.NDArray[np.bool_]:

@@ -25,6 +25,7 @@ export class Charts {
     this.plots = [];
     this.head = make("div", { class: "filters" });
     this.generation = 0;
+    this.turn = Promise.resolve();
     this.forget();
   }
 
@@ -40,8 +41,14 @@ export class Charts {
     this.incidents = incidents.map(({ first_step, severity, title, verdict }) => ({ step: first_step, severity, title: title || verdict }));
   }
 
-  // Brings the charts up to the run's last step: what is new only, and everything anew from time to time.
-  async follow(run) {
+  // Brings the charts up to the run's last step. One at a time, or what is new would be appended twice.
+  follow(run) {
+    this.turn = this.turn.catch(() => null).then(() => this.update(run));
+    return this.turn;
+  }
+
+  // What is new only, and everything anew from time to time: another life of the rank may have begun.
+  async update(run) {
     this.run = run;
     if (!this.plots.length) this.build();
     const anew = this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;

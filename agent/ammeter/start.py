@@ -70,7 +70,9 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
     if chosen.url:
         from ammeter import ship
 
-        ship.start(folder, chosen.url, chosen.token)
+        refused = ship.start(folder, chosen.url, chosen.token)
+        if refused:
+            log.warning("ammeter: %s", refused)
     run = Run(hello.run, session, lambda: _await_delivery(folder / hello.stream, chosen) if chosen.url else None)
     _close_at_exit(run, session)
     return run

@@ -1,0 +1,326 @@
+"""The real parts, as processes: a collector, a person's receiver, and a road between them that can be broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ammeter import block, journal, wire
+
+DEADLINE = 60.0
+
+
+class Collector:
+    """A real `ammeter-server serve` on a free port over an SQLite file."""
+
+    def __init__(self, folder: Path, *words: str, token: str | None = None) -> None:
+        self.database = folder / "collector.db"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = token
+        self._words = words
+        self._log = folder / "collector.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Collector:
+        command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(self.port)]
+        command += ["--database-url", f"sqlite:///{self.database}", *self._words]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        wait_for(lambda: self._answers(), "the collector is ready", self.log)
+        return self
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def ask(self, path: str) -> Any:
+        """JSON of the read API."""
+        request = urllib.request.Request(self.url + path)
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def log(self) -> str:
+        return self._log.read_text()[-3000:]
+
+    def rows(self, run: str) -> dict[str, list[tuple[int, bytes]]]:
+        """stream -> (step, the bits of its row) of every stored row, duplicates included, as the database has them."""
+        found: dict[str, list[tuple[int, bytes]]] = {}
+        with sqlite3.connect(self.database) as database:
+            schemas = {
+                (stream, schema): msgspec_schema(body)
+                for stream, schema, body in database.execute(
+                    "SELECT stream, id, body FROM schemas WHERE run = ?", (run,)
+                )
+            }
+            chunks = database.execute(
+                "SELECT stream, schema, rows, columns, first_step, last_step, data FROM chunks WHERE run = ? "
+                "ORDER BY stream, first_step",
+                (run,),
+            )
+            for stream, schema, rows, columns, first, last, data in chunks:
+                packed = wire.Block(schema, rows, columns, first, last, data)
+                found.setdefault(stream, []).extend(_bits(block.unpack(packed, schemas[stream, schema])))
+        database.close()
+        return found
+
+    def events(self, run: str) -> list[tuple[str, int]]:
+        with sqlite3.connect(self.database) as database:
+            found = database.execute("SELECT name, step FROM events WHERE run = ? ORDER BY stream, number", (run,))
+            events = [(name, step) for name, step in found]
+        database.close()
+        return events
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log()
+        try:
+            with urllib.request.urlopen(self.url + "/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+class Receiver:
+    """What a person's pager is to us: an HTTP server that notes what arrives and when."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[float, dict[str, Any]]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.received.append((time.time(), json.loads(body)))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.apprise = f"json://127.0.0.1:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Road:
+    """A way to a collector that can be broken.
+
+    state: 'open' forwards, a number answers that status, 'hang' answers nothing.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        self.state: str | int = "open"
+        self.refuse: Callable[[wire.Batch], int | None] = lambda batch: None
+        self.seen: list[str | int] = []
+        road = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                road.seen.append(road.state)
+                item = road.refuse(wire.decode_batch(body))
+                if road.state == "hang":
+                    time.sleep(3)
+                    self.close_connection = True
+                elif isinstance(road.state, int):
+                    self._answer(road.state, {"title": "the road is broken"})
+                elif item is not None:
+                    self._answer(422, {"title": "poison", "detail": "poison", "item": item})
+                else:
+                    self._forward(body)
+
+            def _forward(self, body: bytes) -> None:
+                request = urllib.request.Request(collector.url + self.path, body, dict(self.headers))
+                try:
+                    with urllib.request.urlopen(request, timeout=20) as answer:
+                        self._answer(answer.status, json.load(answer))
+                except urllib.error.HTTPError as error:
+                    with error:
+                        self._answer(error.code, json.load(error))
+                except OSError:
+                    self._answer(502, {"title": "nobody answers"})
+
+            def _answer(self, status: int, content: Any) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.state = 500
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+PROGRAM = """
+import sys, time
+import torch, ammeter
+torch.manual_seed(0)
+torch.set_num_threads(1)
+steps, pause, width = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7, growth_factor=1.5)
+run = ammeter.watch(model, optimizer, scaler, name="e2e", project="tests")
+print(run.id, flush=True)
+for step in range(steps):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    run.log(samples=4)
+    time.sleep(pause)
+if "leave" not in sys.argv:
+    run.close()
+"""
+"""A training program: steps, pause between them, width of the model."""
+
+
+class Training:
+    """A real training process under AMMETER_URL."""
+
+    def __init__(
+        self, folder: Path, url: str | None, *words: Any, prefix: tuple[str, ...] = (), **environment: str
+    ) -> None:
+        self.journals = folder / "journals"
+        settings = {"AMMETER_DIR": str(self.journals), **({"AMMETER_URL": url} if url else {}), **environment}
+        program = folder / "program.py"
+        program.write_text(PROGRAM)
+        self._errors = folder / f"training-{time.time_ns()}.log"
+        command = [*prefix, sys.executable, str(program), *map(str, words)]
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        assert self.process.stdout is not None
+        self.run = self.process.stdout.readline().strip()
+        assert self.run, self.errors()
+
+    def wait(self, seconds: float = DEADLINE) -> int:
+        code = self.process.wait(seconds)
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def _close(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def written(self) -> dict[str, list[tuple[int, bytes]]]:
+        """stream -> (step, the bits of its row) of every row in the journal."""
+        return {folder.name: _rows_of(folder) for folder in journal.streams(self.journals / self.run)}
+
+    def shippers(self) -> list[int]:
+        """Process ids of the shippers of this run."""
+        return [pid for pid in _processes() if self.run in _command(pid) and "ammeter.ship" in _command(pid)]
+
+
+def last_words(training: Training) -> wire.Bye | None:
+    """The bye in the journal of a run with one stream."""
+    (folder,) = journal.streams(training.journals / training.run)
+    byes = [entry.frame for entry in journal.read(folder) if isinstance(entry.frame, wire.Bye)]
+    return byes[-1] if byes else None
+
+
+def wait_for(
+    condition: Callable[[], Any], what: str, explain: Callable[[], str] = str, seconds: float = DEADLINE
+) -> Any:
+    """Waits until the condition holds and returns what it gave; fails with what it waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s until {what}. {explain()}"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def msgspec_schema(body: bytes) -> wire.Schema:
+    import msgspec
+
+    return msgspec.msgpack.decode(body, type=wire.Schema)
+
+
+def _rows_of(folder: Path) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    schema = wire.Schema()
+    for entry in journal.read(folder):
+        if isinstance(entry.frame, wire.Hello):
+            schema = entry.frame.schema
+        elif isinstance(entry.frame, wire.Steps):
+            found.extend(_bits(block.view(schema, [entry.frame])))
+    return found
+
+
+def _bits(view: block.View) -> list[tuple[int, bytes]]:
+    rows = np.ascontiguousarray(view.values.T)
+    return [(int(step), row.tobytes()) for step, row in zip(view.steps, rows, strict=True)]
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

@@ -11,6 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select
 
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
@@ -199,12 +200,29 @@ def test_a_hostile_address_is_text_too(browser: webdriver.Chrome, client: httpx.
     assert 'data-run="&#34;&gt;&lt;script&gt;' in answer.text
 
 
-def test_a_run_that_is_not_there_leads_back_to_the_list(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    with serving(tmp_path) as client:
-        show(browser, client, "/runs/nothing")
-        appears(browser, "main", "There is no such run")
-        console(browser)  # Chromium tells the 404 that was asked for
-        browser.get("about:blank")
+def test_a_run_that_is_not_there_is_said_to_be_missing_until_it_comes(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    stream = Stream(client, name="late", begin=time.time_ns() - 20 * STEP)
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, "main", "There is no such run")
+    train(stream, 0, 10)
+    stream.send()
+    appears(browser, "h1", "late")
+    console(browser)  # Chromium tells the 404s that were asked for
+
+
+def test_each_rank_has_its_own_charts(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    first = Stream(client, world_size=2, begin=time.time_ns() - 60 * STEP)
+    second = Stream(client, run=first.run, rank=1, world_size=2, begin=first.begin)
+    train(first, 0, 30)
+    train(second, 0, 30, scale=1024.0)
+    for stream in (first, second):
+        stream.send()
+    show(browser, client, f"/runs/{first.run}")
+    appears(browser, "figcaption", "2¹⁶")
+    Select(found(browser, "#rank")[0]).select_by_value("1")
+    appears(browser, "figcaption", "2¹⁰")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -29,7 +29,7 @@ function numbers(run) {
     { name: "Gradient norm", value: short(latest.grad_norm), bad: typeof latest.grad_norm === "string" },
     { name: "Skipped steps", value: whole(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${whole(attempts)}` : "" },
     { name: "Non-finite steps", value: whole(counters.nonfinite_steps ?? 0) },
-    { name: "Step time", value: seconds(latest.step_seconds), under: overhead(latest) },
+    { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
   ];
 }
 
@@ -43,9 +43,8 @@ function seconds(value) {
   return value < 1 ? `${short(value * 1000, 3)} ms` : `${short(value, 3)} s`;
 }
 
-function overhead(latest) {
-  if (typeof latest.overhead_seconds !== "number" || !(latest.step_seconds > 0)) return "";
-  return `Ammeter ${share(latest.overhead_seconds, latest.step_seconds)}`;
+function overhead({ overhead_seconds, step_seconds }) {
+  return step_seconds > 0 ? `Ammeter ${share(overhead_seconds, step_seconds)}` : "";
 }
 
 function known(run) {

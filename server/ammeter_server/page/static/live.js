@@ -14,7 +14,6 @@ export function poll(look, pause) {
         if (lost) said.replaceChildren();
         lost = null;
       } catch (problem) {
-        if (problem.status === 404) throw problem;
         lost ??= new Date();
         said.textContent = `No answer from the collector since ${lost.toLocaleTimeString("en-GB")}. Asking again …`;
         if (problem.status) console.warn(problem.message);

@@ -142,8 +142,9 @@ function ticks({ log }) {
   return {
     splits: (plot) => {
       const [low, high] = exponents(plot);
-      const every = Math.max(1, Math.ceil((high - low) / 5));
-      return Array.from({ length: Math.floor((high - low) / every) + 1 }, (_, index) => log ** (low + index * every));
+      const every = 2 ** Math.ceil(Math.log2(Math.max(1, (high - low) / 5)));
+      const first = Math.ceil(low / every) * every;
+      return Array.from({ length: Math.floor((high - first) / every) + 1 }, (_, index) => log ** (first + index * every));
     },
     filter: (_, splits) => splits,
     values: (_, splits) => splits.map((y) => log + raised(Math.round(Math.log(y) / Math.log(log)))),

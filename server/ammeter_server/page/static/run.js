@@ -14,21 +14,24 @@ const id = place.dataset.run;
 const charts = new Charts(document.getElementById("charts"), id);
 let seen = "";
 let slow = 0;
+let missing = false;
 
 poll(async () => {
   try {
     return await look();
   } catch (problem) {
     if (problem.status !== 404) throw problem;
+    missing = true;
     replace(place, make("div", { class: "empty" }, make("h1", {}, "There is no such run"),
-      make("p", {}, "It may have been deleted, or its first record has not arrived yet. "), make("p", {}, make("a", { href: "/" }, "All runs"))));
-    return 5000;
+      make("p", {}, "It may have been deleted, or its first record has not arrived yet; then it will appear here."), make("p", {}, make("a", { href: "/" }, "All runs"))));
+    return 2000;
   }
 }, 1000);
 
 async function look() {
   const path = `/runs/${encodeURIComponent(id)}`;
   const [run, incidents] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
+  if (missing) return location.reload();
   showHead(document.getElementById("head"), run, incidents.items);
   showIncidents(document.getElementById("incidents"), run, incidents.items, { changed: look, zoom: (step) => charts.around(step) });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);

@@ -37,9 +37,12 @@ Row = dict[str, Any]
 
 
 @contextmanager
-def serving(folder: Path, **settings: Any) -> Iterator[httpx.Client]:
-    """A collector over a fresh SQLite file on a free port, with its judge and sweeper at work; a client for it."""
-    url = f"sqlite:///{folder / 'collector.db'}"
+def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx.Client]:
+    """A collector on a free port, with its judge and sweeper at work; a client for it.
+
+    database: the URL of an empty one; without it a SQLite file in the folder.
+    """
+    url = database or f"sqlite:///{folder / 'collector.db'}"
     store = connect(url)
     migrations.migrate(store)
     store.close()

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from ammeter.wire import Lost
 
-from tests.server.feeding import BEGIN, STEP, Stream, serving, train
+from tests.server.databases import postgresql
+from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 
 API = "/api/v1/runs"
 
@@ -84,6 +87,49 @@ def test_runs_are_chosen_by_state_and_project(client: httpx.Client) -> None:
     speech = client.get(API, params={"project": "speech", "state": "running"}).json()["items"]
     assert ["speech"] == [run["project"] for run in speech]
     assert [] == client.get(API, params={"state": "lost"}).json()["items"]
+
+
+def test_every_way_out_says_the_same_on_postgresql(tmp_path: Path) -> None:
+    run, stream = "6f0bd5d0-6bd5-4d09-8e5b-2b4f3a1f0c11", "0" * 32
+    answers = []
+    with postgresql() as database, serving(tmp_path) as here, serving(tmp_path, database) as there:
+        for client in (here, there):
+            told = Stream(client, run=run, stream=stream)
+            train(told, 0, 60)
+            break_down(told, 61, 70)
+            told.bye(70)
+            told.send()
+            wait_until(partial(has_ended, client, run))
+        for path in (
+            API,
+            f"{API}?page_size=1&state=ended&project=demo",
+            f"{API}/{run}",
+            f"{API}/{run}/series?names=scale,loss,grad.norm:head.weight&from=5&points=20",
+            f"{API}/{run}/tensors?stat=grad.norm,grad.nans",
+            f"{API}/{run}/events?page_size=7&name=step.skipped&rank=0&from=2&to=66",
+            f"{API}/{run}/incidents?state=open",
+            "/api/v1/incidents?severity=page&project=demo&verdict=nonfinite-gradient",
+            "/metrics",
+        ):
+            pair = [client.get(path) for client in (here, there)]
+            assert [200, 200] == [answer.status_code for answer in pair], path
+            answers.append((path, *(without_times(answer.text) for answer in pair)))
+        for client in (here, there):
+            token = client.get(f"{API}/{run}/events?page_size=20").json()["next_page_token"]
+            rest = client.get(f"{API}/{run}/events", params={"page_size": 20, "page_token": token}).json()
+            assert (12, None) == (len(rest["items"]), rest["next_page_token"])
+            assert 200 == client.get("/metrics/self").status_code
+    for path, on_sqlite, on_postgresql in answers:
+        assert on_sqlite == on_postgresql, path
+
+
+def has_ended(client: httpx.Client, run: str) -> bool:
+    return bool(client.get(f"{API}/{run}").json()["state"] == "ended")
+
+
+def without_times(text: str) -> str:
+    """What is said, without the moments at which incidents were opened."""
+    return re.sub(r'"opened":"[^"]*"', "", text)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
-from sqlalchemy import Row
 
 from ammeter_server import auth, handling
 from ammeter_server.collector import Collector, Here
@@ -15,6 +14,7 @@ from ammeter_server.judge import Judge
 from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found
+from ammeter_server.store import Row
 from ammeter_server.store import incidents as query
 
 router = APIRouter(prefix="/api/v1", tags=["incidents"])

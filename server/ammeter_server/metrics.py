@@ -12,12 +12,12 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
-from sqlalchemy import Row
 
 from ammeter_server import meters, progress
 from ammeter_server.collector import Here
 from ammeter_server.exposition import PROCESS, Exposition, exposed
 from ammeter_server.runs import latest, lost, ranks_reporting
+from ammeter_server.store import Row
 from ammeter_server.store import metrics as query
 
 router = APIRouter(tags=["metrics"])

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from sqlalchemy import Connection, Row
 
 from ammeter_server import progress
 from ammeter_server.collector import Here
 from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
 from ammeter_server.problems import Problem
+from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])

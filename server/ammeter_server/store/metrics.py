@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, or_, select, text
+from sqlalchemy import Connection, Row, Select, func, or_, select, text
 
 from ammeter_server.tables import incidents, outbox, runs, streams, totals
 
@@ -14,7 +14,7 @@ Rows = Sequence[Row[Any]]
 
 def runs_since(connection: Connection, ended_after: int) -> Rows:
     """Runs that go on, and those that ended after this moment."""
-    query = select(runs.c.id, runs.c.project, runs.c.state, runs.c.environment, runs.c.world_size)
+    query: Select[Any] = select(runs.c.id, runs.c.project, runs.c.state, runs.c.environment, runs.c.world_size)
     query = query.add_columns(runs.c.started, runs.c.ended)
     lively = or_(runs.c.state == "running", runs.c.ended > ended_after)
     return connection.execute(query.where(lively).order_by(runs.c.started, runs.c.id)).all()
@@ -37,7 +37,7 @@ def streams_since(connection: Connection, ended_after: int) -> Rows:
         streams.c.heard,
         streams.c.bye_reason,
     )
-    query = select(*columns).join(runs, streams.c.run == runs.c.id)
+    query: Select[Any] = select(*columns).join(runs, streams.c.run == runs.c.id)
     lively = or_(runs.c.state == "running", runs.c.ended > ended_after)
     return connection.execute(query.where(lively).order_by(streams.c.started)).all()
 
@@ -45,7 +45,7 @@ def streams_since(connection: Connection, ended_after: int) -> Rows:
 def incidents_since(connection: Connection, closed_after: int) -> Rows:
     """Incidents that are not closed, and those closed after this moment."""
     columns = (incidents.c.run, runs.c.project, incidents.c.verdict, incidents.c.severity, incidents.c.state)
-    query = select(*columns).join(runs, incidents.c.run == runs.c.id)
+    query: Select[Any] = select(*columns).join(runs, incidents.c.run == runs.c.id)
     recent = or_(incidents.c.state != "closed", incidents.c.closed > closed_after)
     return connection.execute(query.where(recent).order_by(incidents.c.opened)).all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, or_, select
+from sqlalchemy import Connection, Row, Select, and_, or_, select
 
 from ammeter_server.tables import incidents, runs, streams
 
@@ -50,10 +50,11 @@ def one(connection: Connection, run: str) -> Row[Any] | None:
 
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """The streams of these runs, oldest first, without the verdicts' states."""
-    return connection.execute(select(*_STREAM).where(streams.c.run.in_(ids)).order_by(streams.c.started)).all()
+    query: Select[Any] = select(*_STREAM).where(streams.c.run.in_(ids))
+    return connection.execute(query.order_by(streams.c.started)).all()
 
 
 def open_incidents(connection: Connection, ids: Sequence[str]) -> Rows:
     """(run, severity) of each incident that is not closed."""
-    query = select(incidents.c.run, incidents.c.severity)
+    query: Select[Any] = select(incidents.c.run, incidents.c.severity)
     return connection.execute(query.where(incidents.c.run.in_(ids), incidents.c.state != "closed")).all()

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -258,17 +259,21 @@ def test_what_a_run_said_is_no_markup_where_a_service_takes_html() -> None:
     assert "&lt;img" in receiver.said[0]["message"]
 
 
+def more_than(said: list[Any], count: int) -> bool:
+    return len(said) > count
+
+
 def test_an_incident_reaches_a_receiver_well_under_half_a_second_after_its_commit(tmp_path: Path) -> None:
     with receiving() as receiver, serving(tmp_path, notify=(receiver.url,)) as client:
-        took = []
+        took: list[float] = []
         for _ in range(8):
             stream = Stream(client)
             train(stream, 0, 39)
             stream.send()
             break_down(stream, 40, 50)
             stream.send()
-            committed, before = time.monotonic(), len(took)
-            wait_until(lambda before=before: len(receiver.said) > before)
-            took.append(receiver.times[before] - committed)
+            committed = time.monotonic()
+            wait_until(partial(more_than, receiver.said, len(took)))
+            took.append(receiver.times[len(took)] - committed)
     assert 0.5 > sorted(took)[len(took) // 2]
     assert all("[page]" in said["title"] for said in receiver.said[:8])

@@ -14,15 +14,8 @@ SECOND = 10**9
 
 
 def finding(verdict: str = "scale-collapse", severity: Any = "page", **said: Any) -> Finding:
-    given = {
-        "first_step": 10,
-        "opened_step": 12,
-        "last_step": 15,
-        "cause": "why",
-        "fix": "do",
-        "title": "It fell",
-    } | said
-    return Finding(verdict, severity, **given)
+    given: dict[str, Any] = {"first_step": 10, "opened_step": 12, "last_step": 15, "title": "It fell"}
+    return Finding(verdict, severity, **{**given, "cause": "why", "fix": "do", **said})
 
 
 def judged(*explained: Explained, before: list[Incident] | None = None, now: int = NOW, **said: Any) -> list[Change]:

@@ -283,7 +283,7 @@ def test_nothing_follows_a_goodbye(sender: Sender) -> None:
     ],
 )
 def test_a_body_that_is_no_batch_is_refused(sender: Sender, status: int, body: bytes, headers: dict[str, str]) -> None:
-    answer = sender.post_body(body, **headers)
+    answer = sender.post_body(body, 0, 10, **headers)
     assert (status, status) == (answer.status_code, answer.json()["status"])
     assert [] == stored(sender, "runs")["runs"]
 

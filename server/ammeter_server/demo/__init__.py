@@ -100,11 +100,11 @@ def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], 
             _tell(place, show, told)
             time.sleep(LOOK)
         wait(lambda: _tell(place, show, told), PATIENCE if place.journals.is_dir() else 0.0)
+    log = tail(place.folder / "training.log")
     if trainer.returncode:
-        show.say(f"the training command ended with exit code {trainer.returncode}:")
-        show.say(tail(place.folder / "training.log"))
+        show.say(f"the training command ended with exit code {trainer.returncode}:\n{log}")
     elif ask(f"{place.url}/api/v1/runs/{place.run}") is None:
-        show.say("nothing was heard of the run: does its training call ammeter.watch(model, optimizer, scaler)?")
+        show.say(f"nothing was heard of the run: does it call ammeter.watch(model, optimizer, scaler)? It said:\n{log}")
     return {incident.split(".")[-2] for incident in told}, trainer.returncode
 
 

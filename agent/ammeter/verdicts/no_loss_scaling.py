@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from ammeter.block import View, measured
@@ -62,8 +63,13 @@ def _scaled(state: State) -> State:
 def _rows(state: State, rows: View) -> State:
     if state.scaler:
         return state
-    if measured(rows.scalar("scale")).any():
-        return _scaled(state)
+    scaled = np.flatnonzero(measured(rows.scalar("scale")))
+    if scaled.size:
+        return _scaled(_unscaled(state, rows.rows(0, int(scaled[0]))))
+    return _unscaled(state, rows)
+
+
+def _unscaled(state: State, rows: View) -> State:
     if not state.half:
         return state
     sampled = set(sampled_rows(rows).tolist()) if not state.opened.active and not state.several else set()

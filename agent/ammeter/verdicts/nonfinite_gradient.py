@@ -17,13 +17,11 @@ from ammeter.verdicts.origin import Origin
 from ammeter.verdicts.scale_collapse import HANDFUL, LOWEST
 from ammeter.wire import Event
 
-BORN_NAN_BITS = 1
-"""Room below the load that gradients bear, when they are NaN without any Inf: an overflow makes an Inf first, and
-weight gradients show it unless many overflowed at once, for which there was no room."""
-
-INF_BITS = 6
-"""Room when there is an Inf: a gradient would have to be 64 times that of the steps before to overflow by itself, or
-the gradients inside the network 64 times those of its weights."""
+ROOM_BITS = 6
+"""Room below the load that gradients bear, for an Inf at a scale that had worked to be no overflow: the gradient would
+have to be 64 times that of the steps before, or those inside the network 64 times those of its weights. Of 170
+overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a growth_interval of 12, none had more than 1
+bit. NaN without any Inf needs no room: an overflow makes an Inf first, and all 170 showed one."""
 
 OFTEN, WITHIN = 3, 10
 """Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""
@@ -39,7 +37,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     series: int = 0
     """Bad steps in a row, and the step with which they began."""
     waiting: int = -1
-    """A bad step with an Inf and room: a finding if the steps recover, else scale-collapse has it."""
+    """A bad step whose place is one tensor, or whose Inf had room: a finding if the run recovers, else scale-collapse
+    has it."""
+    nan_overflows: bool = False
+    """Whether a scale that was too high gave NaN without Inf in this run: then that is no sign here."""
     scale: float = math.nan
     recent: tuple[int, ...] = ()
     bad: int = 0
@@ -97,19 +98,19 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1, scale=scale)
-    born_nan = place.count > 0 and not place.inf and (place.handed_on or place.everywhere)
+    only_nan = place.count > 0 and not place.inf
+    spread = place.handed_on or place.everywhere
     if not 0 < scale <= state.load.worked:
-        hopeless = born_nan and state.series >= HANDFUL and scale <= LOWEST
-        if hopeless:
+        if only_nan and spread and state.series >= HANDFUL and scale <= LOWEST:
             return _open(state, step, place, unprotected=False)
-        return state if born_nan else replace(state, load=load.overflow(state.load, scale))
+        return replace(state, nan_overflows=state.nan_overflows or only_nan, load=load.overflow(state.load, scale))
     expected = state.load.at(scale)
-    room = math.log2(state.load.capacity / expected) if expected > 0 else 0.0
-    if born_nan and room >= BORN_NAN_BITS:
+    room = math.log2(state.load.capacity / expected) if expected > 0 else -1.0
+    if room < ROOM_BITS and (state.nan_overflows or not only_nan):
+        return state
+    if only_nan and spread:
         return _open(replace(state, room=room), step, place, unprotected=False)
-    if not born_nan and room >= INF_BITS and state.waiting < 0:
-        return replace(state, waiting=step, room=room, origin=place)
-    return state
+    return replace(state, waiting=step, room=room, origin=place) if state.waiting < 0 else state
 
 
 def _open(state: State, step: int, place: Origin, unprotected: bool, reached: int | None = None) -> State:

@@ -77,8 +77,9 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _quiet(state: State, rows: View) -> State:
-    scales = rows.scalar("scale")[rows.scalar("applied") > 0]
-    if not scales.size or not scales[-1] >= 0 or scales[-1] == state.worked:
+    scales = rows.scalar("scale")
+    scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
+    if not scales.size or scales[-1] == state.worked:
         return state
     return replace(state, worked=float(scales[-1]))
 

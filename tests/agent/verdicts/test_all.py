@@ -1,0 +1,146 @@
+"""What holds for every verdict: no cut of a stream matters, healthy runs are silent, quiet rows cost nearly nothing."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from ammeter import verdicts
+from ammeter.block import View
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding, Verdict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.agent import streams
+from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
+
+EVERY = {**HEALTHY, **BROKEN}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_is_silent(name: str) -> None:
+    assert {} == streams.findings(HEALTHY[name]())
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_run_has_one_finding_which_is_its_cause(name: str) -> None:
+    found = explain([("stream", each) for each in streams.findings(BROKEN[name]()).values()])
+    assert [name] == [each.finding.verdict for each in found]
+
+
+@pytest.mark.parametrize("verdict", verdicts.ALL, ids=lambda each: each.id)
+def test_every_verdict_has_a_stream_that_breaks_it(verdict: Verdict) -> None:
+    assert verdict.id in BROKEN
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_stream_cut_at_every_frame_is_judged_as_in_one_piece(name: str) -> None:
+    stream = EVERY[name]()
+    stream.frames = stream.frames[:400]
+    assert judged(stream) == judged(stream, cuts=range(len(stream.frames)))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_cut_changes_what_is_concluded(data: st.DataObject) -> None:
+    stream = data.draw(st.builds(lambda name: EVERY[name](), st.sampled_from(sorted(EVERY))))
+    stream.frames = stream.frames[:500]
+    cuts = data.draw(st.sets(st.integers(0, len(stream.frames)), max_size=12))
+    assert judged(stream) == judged(stream, cuts=cuts)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_cut_changes_what_is_concluded_from_chaos(data: st.DataObject) -> None:
+    stream = data.draw(chaos())
+    cuts = data.draw(st.sets(st.integers(0, len(stream.frames)), max_size=8))
+    whole, pieces = judged(stream), judged(stream, cuts=cuts)
+    assert whole[1] == pieces[1]
+    for verdict in verdicts.ALL:
+        states = (msgspec.msgpack.decode(each[0][verdict.id], type=verdict.state) for each in (whole, pieces))
+        assert repr(next(states)) == repr(next(states))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_states_of_all_verdicts_stay_below_2_kilobytes(name: str) -> None:
+    states, _ = judged(EVERY[name]())
+    assert sum(map(len, states.values())) < 2048
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_finding_is_told_again_only_when_it_changed(name: str) -> None:
+    stream = EVERY[name]()
+    states: dict[str, bytes] = {}
+    told: dict[str, Finding] = {}
+    for each in views(stream.frames, cuts=range(0, len(stream.frames), 3)):
+        answer = verdicts.judge(states, each)
+        states = answer.states
+        for finding in answer.findings:
+            assert told.get(finding.verdict) != finding
+            told[finding.verdict] = finding
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_is_plain_data_and_its_words_hold_no_leftovers(name: str) -> None:
+    for finding in streams.findings(BROKEN[name]()).values():
+        assert finding == msgspec.json.decode(msgspec.json.encode(finding), type=Finding)
+        for text in (finding.title, finding.cause, finding.fix):
+            assert text == " ".join(text.split())
+            assert not {"None", "nan", "  ", ".."} & set(text.replace(",", " ").split())
+        assert finding.cause.endswith(".")
+        assert finding.fix.endswith(".")
+        assert 0 <= finding.first_step <= finding.opened_step
+        assert finding.title
+
+
+def test_a_thousand_quiet_rows_cost_all_verdicts_less_than_a_millisecond() -> None:
+    (view,) = views(warm(1000).frames)
+    states = verdicts.judge({}, view).states
+    assert 0.001 > best_time(view, states)
+
+
+def test_one_quiet_row_costs_all_verdicts_less_than_300_microseconds() -> None:
+    stream = warm(50)
+    *_, view = views(stream.frames, cuts=[len(stream.frames) - 1])
+    states, _ = judged(stream)
+    assert 300e-6 > best_time(view, states)
+
+
+def best_time(view: View, states: dict[str, bytes]) -> float:
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        verdicts.judge(states, view)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+@st.composite
+def chaos(draw: st.DrawFn) -> streams.Stream:
+    """Steps of every kind in any order, at scales that jump as they like."""
+    stream = streams.Stream(world_size=draw(st.sampled_from((1, 2))))
+    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip"))
+    scales = st.sampled_from((None, 2.0**-130, 0.5, 1.0, 1024.0, 2048.0, 65536.0))
+    for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 12)), max_size=14)):
+        for _ in range(times):
+            chaotic_step(stream, kind, scale, draw)
+    return stream
+
+
+def chaotic_step(stream: streams.Stream, kind: str, scale: float | None, draw: st.DrawFn) -> None:
+    norm = float(draw(st.sampled_from((1e-6, 0.1, 1.0, 300.0))))
+    if kind == "half":
+        stream.autocast()
+    elif kind == "clip":
+        stream.event("usage.clip_before_unscale", caller="a.py:1", max_norm=norm, scale=scale or 1.0)
+    elif kind == "bare":
+        stream.step(loss=1.0)
+    elif kind in ("good", "full", "under"):
+        stats = stream.readings(zeros=0.5, subnormals=0.4) if kind == "under" else {}
+        stream.good(scale, norm=norm, full=kind != "good", stats=stats)
+    else:
+        last = draw(st.integers(0, 5))
+        loss = float("nan") if kind == "loss" else 1.0
+        stream.bad(scale, first=draw(st.integers(0, last)), last=last, inf=kind == "inf", loss=loss)

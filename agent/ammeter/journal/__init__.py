@@ -1,0 +1,53 @@
+"""The append-only record of a stream: its folder, its writer, its reader, and its end.
+
+    <dir>/<run>/<stream>/alive                    the writer's lock: held while the process lives
+                        /<offset>.seg             frames; the name is the logical offset the segment starts at
+                        /hot                      where the open segment lies, if not here (a path on tmpfs)
+                        /ack                      the offset the collector has acknowledged, as text
+
+Only the writer creates segments; only the shipper moves, thins or deletes closed ones. Logical offsets never
+change: what is removed leaves a hole that the next frame's header makes visible.
+"""
+
+from ammeter.journal.keeping import drop, move, settle, thin
+from ammeter.journal.locking import is_alive, is_locked, lock, unlock
+from ammeter.journal.places import (
+    acknowledge,
+    acknowledged,
+    hot_folder,
+    private_folder,
+    replace,
+    segment_path,
+    segments,
+    streams,
+)
+from ammeter.journal.reading import Entry, end_of, ended, read, schema_before, written
+from ammeter.journal.writing import CAP_BYTES, SEGMENT_BYTES, Journal
+
+__all__ = [
+    "CAP_BYTES",
+    "SEGMENT_BYTES",
+    "Entry",
+    "Journal",
+    "acknowledge",
+    "acknowledged",
+    "drop",
+    "end_of",
+    "ended",
+    "hot_folder",
+    "is_alive",
+    "is_locked",
+    "lock",
+    "move",
+    "private_folder",
+    "read",
+    "replace",
+    "schema_before",
+    "segment_path",
+    "segments",
+    "settle",
+    "streams",
+    "thin",
+    "unlock",
+    "written",
+]

@@ -1,0 +1,108 @@
+"""What is done to segments by others than their writer: ended after a death, moved off tmpfs, thinned, dropped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ammeter.journal.locking import lock, unlock
+from ammeter.journal.places import acknowledged, replace, segment_path, segments
+from ammeter.journal.reading import behind_of, ended
+from ammeter.wire import Bye, Event, Frame, Lost, Steps, encode, scan
+
+
+def settle(folder: Path, now: int) -> bool:
+    """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
+
+    now: nanoseconds since the epoch, the time the bye carries. True when this call wrote it; False when the
+    writer lives or has said goodbye itself.
+    """
+    file = lock(folder / "alive") if (folder / "alive").exists() else None
+    if file is None:
+        return False
+    try:
+        return _append_bye(folder, now)
+    finally:
+        unlock(file)
+
+
+def move(path: Path, folder: Path) -> None:
+    """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
+    replace(folder / path.name, path.read_bytes())
+    path.unlink()
+
+
+def thin(path: Path, keep: int) -> None:
+    """Rewrites a closed segment in place with every keep-th step only (0: none); all else stays where it was.
+
+    What goes is told by a Lost frame that stands at the hole it leaves.
+    """
+    kept: list[bytes] = []
+    gone: Lost | None = None
+    data = path.read_bytes()
+    for position, size, offset, frame in scan(data):
+        lost = _thinned(frame, offset, size, keep)
+        if lost and gone and gone.end == lost.begin:
+            gone = Lost(gone.reason, gone.steps + lost.steps, 0, gone.begin, lost.end)
+            continue
+        kept.extend(_told(gone))
+        gone = lost
+        if lost is None:
+            kept.append(data[position : position + size])
+    kept.extend(_told(gone))
+    replace(path, b"".join(kept))
+
+
+def drop(path: Path, end: int) -> None:
+    """Replaces a closed segment, which ends at the logical offset `end`, by one Lost frame that counts it."""
+    steps = events = 0
+    start = int(path.stem)
+    for _, _, _, frame in scan(path.read_bytes()):
+        steps += frame.steps if isinstance(frame, Lost) else isinstance(frame, Steps)
+        events += frame.events if isinstance(frame, Lost) else isinstance(frame, Event)
+    replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
+
+
+def _append_bye(folder: Path, now: int) -> bool:
+    listed = segments(folder)
+    if not listed or ended(folder):
+        return False
+    start, path = listed[-1]
+    whole, end, last = 0, start, None
+    for position, size, offset, last in scan(path.read_bytes()):
+        whole, end = position + size, behind_of(offset, size, last)
+    if isinstance(last, Bye):
+        os.truncate(path, whole)
+        return False
+    beyond = acknowledged(folder)
+    if beyond > end:
+        # The host went down and lost a tail that the collector has: the bye must stand behind it.
+        whole, end, path = 0, beyond, segment_path(folder, beyond)
+    with open(path, "r+b" if path.exists() else "xb") as file:
+        file.truncate(whole)
+        file.seek(whole)
+        file.write(encode(Bye("lost", _last_step(listed), now), end))
+        file.flush()
+        os.fsync(file.fileno())
+    return True
+
+
+def _last_step(listed: list[tuple[int, Path]]) -> int:
+    for _, path in reversed(listed):
+        steps = [frame.step for _, _, _, frame in scan(path.read_bytes()) if isinstance(frame, Steps)]
+        if steps:
+            return steps[-1]
+    return -1
+
+
+def _thinned(frame: Frame, offset: int, size: int, keep: int) -> Lost | None:
+    """What thinning says instead of a frame; None for one that stays."""
+    if isinstance(frame, Lost) and frame.reason == "journal-thinned":
+        return frame
+    if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):
+        return Lost("journal-thinned", 1, 0, offset, offset + size)
+    return None
+
+
+def _told(lost: Lost | None) -> list[bytes]:
+    return [encode(lost, lost.begin)] if lost else []

@@ -1,0 +1,68 @@
+"""The lock that says a process lives: a POSIX record lock, which falls with its process and is not inherited."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+_held: set[tuple[int, int]] = set()
+"""(device, inode) of the locks this process holds: opening and closing such a file would drop its lock."""
+
+_FLOCK = "hhqqi"
+"""struct flock of 64-bit Linux: type, whence, start, len, pid."""
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether a process holds the stream's lock, this one included. Asks without taking it."""
+    return is_locked(folder / "alive")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process, this one included, holds the lock on a file; False when there is no such file."""
+    try:
+        if _identity(path.stat()) in _held:
+            return True
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(file)
+
+
+def lock(path: Path) -> int | None:
+    """Takes the lock on a file, which is made if need be: its descriptor, to be closed; None when another has it."""
+    if is_locked(path):
+        return None
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    _held.add(_identity(os.fstat(file)))
+    return file
+
+
+def unlock(file: int) -> None:
+    """Gives a lock back."""
+    _held.discard(_identity(os.fstat(file)))
+    os.close(file)
+
+
+def born_locked(path: Path) -> int:
+    """The descriptor of a lock file that nobody ever sees unlocked: locked under another name, then renamed."""
+    draft = path.with_suffix(f".{os.getpid()}")
+    file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    draft.rename(path)
+    _held.add(_identity(os.fstat(file)))
+    return file
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

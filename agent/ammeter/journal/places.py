@@ -1,0 +1,84 @@
+"""Where the parts of a stream lie: its folder, its segments on disk and on tmpfs, what was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def segments(folder: Path) -> list[tuple[int, Path]]:
+    """(logical start, path) of every segment of a stream in order, wherever it lies."""
+    hot = hot_folder(folder)
+    found = _listed(folder)
+    if hot:
+        # Looked at on both sides of the disk: the writer may go from one to the other and back, the mover to disk.
+        found = {**_listed(hot), **_listed(folder)}
+        found = {**_listed(hot), **found}
+    return sorted(found.items())
+
+
+def hot_folder(folder: Path) -> Path | None:
+    """Where the open segment of a stream lies when it is not in its folder."""
+    try:
+        return Path((folder / "hot").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def segment_path(place: Path, offset: int) -> Path:
+    return place / f"{offset:020d}.seg"
+
+
+def streams(run_folder: Path) -> list[Path]:
+    """The stream folders of a run's folder."""
+    return sorted(path.parent for path in run_folder.glob("*/alive"))
+
+
+def acknowledged(folder: Path) -> int:
+    try:
+        return int((folder / "ack").read_text() or 0)
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def acknowledge(folder: Path, offset: int) -> None:
+    """Notes the offset up to which the collector has committed the stream."""
+    replace(folder / "ack", str(offset).encode())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a whole file in one go: a reader sees the old one or the new one."""
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that only this user can enter. Raises PermissionError for a symlink or another's folder."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} is a symlink or belongs to another user; remove it or set AMMETER_DIR elsewhere")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        path.chmod(0o700)
+    return path
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def usage(place: Path) -> int:
+    return sum(size_of(path) for path in _listed(place).values())
+
+
+def _listed(place: Path) -> dict[int, Path]:
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return {}
+    return {int(name[:-4]): place / name for name in names if name.endswith(".seg")}

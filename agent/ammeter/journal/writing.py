@@ -1,0 +1,173 @@
+"""The writing end of a stream, in the training process: one write() a frame, and no OSError ever comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ammeter.journal.locking import born_locked, unlock
+from ammeter.journal.places import acknowledged, private_folder, segment_path, usage
+from ammeter.wire import Bye, Event, Frame, Hello, Lost, Steps, encode
+
+SEGMENT_BYTES = 4 * 2**20
+
+CAP_BYTES = 512 * 2**20
+"""A stream's folder holds at most this much; nearing it, the writer keeps fewer steps, and events to the last."""
+
+_STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
+"""Share of the cap in use -> the writer keeps every n-th step. Past the last, events only."""
+
+_LOOK_AGAIN = 256
+"""Rows passed over before the writer looks whether the folder has room again."""
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Journal:
+    """The writing end. Its methods do not raise OSError: what cannot be written is counted and told later."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        hot: Path | None = None,
+        hot_bytes: int = 0,
+        segment_bytes: int = SEGMENT_BYTES,
+        cap_bytes: int = CAP_BYTES,
+    ) -> None:
+        """Makes the folder (0700) and takes the lock. Raises OSError when either cannot be done.
+
+        hot: a folder on tmpfs for the open segment, used while this stream has less than hot_bytes there.
+        """
+        self.folder = private_folder(folder)
+        self.offset = 0
+        self._hot = private_folder(hot) if hot and hot_bytes > 0 else None
+        self._hot_bytes = hot_bytes
+        self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
+        self._cap_bytes = cap_bytes
+        self._hello: Hello | None = None
+        self._file = -1
+        self._path: Path | None = None
+        self._room = 0
+        self._stride = 1
+        self._passed_over = 0
+        self._lost: dict[str, Lost] = {}
+        if self._hot:
+            (self.folder / "hot").write_text(str(self._hot))
+        self._alive = born_locked(self.folder / "alive")
+
+    def hello(self, hello: Hello) -> None:
+        """Says who writes and what the columns are, now and at the head of every later segment."""
+        self._hello = hello
+        if self._file < 0:
+            self._open_segment()
+        else:
+            self._write(hello)
+
+    def append(self, frame: Event | Lost | Bye | Steps) -> bool:
+        """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible."""
+        if isinstance(frame, Steps) and self._passes_over(frame):
+            return False
+        if self._room <= 0:
+            self._open_segment()
+        if self._lost and self._file >= 0:
+            self._tell_losses()
+        if self._write(frame) or (self._leave_hot() and self._write(frame)):
+            return True
+        self._count("journal-unwritable", frame)
+        return False
+
+    def acknowledged(self) -> int:
+        """The offset up to which the collector has committed this stream; 0 when none is known."""
+        return acknowledged(self.folder)
+
+    def close(self) -> None:
+        """Closes the files and gives the lock back. Twice is fine."""
+        if self._alive < 0:
+            return
+        self._close_segment()
+        unlock(self._alive)
+        self._alive = -1
+
+    def _write(self, frame: Frame) -> bool:
+        """Whether the frame stands in the open segment now; when it does not, the segment is closed."""
+        if self._file < 0:
+            return False
+        data = encode(frame, self.offset)
+        try:
+            written = os.write(self._file, data)
+        except OSError:
+            self._close_segment()
+            return False
+        if written != len(data):
+            self._cut_back(written)
+            return False
+        self.offset += written
+        self._room -= written
+        return True
+
+    def _cut_back(self, written: int) -> None:
+        """A short write leaves half a frame: take it back, or leave it to the reader and go on behind it."""
+        try:
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+        except OSError:
+            self.offset += written
+        self._close_segment()
+
+    def _passes_over(self, row: Steps) -> bool:
+        """Whether the cap makes the writer leave this row out; now and then it looks whether there is room again."""
+        if self._stride == 1 or (self._stride and row.step % self._stride == 0):
+            return False
+        self._count("journal-cap", row)
+        self._passed_over += 1
+        if self._passed_over % _LOOK_AGAIN == 0:
+            self._set_stride()
+            self._tell_losses()
+        return True
+
+    def _set_stride(self) -> None:
+        used = usage(self.folder)
+        self._stride = next((stride for share, stride in _STRIDES if used < share * self._cap_bytes), 0)
+
+    def _open_segment(self) -> None:
+        self._close_segment()
+        self._set_stride()
+        if self._hot is None or usage(self._hot) + self._segment_bytes > self._hot_bytes or not self._begin(self._hot):
+            self._begin(self.folder)
+
+    def _begin(self, place: Path) -> bool:
+        """Whether a new segment is open in this place, with its hello written."""
+        path = segment_path(place, self.offset)
+        try:
+            self._file = os.open(path, _CREATE, 0o600)
+        except OSError:
+            return False
+        self._path, self._room = path, self._segment_bytes
+        return self._hello is None or self._write(self._hello)
+
+    def _leave_hot(self) -> bool:
+        """After a failed write on tmpfs: whether a segment is open on the disk instead."""
+        return self._file < 0 and self._path is not None and self._path.parent == self._hot and self._begin(self.folder)
+
+    def _close_segment(self) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            if self._path and self._path.stem == f"{self.offset:020d}":
+                # Nothing was written: its name must be free for the next try, here or in the other place.
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+        self._file, self._room = -1, 0
+
+    def _count(self, reason: str, frame: Frame) -> None:
+        before = self._lost.get(reason, Lost(reason))
+        steps, events = before.steps + isinstance(frame, Steps), before.events + isinstance(frame, Event)
+        if steps or events:
+            self._lost[reason] = Lost(reason, steps, events)
+
+    def _tell_losses(self) -> None:
+        losses, self._lost = list(self._lost.values()), {}
+        for lost in losses:
+            if not self._write(lost):
+                self._lost[lost.reason] = lost

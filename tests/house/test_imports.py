@@ -231,6 +231,9 @@ def test_the_environment_is_read_in_few_places_and_each_has_its_reason() -> None
     assert set(READS_ENVIRONMENT) == found
 
 
+FOR_TYPES = ("sqlalchemy.Row", "sqlalchemy.Connection")
+
+
 def test_only_the_tables_and_their_queries_know_sql() -> None:
     found = {
         name.partition(".")[0]

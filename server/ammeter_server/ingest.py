@@ -86,7 +86,7 @@ async def append_frames(
     try:
         body = await _body(request, here.settings.max_body_bytes)
         with meters.ingest_seconds.time():
-            committed = await anyio.to_thread.run_sync(_take, here, run, stream, offset, end, body, caller.project)
+            committed = await anyio.to_thread.run_sync(take, here, run, stream, offset, end, body, caller.project)
     except Problem as problem:
         meters.ingest_requests.labels(problem.status).inc()
         raise
@@ -108,7 +108,7 @@ async def _body(request: Request, limit: int) -> bytes:
         raise
 
 
-def _take(here: Collector, run: str, stream: str, offset: int, end: int, body: bytes, project: str | None) -> int:
+def take(here: Collector, run: str, stream: str, offset: int, end: int, body: bytes, project: str | None) -> int:
     """Decodes, checks and commits one batch. Returns the acknowledged offset; raises Problem."""
     _check_place(run, stream, offset, end)
     batch = checks.decoded(body)

@@ -27,6 +27,9 @@ LEASE = 30 * 10**9
 AGEING = 30 * 10**9
 """How often a run is looked at when nothing moves: expiry, late ranks, totals."""
 
+RECENT = 3600 * 10**9
+"""Runs that were not heard of for longer have been judged; only the first look after a start asks about all."""
+
 LATE = 30 * 10**9
 """How long a run whose other ranks have ended waits for ranks that were never heard of."""
 
@@ -41,12 +44,14 @@ class Judge:
         self.settings = settings
         self.channels = tuple(channels)
         self.name = uuid.uuid4().hex
+        self._heard_since = 0
 
     def judge_due(self, now: int) -> bool:
         """Judges every run that has to be looked at. Returns whether somebody has to be told something."""
         with self.store.reading() as connection:
-            due = judgements.due(connection, now - AGEING)
+            due = judgements.due(connection, now - AGEING, self._heard_since)
         told = [self._judge_guarded(run, now) for run in due]
+        self._heard_since = now - RECENT
         return any(told)
 
     def judge(self, run: str, now: int) -> bool:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, union, update
 
 from ammeter_server.store.engine import insert_or_ignore, upsert
 from ammeter_server.tables import findings, incidents, runs, streams, totals
 
 
-def due(connection: Connection, before: int) -> list[str]:
-    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age."""
+def due(connection: Connection, before: int, heard_since: int) -> list[str]:
+    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age.
+
+    Only runs that can be either are looked at, by index: running ones, those with an incident that is not closed,
+    and those that were heard of since `heard_since`.
+    """
+    running = select(runs.c.id).where(runs.c.state == "running")
+    not_closed = select(incidents.c.run).where(incidents.c.state.in_(("open", "acknowledged")))
+    heard = select(streams.c.run).where(streams.c.heard >= heard_since)
     moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
-    not_closed = select(incidents.c.id).where(incidents.c.run == runs.c.id, incidents.c.state != "closed")
-    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", not_closed.correlate(runs).exists()))
-    query = select(runs.c.id).where(or_(moved != runs.c.judged_version, ages))
-    return [run for (run,) in connection.execute(query)]
+    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", runs.c.id.in_(not_closed)))
+    query = select(runs.c.id).where(runs.c.id.in_(union(running, not_closed, heard)))
+    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages)))]
 
 
 def claim(connection: Connection, run: str, by: str, now: int, until: int) -> bool:

@@ -1,0 +1,93 @@
+"""Two collectors over one PostgreSQL, and senders that reach both: what SQLite's one writer never shows."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from ammeter import block, wire
+from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
+from ammeter_server import ingest, migrations
+from ammeter_server.collector import Collector
+from ammeter_server.judge import Judge
+from ammeter_server.problems import Problem
+from ammeter_server.settings import Settings
+from ammeter_server.store import connect
+from ammeter_server.tables import chunks, events, runs, streams
+from sqlalchemy import func, select
+
+from tests.server.databases import postgresql
+
+SCHEMA = Schema(("loss",))
+BATCHES = 15
+
+
+@pytest.fixture(scope="module")
+def collectors() -> Iterator[list[Collector]]:
+    with postgresql() as url:
+        both = [Collector(Settings(database_url=url), connect(url)) for _ in range(2)]
+        migrations.migrate(both[0].store)
+        yield both
+        for each in both:
+            each.store.close()
+
+
+def batch(run: str, stream: str, index: int) -> bytes:
+    if index == 0:
+        return wire.encode_batch(Batch([Hello(run, stream, SCHEMA, rank=0, started=1)]))
+    row = Steps(index, index, b"\0\0\0\0")
+    items: list[wire.Item] = [block.pack(block.view(SCHEMA, [row])), Event("a.b", index, index)]
+    if index == BATCHES - 1:
+        items.append(Bye("closed", index, index))
+    return wire.encode_batch(Batch(items))
+
+
+def send(here: Collector, run: str, stream: str) -> None:
+    for index in range(BATCHES):
+        body = batch(run, stream, index)
+        try:
+            ingest.take(here, run, stream, index, index + 1, body, None)
+        except Problem as refused:  # the other sender was faster, or a 409 tells that it is not that far
+            if refused.status != 409:
+                raise
+
+
+def test_senders_of_one_stream_through_two_collectors_store_each_frame_once(collectors: list[Collector]) -> None:
+    run = str(uuid.uuid4())
+    names = [uuid.uuid4().hex for _ in range(3)]
+    threads = [
+        threading.Thread(target=send, args=(here, run, stream)) for stream in names for here in [*collectors] * 2
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for stream in names:
+        send(collectors[0], run, stream)
+    with collectors[1].store.reading() as connection:
+        rows = connection.execute(select(streams).where(streams.c.run == run)).all()
+        packed = connection.execute(select(func.count()).select_from(chunks).where(chunks.c.run == run)).scalar_one()
+        told = connection.execute(select(func.count()).select_from(events).where(events.c.run == run)).scalar_one()
+    assert {(BATCHES, BATCHES - 1, BATCHES - 1, "closed")} == {
+        (row.acknowledged, row.rows, row.events, row.bye_reason) for row in rows
+    }
+    assert (3 * (BATCHES - 1), 3 * (BATCHES - 1)) == (packed, told)
+
+
+def test_goodbyes_that_meet_end_the_run(collectors: list[Collector]) -> None:
+    run = str(uuid.uuid4())
+    names = [uuid.uuid4().hex for _ in range(4)]
+    threads = [
+        threading.Thread(target=send, args=(collectors[number % 2], run, stream)) for number, stream in enumerate(names)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    judges = [Judge(here.store, here.settings, []) for here in collectors]
+    for judge in judges:
+        judge.judge_due(10**18)
+    with collectors[0].store.reading() as connection:
+        assert "ended" == connection.execute(select(runs.c.state).where(runs.c.id == run)).scalar_one()

@@ -62,20 +62,22 @@ def main() -> int:
     outcomes = []
     for precision in DTYPES:
         with console.status(f"{precision}: {options.blocks} pairs of blocks of {options.steps} steps ..."):
-            outcomes.append(measure(precision, options.blocks, options.steps))
+            outcomes.append(measure(precision, options.blocks, options.steps, SHAPES[precision]))
         console.print(_line(outcomes[-1]))
-    console.print(_table(outcomes))
+    console.print(table(outcomes))
     if options.write:
         path = ROOT / "bench" / "results" / "agent.md"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(_markdown(outcomes, options.blocks, options.steps))
+        sizes = ", ".join(f"{name}: {GPT(shape).size():,} weights" for name, shape in SHAPES.items())
+        where = f"GPT ({sizes}), {torch.get_num_threads()} threads, {platform.machine()}"
+        path.write_text(markdown(outcomes, where, options.blocks, options.steps, "make bench ARGS=--write"))
         console.print(f"written to {path.relative_to(ROOT)}")
     return 0
 
 
-def measure(precision: str, blocks: int, steps: int) -> Outcome:
+def measure(precision: str, blocks: int, steps: int, shape: Shape, device: str = "cpu") -> Outcome:
     """Alternates blocks of bare and watched steps; the first block of each kind warms up and does not count."""
-    step, run, close = _training(precision)
+    step, run, close = _training(precision, shape, device)
     bare: list[float] = []
     watched: list[float] = []
     ratios: list[float] = []
@@ -84,7 +86,7 @@ def measure(precision: str, blocks: int, steps: int) -> Outcome:
         times = {}
         for kind in kinds:
             run(kind == "watched")
-            times[kind] = [_seconds(step) for _ in range(steps)]
+            times[kind] = [_seconds(step, device) for _ in range(steps)]
         if block:
             bare += times["bare"]
             watched += times["watched"]
@@ -92,18 +94,19 @@ def measure(precision: str, blocks: int, steps: int) -> Outcome:
     return Outcome(precision, bare, watched, ratios, close())
 
 
-def _training(precision: str) -> tuple[Callable[[], None], Callable[[bool], None], Callable[[], float]]:
+def _training(
+    precision: str, shape: Shape, device: str
+) -> tuple[Callable[[], None], Callable[[bool], None], Callable[[], float]]:
     """(one step, switch watching on or off, end it and say what share of the watched time was ours)."""
     torch.manual_seed(0)
-    shape = SHAPES[precision]
-    model = GPT(shape)
+    model = GPT(shape).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler("cpu") if precision == "fp16" else None
+    scaler = torch.amp.GradScaler(device) if precision == "fp16" else None
     folder = tempfile.TemporaryDirectory()
     handle = ammeter.watch(model, optimizer, scaler, dir=folder.name)
     session = handle._session
     assert session is not None, "nothing to measure: AMMETER_DISABLE is set"
-    data = torch.randint(shape.vocabulary, (64, BATCH, shape.context + 1))
+    data = torch.randint(shape.vocabulary, (64, BATCH, shape.context + 1)).to(device)
     count = 0
     attached = True
 
@@ -111,7 +114,7 @@ def _training(precision: str) -> tuple[Callable[[], None], Callable[[bool], None
         nonlocal count
         batch = data[count % len(data)]
         count += 1
-        with torch.autocast("cpu", DTYPES[precision]):
+        with torch.autocast(device, DTYPES[precision]):
             loss = model(batch[:, :-1], batch[:, 1:])
         (scaler.scale(loss) if scaler else loss).backward()
         if scaler:
@@ -138,12 +141,15 @@ def _training(precision: str) -> tuple[Callable[[], None], Callable[[bool], None
         handle.close()
         folder.cleanup()
         return session.governor.norms.cost
+
     return step, watch, close
 
 
-def _seconds(step: Callable[[], None]) -> float:
+def _seconds(step: Callable[[], None], device: str) -> float:
     began = time.perf_counter()
     step()
+    if device == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
@@ -164,7 +170,7 @@ HEADINGS = ("precision", "bare ms", "watched ms", "ratio of medians", "ratio of 
 
 
 def _rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in outcomes:
         low, middle, high = _quartiles(each.ratios)
         spread = f"{low:.3f} / {middle:.3f} / {high:.3f}"
@@ -173,21 +179,20 @@ def _rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def table(outcomes: list[Outcome]) -> Table:
     table = Table(*HEADINGS, title="a training step, bare and watched")
     for row in _rows(outcomes):
         table.add_row(*row)
     return table
 
 
-def _markdown(outcomes: list[Outcome], blocks: int, steps: int) -> str:
-    sizes = ", ".join(f"{name}: {GPT(shape).size():,} weights" for name, shape in SHAPES.items())
+def markdown(outcomes: list[Outcome], where: str, blocks: int, steps: int, command: str) -> str:
+    """The result file: what was measured, where, by which command, and the table."""
     lines = [
         "# What watching costs",
         "",
-        f"GPT ({sizes}), {torch.get_num_threads()} threads, "
-        f"torch {torch.__version__}, {platform.machine()}; {blocks} pairs of blocks of {steps} steps, "
-        "bare and watched in turn. Written by `make bench ARGS=--write`.",
+        f"{where}, torch {torch.__version__}; {blocks} pairs of blocks of {steps} steps, "
+        f"bare and watched in turn. Written by `{command}`.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * len(HEADINGS),

@@ -46,7 +46,7 @@ def generate() -> ModuleType:
 def test_the_boards_are_the_ones_that_the_generator_makes(generate: ModuleType) -> None:
     made = {name: generate.text(board) for name, board in generate.boards().items()}
     kept = {name: (ROOT / "dashboards" / "boards" / f"{name}.json").read_text() for name in BOARDS}
-    assert made == kept, "run: python dashboards/generate.py"
+    assert made == kept, "run: python -m dashboards.generate"
 
 
 @pytest.mark.parametrize("name", BOARDS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
 from ammeter import verdicts
 from ammeter.block import ABSENT, Tick, View, view
 from ammeter.verdicts.finding import Finding
@@ -84,7 +85,9 @@ class Stream:
         numel = [tensor.numel for tensor in self.schema.tensors]
         stats: dict[str, Sequence[float]] = {
             "grad.norm": [np.inf if inf and hit else np.nan if hit else 0.4 for hit in broken],
-            "grad.nans": [float(0 if inf else each if hit else ABSENT) for each, hit in zip(numel, broken, strict=True)],
+            "grad.nans": [
+                float(0 if inf else each if hit else ABSENT) for each, hit in zip(numel, broken, strict=True)
+            ],
             "grad.infs": [float(inf if hit else ABSENT) for hit in broken],
         }
         skips = scale is not None

@@ -97,20 +97,25 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
-    state = replace(state, begun=state.begun if state.series else step, series=state.series + 1, scale=scale)
+    state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     only_nan = place.count > 0 and not place.inf
     spread = place.handed_on or place.everywhere
     if not 0 < scale <= state.load.worked:
         if only_nan and spread and state.series >= HANDFUL and scale <= LOWEST:
-            return _open(state, step, place, unprotected=False)
+            return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
         return replace(state, nan_overflows=state.nan_overflows or only_nan, load=load.overflow(state.load, scale))
     expected = state.load.at(scale)
     room = math.log2(state.load.capacity / expected) if expected > 0 else -1.0
     if room < ROOM_BITS and (state.nan_overflows or not only_nan):
         return state
     if only_nan and spread:
-        return _open(replace(state, room=room), step, place, unprotected=False)
-    return replace(state, waiting=step, room=room, origin=place) if state.waiting < 0 else state
+        return _open(_seen(state, scale, room), step, place, unprotected=False)
+    return replace(_seen(state, scale, room), waiting=step, origin=place) if state.waiting < 0 else state
+
+
+def _seen(state: State, scale: float, room: float) -> State:
+    """Keeps what spoke for it the first time."""
+    return state if state.opened.active else replace(state, scale=scale, room=room)
 
 
 def _open(state: State, step: int, place: Origin, unprotected: bool, reached: int | None = None) -> State:
@@ -168,11 +173,11 @@ def _why(state: State) -> str:
         return f" {words.count(state.applied, 'such step')} was applied{scaler}: the weights are poisoned."
     if not state.scale > 0:
         return " The optimizer did not step, so the weights are unharmed."
-    room = f", which left {state.room:.0f} bits of room" if state.room > 0 else ""
-    return (
-        f" The scale of {words.scale(state.scale)}{room}, is not the reason. The scaler skipped"
-        f" {'it' if state.bad == 1 else 'them'}, so the weights are unharmed."
-    )
+    room = f"the scale of {words.scale(state.scale)} left {state.room:.0f} bits of room" if state.room >= 1 else ""
+    nan = "" if state.origin.inf else "none of them is Inf"
+    reason = " and ".join(filter(None, (room, nan))) or f"the scale of {words.scale(state.scale)} had worked"
+    skipped = "that step" if state.bad == 1 else "those steps"
+    return f" It is no overflow: {reason}. The scaler skipped {skipped}, so the weights are unharmed."
 
 
 def _fix(state: State) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,13 +24,17 @@ REPEATED = 2
 that the scaler skipped, one bad batch, can wait for the morning."""
 
 
+Gradients = Literal["finite", "broken", "unread"]
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
     bad: int = 0
     skipped: int = 0
     applied: int = 0
     poisoned: bool = False
-    """Whether a step was applied whose gradients were not known to be finite."""
+    """Whether a step was applied whose gradients were not known to be finite; `unread`: nor known not to be."""
+    unread: bool = False
     value: float = math.nan
     finite: int = 0
     scaled: bool = False
@@ -42,7 +47,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Event) and state.opened.active and not state.origin.count:
-            state = replace(state, origin=origin.of_event(part.step, part.data), poisoned=state.applied > 0)
+            state = replace(state, origin=origin.of_event(part.step, part.data), unread=False)
     return state, changed(_conclude, before, state)
 
 
@@ -53,11 +58,12 @@ def _rows(state: State, rows: View) -> State:
         return state
     gradients = measured(rows.scalar("grad_norm"))
     broken = (gradients & ~np.isfinite(rows.scalar("grad_norm"))) | (rows.scalar("grad_nonfinite") > 0)
-    harmless = (gradients & ~broken).tolist()
     records = rows.records("loss", "skipped", "applied", "scale")
     for at, (step, (loss, skipped, applied, scale)) in enumerate(records):
         if bad[at]:
-            state = _bad(state, step, loss, skipped > 0, applied > 0, scale >= 0, harmless[at])
+            read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
+            state = _bad(state, step, loss, skipped > 0, applied > 0 and not skipped > 0, read)
+            state = replace(state, scaled=state.scaled or scale >= 0)
             if broken[at] and not state.origin.count and (place := origin.of_row(rows, at)):
                 state = replace(state, origin=place)
         elif math.isfinite(loss) and state.opened.active:
@@ -67,16 +73,18 @@ def _rows(state: State, rows: View) -> State:
     return state
 
 
-def _bad(state: State, step: int, loss: float, skips: bool, steps: bool, scaled: bool, harmless: bool) -> State:
+def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
-        state = State(opened=state.opened, value=loss, scaled=scaled)
+        state = State(opened=state.opened, value=loss)
+    harmed = applied and gradients != "finite"
     return replace(
         state,
         opened=state.opened.at(step, step),
         bad=state.bad + 1,
-        skipped=state.skipped + skips,
-        applied=state.applied + (steps and not skips),
-        poisoned=state.poisoned or (steps and not skips and not harmless),
+        skipped=state.skipped + skipped,
+        applied=state.applied + applied,
+        poisoned=state.poisoned or harmed,
+        unread=gradients != "broken" and (state.unread if state.poisoned else harmed),
         finite=0,
     )
 
@@ -108,9 +116,10 @@ def _conclude(state: State) -> Finding:
 
 def _damage(state: State) -> str:
     if state.poisoned:
-        return " The step was applied, so the weights are poisoned." + (
-            "" if state.scaled else " No scaler is in use that would have skipped it."
-        )
+        scaler = "" if state.scaled else " No scaler is in use that would have skipped it."
+        if state.unread:
+            return f" The step was applied and its gradients were not read: take the weights for poisoned.{scaler}"
+        return f" The step was applied with gradients that are not finite, so the weights are poisoned.{scaler}"
     if state.applied:
         return " The gradients were finite, so no step was skipped: training goes on and learns nothing from it."
     if state.skipped:

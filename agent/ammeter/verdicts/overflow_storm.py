@@ -144,7 +144,8 @@ def _conclude(state: State) -> Finding:
     bearable = _bearable(state)
     share = skipped / max(1, applied + skipped)
     spare = math.log2(words.FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
-    eager = f", because it grows by {state.factor:g} after every {words.count(state.interval, 'good step')}"
+    often = "good step" if state.interval == 1 else f"{state.interval} good steps"
+    eager = f", because it grows {state.factor:g}-fold after every {often}"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",

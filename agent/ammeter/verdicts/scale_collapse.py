@@ -123,22 +123,26 @@ def _conclude(state: State) -> Finding:
     left = _steps_left(state.to_scale, state.backoff)
     worked = "although the first of these scales had worked" if state.had_worked else "and none of them ever worked"
     doom = (
-        f" In {words.count(left, 'more step')} its inverse is infinite and good gradients turn NaN."
+        f" After {words.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
         if left
-        else " Its inverse is infinite now: good gradients turn NaN and are applied."
+        else " Now 1/scale is infinite: it turns good gradients into NaN, and those are applied."
     )
     stop = f"Stop the run and mend {place.module or 'what makes the gradients non-finite'}"
     hint = "look for an overflow, a division or a missing eps there, or run it in float32"
-    weights = "The weights are unharmed: these steps were skipped." if left else "Restore a checkpoint from before."
-    restart = f"Restart with a new GradScaler from a state before step {opened.first}"
+    restart = (
+        f"The skipped steps left the weights unharmed: go on from them, or from a checkpoint before step"
+        f" {opened.first}, with a new GradScaler."
+        if left
+        else f"Restore a checkpoint from before step {opened.first} and go on with a new GradScaler."
+    )
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Loss scale collapsed from {state.from_scale:g} to {state.to_scale:g}",
+        title=f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}",
         cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped and the scale fell from"
         f" {words.scale(state.from_scale)} to {words.scale(state.to_scale)}, {worked}: the gradients are non-finite"
         f" at any scale.{place.words()}{doom}",
-        fix=f"{stop}: {hint}. Do not lower the scale further. {restart}. {weights}",
+        fix=f"{stop}: {hint}. Do not lower the scale further. {restart}",
         tensor=place.tensor,
         module=place.module,
         evidence={

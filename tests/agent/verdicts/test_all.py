@@ -6,13 +6,13 @@ import time
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from ammeter import verdicts
 from ammeter.block import View
 from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding, Verdict
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from tests.agent import streams
 from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
 

@@ -1,0 +1,79 @@
+"""One fault, one finding: consequences go into their cause, and people read causes first."""
+
+from __future__ import annotations
+
+from ammeter.verdicts import ALL, BY_ID
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+
+
+def finding(verdict: str, first: int, last: int | None = None, severity: str = "page", active: bool = True) -> Finding:
+    last = first if last is None else last
+    return Finding(verdict, severity, first, first, last, "It broke.", "Mend it.", active=active)  # type: ignore[arg-type]
+
+
+def read(*findings: Finding | tuple[str, Finding]) -> list[tuple[str, list[str]]]:
+    told = [each if isinstance(each, tuple) else ("a", each) for each in findings]
+    return [(each.finding.verdict, [more.verdict for more in each.consequences]) for each in explain(told)]
+
+
+def test_a_chain_of_causes_ends_in_one_finding() -> None:
+    chain = [finding("scale-collapse", 20), finding("nonfinite-gradient", 20), finding("nonfinite-loss", 160)]
+    assert [("nonfinite-gradient", ["scale-collapse", "nonfinite-loss"])] == read(*chain)
+
+
+def test_where_each_can_bring_about_the_other_the_earlier_one_did() -> None:
+    gradient, loss = finding("nonfinite-gradient", 20), finding("nonfinite-loss", 21)
+    assert [("nonfinite-gradient", ["nonfinite-loss"])] == read(gradient, loss)
+    gradient, loss = finding("nonfinite-gradient", 21), finding("nonfinite-loss", 20)
+    assert [("nonfinite-loss", ["nonfinite-gradient"])] == read(gradient, loss)
+
+
+def test_a_cause_may_be_seen_a_little_late() -> None:
+    scaling, underflow = finding("no-loss-scaling", 5), finding("gradient-underflow", 0)
+    assert [("no-loss-scaling", ["gradient-underflow"])] == read(underflow, scaling)
+    assert 2 == len(read(finding("gradient-underflow", 0), finding("no-loss-scaling", 6)))
+
+
+def test_a_cause_that_was_over_long_before_explains_nothing() -> None:
+    old = finding("nonfinite-gradient", 20, last=21, active=False)
+    assert 2 == len(read(old, finding("scale-collapse", 1000)))
+    assert 1 == len(read(old, finding("scale-collapse", 22)))
+
+
+def test_what_has_nothing_to_do_with_each_other_stays_apart_causes_first_then_pages_then_by_step() -> None:
+    assert [
+        ("no-loss-scaling", ["gradient-underflow"]),
+        ("nonfinite-loss", []),
+        ("run-lost", []),
+        ("overflow-storm", []),
+    ] == read(
+        finding("overflow-storm", 1, severity="ticket"),
+        finding("run-lost", 90),
+        finding("nonfinite-loss", 80),
+        finding("gradient-underflow", 3, severity="ticket"),
+        finding("no-loss-scaling", 0, severity="ticket"),
+    )
+
+
+def test_a_rank_s_consequence_goes_to_that_rank_s_cause() -> None:
+    told = [
+        (stream, finding(verdict, 20)) for stream in ("a", "b") for verdict in ("scale-collapse", "nonfinite-gradient")
+    ]
+    explained = explain(told)
+    assert [("a", 1), ("b", 1)] == [(each.stream, len(each.consequences)) for each in explained]
+
+
+def test_one_rank_s_cause_explains_what_another_rank_sees() -> None:
+    assert [("nonfinite-loss", ["scale-collapse"])] == read(
+        ("a", finding("nonfinite-loss", 20)), ("b", finding("scale-collapse", 20))
+    )
+
+
+def test_every_consequence_that_a_verdict_names_is_a_verdict() -> None:
+    for verdict in ALL:
+        assert set(verdict.explains) <= set(BY_ID) - {verdict.id}
+
+
+def test_nothing_found_is_nothing_told() -> None:
+    assert [] == explain([])

@@ -1,0 +1,81 @@
+"""gradient-underflow needs float16, gradients on its grid, and losses that are not structural zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings
+
+
+def run(
+    readings: int = 6, scale: float | None = 1.0, norm: float = 1e-3, dtype: str = "float16", **lost: Any
+) -> Stream:
+    stream = Stream().autocast(dtype)
+    for _ in range(readings):
+        stream.good(scale, norm=norm, full=True, stats=stream.readings(**({"zeros": 0.6, "subnormals": 0.35} | lost)))
+        stream.good(scale, norm=norm)
+    return stream
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["gradient-underflow"]
+
+
+def test_the_third_reading_in_a_row_opens_it() -> None:
+    assert {} == findings(run(readings=2))
+    finding = found(run(readings=3))
+    assert ("ticket", 0, 4) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_its_words_give_the_share_the_scale_and_a_better_one() -> None:
+    finding = found(run())
+    assert "At a loss scale of 1 (2^0), 95 % of the gradient elements are below 2^-14" in finding.cause
+    assert "60 % are zero" in finding.cause
+    assert "The scale stood at 1 (2^0) and never grew." in finding.cause
+    assert "GradScaler(init_scale=2.0**26), which is 67108864" in finding.fix
+    assert 2.0**26 == finding.evidence["suggested_scale"]
+    assert "embed.weight" == finding.tensor
+
+
+def test_when_the_headroom_is_used_up_it_advises_bfloat16() -> None:
+    finding = found(run(scale=65536.0, norm=8.0))
+    assert "leaves only 0.3 bits below 65504, so no scale can help" in finding.fix
+    assert "bfloat16" in finding.fix
+    assert finding.evidence["suggested_scale"] is None
+
+
+def test_gradients_that_are_zero_throughout_are_lost_too() -> None:
+    finding = found(run(zeros=1.0, subnormals=0.0, grid=float("nan"), norm=0.0))
+    assert "100 % are zero" in finding.cause
+    assert "GradScaler(init_scale=2.0**16), which is 65536" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("why", "case"),
+    {
+        "structural zeros": {"zeros": 0.97, "subnormals": 0.001},
+        "few subnormals": {"zeros": 0.05, "subnormals": 0.2},
+        "off the grid": {"grid": 0.2},
+        "not in float16": {"dtype": "bfloat16"},
+    }.items(),
+)
+def test_it_stays_silent(why: str, case: dict[str, Any]) -> None:
+    assert {} == findings(run(**case)), why
+
+
+def test_a_loss_that_is_zero_or_not_finite_explains_zero_gradients() -> None:
+    stream = Stream().autocast()
+    for _ in range(9):
+        stream.good(65536, norm=0, full=True, loss=0, stats=stream.readings(zeros=1.0, grid=float("nan")))
+    assert {} == findings(stream)
+
+
+def test_three_clean_readings_end_it() -> None:
+    stream = run()
+    for _ in range(2):
+        stream.good(65536, full=True)
+    assert found(stream).active
+    assert not found(stream.good(65536, full=True)).active

@@ -1,0 +1,60 @@
+"""no-loss-scaling fires where float16 autocast trains and no scaler is there; inference and bfloat16 are fine."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings
+
+
+def train(stream: Stream, steps: int = 12, grid: float = 1.0, full: bool = True) -> Stream:
+    for _ in range(steps):
+        stream.good(full=full, stats=stream.readings(grid=grid) if full else {})
+    return stream
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["no-loss-scaling"]
+
+
+def test_the_tenth_applied_step_opens_it() -> None:
+    assert {} == findings(train(Stream().autocast(), steps=9))
+    finding = found(train(Stream().autocast(), steps=10))
+    assert ("ticket", 0, 9) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_its_words_name_the_device_and_write_the_scaler_out() -> None:
+    finding = found(train(Stream().autocast()))
+    assert "float16 autocast on cpu and 12 steps were applied since step 0 without a GradScaler" in finding.cause
+    assert "scaler = torch.amp.GradScaler('cpu')" in finding.fix
+    assert "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()" in finding.fix
+    assert "torch.bfloat16" in finding.fix
+
+
+def test_a_scaler_that_is_disabled_is_mentioned() -> None:
+    stream = Stream().autocast().event("scaler.seen", enabled=False, device="cuda", scale=1.0)
+    assert "A GradScaler exists, but it is disabled" in found(train(stream)).cause
+
+
+def test_an_enabled_scaler_keeps_it_silent_even_before_its_first_scale() -> None:
+    assert {} == findings(train(Stream().autocast().event("scaler.seen", enabled=True, device="cpu", scale=65536.0)))
+
+
+def test_a_scaler_that_comes_later_ends_it() -> None:
+    assert not found(train(Stream().autocast()).good(65536)).active
+
+
+def test_gradients_off_the_grid_keep_it_silent() -> None:
+    assert {} == findings(train(Stream().autocast(), steps=200, grid=0.1))
+
+
+def test_autocast_for_inference_keeps_it_silent() -> None:
+    assert {} == findings(train(Stream().autocast(grad=False), steps=200))
+
+
+def test_where_no_gradient_was_read_it_takes_fifty_steps() -> None:
+    assert {} == findings(train(Stream().autocast(), steps=49, full=False))
+    assert 49 == found(train(Stream().autocast(), steps=60, full=False)).opened_step
+
+
+def test_with_several_ranks_the_grid_is_not_asked() -> None:
+    assert 9 == found(train(Stream(world_size=2).autocast(), grid=0.5)).opened_step

@@ -1,0 +1,132 @@
+"""nonfinite-gradient tells gradients that are broken from those that only overflowed a scale too high."""
+
+from __future__ import annotations
+
+import pytest
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["nonfinite-gradient"]
+
+
+def with_room(bits: int, steps: int = 60) -> Stream:
+    """A run whose largest gradient, scaled by 4096, leaves so many bits below 65504."""
+    stream = Stream().autocast()
+    for _ in range(steps):
+        stream.good(4096, norm=10 * 2.0 ** (4 - bits) * 0.99, full=True)
+    return stream
+
+
+def test_nan_without_inf_at_a_scale_that_worked_is_found_at_once_with_its_place() -> None:
+    finding = found(warm(40).bad(65536, last=3))
+    assert ("ticket", 40, 40) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "blocks.1.fc.weight" == finding.tensor
+    assert "blocks.1.fc" == finding.module
+    assert "the 2 behind it are finite, so it was born in backward at blocks.1.fc" in finding.cause
+    assert "none of them is Inf" in finding.cause
+    assert "The scaler skipped that step, so the weights are unharmed." in finding.cause
+    assert "backward pass of blocks.1.fc" in finding.fix
+
+
+def test_two_such_steps_in_a_row_page() -> None:
+    assert "page" == found(warm().bad(65536, last=3).bad(32768, last=3)).severity
+
+
+def test_three_such_steps_within_ten_page_and_further_apart_they_do_not() -> None:
+    def every(steps: int) -> Stream:
+        stream = warm()
+        for halvings in range(3):
+            stream.bad(65536 / 2**halvings, last=3)
+            for _ in range(steps - 1):
+                stream.good(32768 / 2**halvings)
+        return stream
+
+    assert "page" == found(every(4)).severity
+    assert "ticket" == found(every(12)).severity
+
+
+def test_without_a_scaler_one_applied_step_pages() -> None:
+    finding = found(warm(scale=None).bad(last=3))
+    assert "page" == finding.severity
+    assert "1 such step was applied and there is no scaler to skip it: the weights are poisoned." in finding.cause
+    assert "restore a checkpoint from before step 40" in finding.fix
+
+
+def test_without_a_scaler_a_step_that_the_program_left_out_is_a_ticket() -> None:
+    finding = found(warm(scale=None).bad(last=3, applied=0))
+    assert "ticket" == finding.severity
+    assert "The optimizer did not step, so the weights are unharmed." in finding.cause
+
+
+def test_gradients_that_are_all_nan_with_a_finite_loss_have_no_tensor() -> None:
+    finding = found(warm().bad(65536, last=5))
+    assert finding.tensor is None
+    assert "All 6 gradients are non-finite" in finding.cause
+
+
+def test_an_inf_with_room_enough_is_found_when_the_run_recovers() -> None:
+    stream = with_room(bits=8).bad(4096, last=2, inf=True)
+    assert {} == findings(stream)
+    finding = found(stream.good(2048))
+    assert ("ticket", 60, 61, 60) == (finding.severity, finding.first_step, finding.opened_step, finding.last_step)
+    assert "the scale of 4096 (2^12) left 8 bits of room" in finding.cause
+
+
+@pytest.mark.parametrize("bits", [0, 2, 5])
+def test_an_inf_without_room_is_an_ordinary_overflow(bits: int) -> None:
+    assert {} == findings(with_room(bits).bad(4096, last=2, inf=True).good(2048))
+
+
+def test_a_scale_that_had_not_worked_yet_is_to_blame_whatever_the_room() -> None:
+    assert {} == findings(with_room(bits=12).bad(8192, last=2, inf=True).good(4096))
+    assert {} == findings(with_room(bits=12).bad(8192, last=2).good(4096))
+
+
+def test_a_run_whose_overflows_have_much_room_teaches_what_room_is_worth() -> None:
+    stream = with_room(bits=8)
+    stream.bad(8192, last=2, inf=True)
+    for _ in range(50):
+        stream.good(4096, norm=10 / 16, full=True)
+    assert {} == findings(stream.bad(4096, last=2, inf=True).good(2048))
+
+
+def test_a_run_whose_overflows_are_nan_needs_room_for_nan_too() -> None:
+    stream = with_room(bits=2).bad(8192, last=3).good(4096, norm=20)
+    assert {} == findings(stream.bad(4096, last=3).good(2048))
+
+
+def test_a_single_broken_tensor_that_stays_broken_is_left_to_scale_collapse() -> None:
+    stream = warm()
+    for halvings in range(20):
+        stream.bad(65536 / 2**halvings, first=3, last=3)
+    assert {"scale-collapse"} == set(findings(stream))
+
+
+def test_a_single_broken_tensor_that_comes_and_goes_is_found() -> None:
+    stream = warm()
+    for _ in range(3):
+        stream.bad(65536, first=3, last=3).good(65536).good(65536)
+    assert "page" == found(stream).severity
+    assert "blocks.1.fc.weight" == found(stream).tensor
+
+
+def test_nan_from_the_first_step_on_is_found_when_the_scale_has_come_down_to_1() -> None:
+    stream = Stream().autocast()
+    for halvings in range(17):
+        stream.bad(65536 / 2**halvings, last=3)
+    assert (0, 16) == (found(stream).first_step, found(stream).opened_step)
+
+
+def test_a_large_finite_norm_that_overflows_float32_is_not_broken() -> None:
+    assert {} == findings(warm(scale=None).good(norm=float("inf"), grad_nonfinite=0))
+
+
+def test_fifty_good_steps_end_it() -> None:
+    stream = warm().bad(65536, last=3)
+    for _ in range(49):
+        stream.good(32768)
+    assert found(stream).active
+    assert not found(stream.good(32768)).active

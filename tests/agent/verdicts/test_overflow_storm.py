@@ -1,0 +1,82 @@
+"""overflow-storm fires on a sawtooth, and neither on a healthy growth nor on a scale that only falls."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+
+
+def sawtooth(good: int, times: int, stream: Stream | None = None) -> Stream:
+    stream = stream or warm(30, scale=8192.0)
+    for _ in range(times):
+        stream.bad(16384, last=2, inf=True)
+        for step in range(good):
+            stream.good(8192, norm=20, growth_tracker=step, full=step == 0)
+    return stream
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["overflow-storm"]
+
+
+def test_the_eighth_skip_within_200_steps_opens_it() -> None:
+    assert "overflow-storm" not in findings(sawtooth(good=5, times=7))
+    finding = found(sawtooth(good=5, times=8))
+    assert ("ticket", 30, 72) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_it_gives_the_scale_that_the_gradients_bear_and_how_the_scaler_is_set() -> None:
+    finding = found(sawtooth(good=5, times=12))
+    assert "12 of 72 steps since step 30 were skipped" in finding.cause
+    assert "it grows 2-fold after every 5 good steps" in finding.cause
+    assert "the gradients bear about 8192 (2^13)" in finding.cause
+    assert "GradScaler(init_scale=2.0**13, growth_interval=2000), that is a first scale of 8192" in finding.fix
+    assert "2.0 bits below 65504" in finding.fix
+    assert 5 == finding.evidence["growth_interval"]
+    assert 8192 == finding.evidence["bearable_scale"]
+
+
+def test_a_growth_factor_that_is_too_large_is_put_right_too() -> None:
+    stream = warm(30, scale=8192.0)
+    for _ in range(10):
+        stream.bad(32768, last=2, inf=True).bad(16384, last=1, inf=True).good(8192, growth_tracker=0)
+    assert "it grows 4-fold after every good step" in found(stream).cause
+    assert "growth_factor=2.0" in found(stream).fix
+
+
+def test_a_fixed_scale_that_is_too_high_is_a_storm() -> None:
+    stream = warm(30)
+    for _ in range(12):
+        stream.bad(65536, last=2, inf=True).good(65536).good(65536)
+    assert "12 of" in found(stream).cause
+    assert "the gradients bear about 32768 (2^15)" in found(stream).cause
+
+
+def test_one_skip_in_every_30_steps_is_not_yet_a_storm() -> None:
+    assert {} == findings(sawtooth(good=29, times=12))
+
+
+def test_a_scale_that_only_falls_is_no_storm() -> None:
+    stream = warm()
+    for halvings in range(16):
+        stream.bad(65536 / 2**halvings, last=2, inf=True).good(65536 / 2 ** (halvings + 1), norm=1e-3)
+    assert "overflow-storm" not in findings(stream)
+
+
+def test_the_calibration_of_a_fresh_scaler_does_not_count() -> None:
+    stream = Stream().autocast()
+    for halvings in range(14):
+        stream.bad(2.0 ** (27 - halvings), last=2, inf=True)
+        if halvings % 3 == 2:
+            stream.good(2.0 ** (26 - halvings))
+    for _ in range(60):
+        stream.good(8192)
+    assert {} == findings(stream)
+
+
+def test_200_steps_without_a_skip_end_it() -> None:
+    stream = sawtooth(good=5, times=12)
+    for _ in range(200):
+        stream.good(8192)
+    assert not found(stream).active
+    assert "12 of" in found(stream).cause

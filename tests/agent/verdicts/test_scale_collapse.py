@@ -1,0 +1,100 @@
+"""scale-collapse fires after a handful of skips at scales that had worked, and never while a scaler calibrates."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+
+
+def collapse(stream: Stream, skips: int, scale: float = 65536.0) -> Stream:
+    for halvings in range(skips):
+        stream.bad(scale / 2**halvings, first=3, last=3, inf=True)
+    return stream
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["scale-collapse"]
+
+
+def test_the_fifth_skip_in_a_row_pages() -> None:
+    finding = found(collapse(warm(40), 5))
+    assert ("page", 40, 44, 44, True) == (
+        finding.severity,
+        finding.first_step,
+        finding.opened_step,
+        finding.last_step,
+        finding.active,
+    )
+    assert "blocks.1.fc.weight" == finding.tensor
+    assert "blocks.1.fc" == finding.module
+    assert 65536 == finding.evidence["scale_from"]
+    assert 4096 == finding.evidence["scale_to"]
+    assert 5 == finding.evidence["skipped_steps"]
+
+
+def test_it_says_how_many_steps_are_left_until_the_inverse_of_the_scale_is_infinite() -> None:
+    assert 139 == found(collapse(warm(), 5)).evidence["steps_left"]
+    assert "After 139 more such steps 1/scale is infinite" in found(collapse(warm(), 5)).cause
+    assert 0 == found(collapse(warm(), 145)).evidence["steps_left"]
+    assert "Restore a checkpoint from before step 40" in found(collapse(warm(), 145)).fix
+
+
+def test_its_words_name_the_scales_the_place_and_what_to_do() -> None:
+    finding = found(collapse(warm(), 5))
+    assert "from 65536 (2^16) to 4096 (2^12)" in finding.cause
+    assert "The gradient of blocks.1.fc.weight is non-finite; 5 others are finite." in finding.cause
+    assert "mend blocks.1.fc" in finding.fix
+    assert "Do not lower the scale further" in finding.fix
+
+
+def test_four_skips_in_a_row_are_not_yet_a_collapse() -> None:
+    assert "scale-collapse" not in findings(collapse(warm(), 4))
+
+
+def test_skips_with_good_steps_between_them_are_no_collapse() -> None:
+    stream = warm()
+    for halvings in range(12):
+        collapse(stream, 3, 65536 / 8**halvings).good(65536 / 8 ** (halvings + 1))
+    assert "scale-collapse" not in findings(stream)
+
+
+def test_a_growth_does_not_count_towards_the_handful() -> None:
+    stream = warm(300, scale=1024.0)
+    assert "scale-collapse" not in findings(collapse(stream, 5, 2048.0))
+    assert "scale-collapse" in findings(collapse(warm(300, scale=1024.0), 6, 2048.0))
+
+
+def test_a_scale_reset_far_up_may_come_down_again() -> None:
+    stream = collapse(warm(300, scale=1024.0), 6)
+    for _ in range(50):
+        stream.good(1024)
+    assert {} == findings(stream)
+
+
+def test_a_fresh_scaler_may_halve_until_it_reaches_1_and_no_further() -> None:
+    assert "scale-collapse" not in findings(collapse(Stream().autocast(), 16))
+    finding = found(collapse(Stream().autocast(), 17))
+    assert (0, 16) == (finding.first_step, finding.opened_step)
+    assert "none of them ever worked" in finding.cause
+
+
+def test_a_fresh_scaler_is_not_waited_for_more_than_24_halvings() -> None:
+    assert 24 == found(collapse(Stream().autocast(), 30, 2.0**60)).opened_step
+
+
+def test_ten_good_steps_end_it_and_a_second_one_is_told_as_such() -> None:
+    stream = collapse(warm(), 6)
+    for _ in range(10):
+        stream.good(1024)
+    assert not found(stream).active
+    again = found(collapse(stream, 5, 1024.0))
+    assert (True, 2, 56) == (again.active, again.times, again.first_step)
+
+
+def test_where_the_rows_have_no_norms_per_tensor_the_event_names_the_place() -> None:
+    stream = warm()
+    for halvings in range(5):
+        stream.step(loss=2, applied=0, skipped=1, scale=65536 / 2**halvings)
+        tensors = [{"tensor": "a.weight", "nans": 1, "infs": 0}]
+        stream.event("gradient.nonfinite", tensors=tensors, count=1, last="a.weight", finite_after=2, finite=3)
+    assert "a.weight" == found(stream).tensor

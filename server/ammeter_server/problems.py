@@ -17,7 +17,7 @@ from ammeter_server.store import StoreFullError
 CONTENT_TYPE = "application/problem+json"
 
 
-class Problem(Exception):  # noqa: N818 - RFC 9457's own word
+class Problem(Exception):
     """An answer that is an error. Members beyond the standard ones go into the body as they are."""
 
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> None:

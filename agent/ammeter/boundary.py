@@ -1,8 +1,9 @@
 """Where one step ends and the next begins.
 
-A step closes at scaler.update(); with several scalers, when one that already updated is used again; without a
-scaler, at the first of zero_grad, backward or the same optimizer again. What an optimizer does inside its own
-step() (L-BFGS and its closure) belongs to that step.
+A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a
+scaler it closes when an optimizer that stepped is used again (zero_grad, step), or when backward or scale is called
+and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one step. What an optimizer
+does inside its own step() (L-BFGS and its closure) belongs to that step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ammeter import tap
+from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
     from ammeter.session import Session
@@ -31,40 +33,37 @@ class Boundary:
         self._updated: set[int] = set()
 
     def before_probes(self, guard: Guard) -> list[Any]:
-        handles: list[Any] = [
+        scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
+        return [
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
             register_optimizer_step_pre_hook(guard(self._optimizer_steps)),
             register_optimizer_step_post_hook(guard(self._optimizer_stepped)),
+            *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
+            *tap.methods(scalers, "scale", before=guard(self._scale)),
+            *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
+            *tap.methods(scalers, "step", before=guard(self._step), after=guard(self._stepped)),
+            *tap.methods(scalers, "update", before=guard(self._update)),
         ]
-        optimizer_kinds: set[type] = {torch.optim.Optimizer, *(type(each) for each in self._watched.optimizers)}
-        for kind in optimizer_kinds:
-            handles.append(tap.method(kind, "zero_grad", before=guard(self._zero_grad)))
-        for kind in self._scaler_kinds():
-            handles += [
-                tap.method(kind, "scale", before=guard(self._scale)),
-                tap.method(kind, "unscale_", before=guard(self._optimizer_call)),
-                tap.method(kind, "step", before=guard(self._step), after=guard(self._stepped)),
-                tap.method(kind, "update", before=guard(self._update)),
-            ]
-        return handles
 
     def after_probes(self, guard: Guard) -> list[Any]:
-        return [tap.method(kind, "update", after=guard(self._after_update)) for kind in self._scaler_kinds()]
-
-    def _scaler_kinds(self) -> set[type]:
-        return {torch.amp.GradScaler, *(type(each) for each in self._watched.scalers)}
+        return [*tap.methods(self._watched.scaler_kinds, "update", after=guard(self._after_update))]
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        self._close_if_unscaled()
+        self._close_if_complete()
         self._session.begin()
 
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        if args[0] in self._watched.optimizers:
-            self._close_if_unscaled()
-
-    def _close_if_unscaled(self) -> None:
-        if self._inside is None and self._session.row.stepped and not self._session.row.raw.get("scaled"):
+        if id(args[0]) in self._session.row.stepped and not self._awaits_more():
             self._session.close_step()
+
+    def _close_if_complete(self) -> None:
+        row = self._session.row
+        if row.stepped.issuperset(map(id, self._watched.optimizers)) and row.stepped and not self._awaits_more():
+            self._session.close_step()
+
+    def _awaits_more(self) -> bool:
+        """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scaler used."""
+        return self._inside is not None or bool(self._session.row.scaler_used)
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if optimizer in self._watched.optimizers:
@@ -79,23 +78,26 @@ class Boundary:
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._watched.owns(args[0]):
             self._close_if_updated(args[0])
+            self._close_if_complete()
             self._session.begin()
 
     def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if optimizer in self._watched.optimizers:
-            self._watched.scalers.add(args[0])
-            self._close_if_updated(args[0])
+            self._watched.use(scaler, optimizer)
+            self._close_if_updated(scaler)
             self._session.begin()
+            if scaler.is_enabled():
+                self._session.row.scaler_used.add(id(optimizer))
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._optimizer_call(args, kwargs)
-        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        optimizer = optimizer_in(args, kwargs)
         if optimizer in self._watched.optimizers:
             self._once(optimizer)
+            self._optimizer_call(args, kwargs)
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        optimizer = optimizer_in(args, kwargs)
         row = self._session.row
         if optimizer not in self._watched.optimizers or not args[0].is_enabled():
             return

@@ -20,7 +20,7 @@ class Row:
     """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key.
 
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
-    host, or hands the skip to its own kernel.
+    host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
     """
 
     step: int
@@ -33,6 +33,14 @@ class Row:
     stepped: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
     fused: set[int] = field(default_factory=set)
+    scaler_used: set[int] = field(default_factory=set)
+
+    def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
+        """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
+        largest = np.finfo(np.float32).max
+        fitting = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
+        fitting[np.isnan(fitting)] = np.nan  # one NaN for all: another one's bits may be those of ABSENT
+        self.stats.setdefault(stat, []).append((indices, fitting.astype(np.float32)))
 
     def later(self, key: str, transfer: Transfer) -> None:
         """Keeps a number that arrives; it is there, under its key, when the row is finished."""
@@ -51,9 +59,10 @@ class Row:
         """The row as a `steps` frame carries it: columns behind the last measured one are left away."""
         width = schema.width if self.stats else len(schema.scalars)
         values = np.full(width, ABSENT, "<f4")
-        for position, name in enumerate(schema.scalars):
-            if name in self.scalars:
-                values[position] = self.scalars[name]
+        with np.errstate(all="ignore"):  # a number of the program's own may not fit into float32: infinite then
+            for position, name in enumerate(schema.scalars):
+                if name in self.scalars:
+                    values[position] = self.scalars[name]
         for stat, parts in self.stats.items():
             columns = values[schema.span(stat)]
             for indices, numbers in parts:

@@ -11,12 +11,15 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from torch.compiler import disable
 
 from ammeter import probes
 from ammeter.boundary import Boundary
@@ -26,12 +29,15 @@ from ammeter.probes.user import User
 from ammeter.row import Row
 from ammeter.schedule import Governor
 from ammeter.watched import Watched
-from ammeter.wire import STATS, Bye, Event, Hello, Schema, Steps
+from ammeter.wire import STATS, Bye, Event, Hello, Lost, Schema, Steps
 
 log = logging.getLogger("ammeter")
 
 MAX_LATE_ROWS = 64
 """Rows that wait for numbers from the device; a device that far behind loses the oldest, counted."""
+
+LAST_WAIT = 2.0
+"""Seconds that close() waits at most for numbers from the device; a device that hangs must not hold up the end."""
 
 URGENT = ("step.skipped", "gradient.nonfinite", "usage.clip_before_unscale")
 """Events that are written when their step closes; other rows wait for run.log until the next step begins."""
@@ -101,15 +107,14 @@ class Session:
         """The row that run.log speaks of: the step that closed last, or the open one when that is written already."""
         return self._held or self.row
 
-    def column(self, name: str, most: int) -> bool:
-        """Makes sure there is a scalar column of this name; False when the program has too many already."""
-        if name in self.schema.scalars:
-            return True
-        if len(self.schema.scalars) >= len(Schema().scalars) + most:
-            return False
-        self.schema = msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, name))
-        self.journal.hello(self._described())
-        return True
+    def columns(self, names: Iterable[str], most: int) -> set[str]:
+        """Those of the names that have a scalar column now: all, unless the program has `most` of its own already."""
+        new = [name for name in names if name not in self.schema.scalars]
+        room = len(Schema().scalars) + most - len(self.schema.scalars)
+        if new and room > 0:
+            self.schema = msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, *new[:room]))
+            self.journal.hello(self._described())
+        return set(self.schema.scalars)
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         """Something happened in the open step."""
@@ -121,7 +126,7 @@ class Session:
         return spent
 
     def guard(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Makes a callback of ours safe to hand to torch: timed, silent when switched off, and never raising."""
+        """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled."""
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             def guarded(*args: Any) -> None:
@@ -131,11 +136,12 @@ class Session:
                 try:
                     call(*args)
                 except Exception as error:  # noqa: BLE001 - the promise: a fault of ours never reaches the training loop
-                    self._fault(name, error)
+                    with suppress(Exception):  # somebody's log handler may raise
+                        self._fault(name, error)
                 finally:
                     self._overhead += perf_counter() - began
 
-            return guarded
+            return disable(guarded)  # type: ignore[no-any-return, no-untyped-call]
 
         return safe
 
@@ -146,24 +152,36 @@ class Session:
     def on_close(self, call: Callable[[], Any]) -> None:
         self._on_close = call
 
-    def close(self, reason: str = "closed", message: str = "") -> None:
-        """Writes what is left and the bye, takes every hook away, and gives the journal back. Twice is fine."""
-        self.guard("close")(self.unsubscribe)()
-        if self._off:
-            return
-        self.guard("close")(self._say_goodbye)(reason, message)
-        self._off = True
-        self.journal.close()
-        self._on_close()
+    def close(self, reason: str = "closed", message: str = "") -> bool:
+        """Writes what is left and the bye, takes every hook away, and gives the journal back.
 
-    def _say_goodbye(self, reason: str, message: str) -> None:
+        Whether the stream ended by this: not for the second time, and not in a forked child.
+        """
+        self.unsubscribe()
+        if self._off:
+            return False
+        self.guard("last rows")(self._last_rows)()
+        self.guard("bye")(self._bye)(reason, message)
+        self.guard("journal")(self.journal.close)()
+        self._off = True
+        self._on_close()
+        return True
+
+    def _last_rows(self) -> None:
         if self.row.stepped or self.row.skipped:
             self.close_step()
         self._release()
+        deadline = time.monotonic() + LAST_WAIT
         while self._late:
-            self._write(self._late.popleft())
+            row = self._late.popleft()
+            while not row.ready() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            self._write_or_lose(row)
         for event, data in self.row.events:
             self.journal.append(Event(event, max(0, self.row.step - 1), time.time_ns(), data))
+
+    def _bye(self, reason: str, message: str) -> None:
+        message = text(message, 500)
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _release(self) -> None:
@@ -171,7 +189,13 @@ class Session:
             self._late.append(self._held)
             self._held = None
         while len(self._late) > MAX_LATE_ROWS or (self._late and self._late[0].ready()):
-            self._write(self._late.popleft())
+            self._write_or_lose(self._late.popleft())
+
+    def _write_or_lose(self, row: Row) -> None:
+        if row.ready():
+            self._write(row)
+        else:
+            self.journal.append(Lost("device-late", 1, len(row.events)))
 
     def _write(self, row: Row) -> None:
         if not row.raw.get("finished"):
@@ -186,13 +210,15 @@ class Session:
 
     def _finish(self, row: Row) -> None:
         row.raw["finished"] = True
-        for probe in self._probes:
-            self.guard(probe.name)(probe.finish)(row)
+        with np.errstate(all="ignore"):  # non-finite numbers are data here, and no warning to the program
+            for probe in self._probes:
+                self.guard(probe.name)(probe.finish)(row)
 
     def _fault(self, name: str, error: Exception) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
         where = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {error}"
+        told = text(f"{type(error).__name__}: {error}", 500)
+        self.row.events.append(("probe.failed", {"probe": name, "error": told}))
         log.warning(
             "ammeter: its %s probe failed and is switched off (%s, %s:%s); training goes on",
             name,
@@ -200,10 +226,14 @@ class Session:
             os.path.basename(where.filename),
             where.lineno,
         )
-        self.row.events.append(("probe.failed", {"probe": name, "error": told[:500]}))
 
     def _described(self) -> Hello:
         return msgspec.structs.replace(self._hello, schema=self.schema)
+
+
+def text(said: str, most: int) -> str:
+    """Somebody's words as they can be written anywhere: cut, and without what UTF-8 cannot say."""
+    return said[:most].encode("utf-8", "replace").decode()
 
 
 def _capturing() -> bool:

@@ -2,13 +2,19 @@
 
 One tap per patched name, any number of subscribers, and the last one to leave puts the original back. Where
 somebody kept or wrapped our wrapper meanwhile, it stays there as a pass-through that does nothing.
+
+torch.compile never traces a callback of ours, and finds as many graphs and graph breaks as without us.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
+
+from torch._dynamo.decorators import skip
+from torch.compiler import is_compiling
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
@@ -20,14 +26,22 @@ def method(kind: type, name: str, *, before: Before | None = None, after: After 
     before gets (args, kwargs), after (args, kwargs, result); args[0] is the object. An override that calls
     super() counts once. after is not called when the method raises. Raises AttributeError for an unknown name.
     """
-    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-    if owner is None:
-        raise AttributeError(f"{kind.__name__} has no method {name!r}")
-    return _subscribe(owner, name, before, after)
+    return _subscribe(_owner(kind, name), name, before, after)
+
+
+def methods(
+    kinds: Iterable[type], name: str, *, before: Before | None = None, after: After | None = None
+) -> list[Handle]:
+    """Calls back around this method of several classes; those that share one definition are heard once."""
+    owners = dict.fromkeys(_owner(kind, name) for kind in kinds)
+    return [_subscribe(owner, name, before, after) for owner in owners]
 
 
 def function(module: Any, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
-    """Calls back around a module-level function that its module looks up by name when it calls it."""
+    """Calls back around a module-level function that its module looks up by name when it calls it.
+
+    Inside a region that torch.compile traces there are no callbacks: the function becomes part of the graph.
+    """
     if not callable(getattr(module, name, None)):
         raise AttributeError(f"{module.__name__} has no function {name!r}")
     return _subscribe(module, name, before, after)
@@ -70,7 +84,6 @@ class _Tap:
 def _wrap(tap: _Tap) -> Callable[..., Any]:
     original = tap.original
 
-    @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         subscribers = tap.subscribers
         call = (id(args[0]) if args else 0, tap.name)
@@ -89,7 +102,30 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
                 after(args, kwargs, result)
         return result
 
-    return wrapper
+    # Not traced itself, while what the original calls, such as a compiled optimizer, still is.
+    skip(wrapper)
+    return functools.update_wrapper(wrapper if _breaks_graphs(tap) else _traceable(original, wrapper), original)
+
+
+def _breaks_graphs(tap: _Tap) -> bool:
+    """Whether torch.compile ends a graph here in any case: it traces no method of torch's that we tap."""
+    return not isinstance(tap.owner, ModuleType) and tap.original.__module__.partition(".")[0] == "torch"
+
+
+def _traceable(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """While torch.compile traces, nothing but the original is there: fullgraph=True stays possible."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if is_compiling() else wrapper(*args, **kwargs)
+
+    return choose
+
+
+def _owner(kind: type, name: str) -> type:
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is None:
+        raise AttributeError(f"{kind.__name__} has no method {name!r}")
+    return owner
 
 
 def _subscribe(owner: Any, name: str, before: Before | None, after: After | None) -> Handle:

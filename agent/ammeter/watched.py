@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import OptState
+from torch.nn.parameter import is_lazy
 
+from ammeter.stats import transfer
+from ammeter.stats.unseen import is_plain
 from ammeter.wire import Tensor
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
@@ -26,9 +29,14 @@ class Watched:
     ) -> None:
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
         self.scalers: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet(scalers)
+        self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}
+        self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.tensors: list[Tensor] = []
-        self._index: dict[int, int] = {}
-        self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, list[Any], list[int]]] = (
+        self._index: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[list[weakref.ref[Any]], list[int]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._scaler_of: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[torch.amp.GradScaler]] = (
             weakref.WeakKeyDictionary()
         )
         for name, parameter in _named(models):
@@ -37,58 +45,85 @@ class Watched:
             self.parameters(optimizer)
 
     def parameters(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor], list[int]]:
-        """The optimizer's parameters and the index of each; a group added later gets new indices."""
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        plan = self._plans.get(optimizer)
-        if plan is None or plan[0] != count:
-            plan = self._plans[optimizer] = (count, *self._place(optimizer))
-        return [each for each in (found() for found in plan[1]) if each is not None], plan[2]
+        """The optimizer's parameters and the index of each; one that is added or exchanged later gets a new index."""
+        present = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        known, indices = self._plans.get(optimizer, ((), ()))
+        if len(known) != len(present) or any(ref() is not each for ref, each in zip(known, present, strict=True)):
+            indices = self._place(optimizer)
+            self._plans[optimizer] = [weakref.ref(each) for each in present], indices
+        return present, list(indices)
 
     def optimizers_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.optim.Optimizer]:
         """The watched optimizers that own any of these parameters."""
-        asked = {self._index[id(each)] for each in parameters if id(each) in self._index}
+        asked = {index for index in map(self._index_of, parameters) if index is not None}
         return [each for each in self.optimizers if not asked.isdisjoint(self.parameters(each)[1])] if asked else []
+
+    def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """This scaler unscales and steps this optimizer: from now on both are watched."""
+        self.scalers.add(scaler)
+        self._scaler_of[optimizer] = weakref.ref(scaler)
 
     def owns(self, scaler: torch.amp.GradScaler) -> bool:
         """Whether a scaler is ours. Where none was given, the first one the program uses is."""
         return scaler in self.scalers or not self.scalers
 
-    def enabled_scalers(self) -> list[torch.amp.GradScaler]:
-        return [scaler for scaler in self.scalers if scaler.is_enabled()]
-
     def scaling(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         """The scaler whose scale is in this optimizer's gradients now: not yet unscaled, not yet updated."""
-        for scaler in self.enabled_scalers():
+        known = self._scaler_of.get(optimizer)
+        used = known() if known else None
+        for scaler in (used,) if used is not None else tuple(self.scalers):
             state = scaler._per_optimizer_states.get(id(optimizer), {})
-            if scaler._scale is not None and state.get("stage", OptState.READY) is OptState.READY:
+            if scaler.is_enabled() and scaler._scale is not None and state.get("stage") in (None, OptState.READY):
                 return scaler
         return None
 
-    def _place(self, optimizer: torch.optim.Optimizer) -> tuple[list[Any], list[int]]:
-        found: list[Any] = []
-        for number, group in enumerate(optimizer.param_groups):
-            for position, parameter in enumerate(group["params"]):
-                if id(parameter) not in self._index:
-                    self._add(f"group{number}.{position}", parameter)
-                found.append(parameter)
-        return [weakref.ref(each) for each in found], [self._index[id(each)] for each in found]
+    def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
+        known = self._scaler_of.get(optimizer)
+        scaler = known() if known else None
+        state = {} if scaler is None else scaler._per_optimizer_states.get(id(optimizer), {})
+        found = state.get("found_inf_per_device", {}).values()
+        return any(float(transfer.of(each).array()[0]) > 0 for each in found if each.device.type == "cpu")
 
-    def _add(self, name: str, parameter: torch.Tensor) -> None:
-        self._index[id(parameter)] = len(self.tensors)
-        shape, dtype = tuple(parameter.shape), str(parameter.dtype).removeprefix("torch.")
-        self.tensors.append(Tensor(name, shape, dtype))
+    def _place(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        return [
+            self._add(f"group{number}.{position}", parameter)
+            for number, group in enumerate(optimizer.param_groups)
+            for position, parameter in enumerate(group["params"])
+        ]
+
+    def _index_of(self, parameter: torch.Tensor) -> int | None:
+        """Of an id that another tensor had before, None."""
+        ref, index = self._index.get(id(parameter), (None, -1))
+        return index if ref is not None and ref() is parameter else None
+
+    def _add(self, name: str, parameter: torch.Tensor) -> int:
+        index = self._index_of(parameter)
+        if index is None:
+            index = len(self.tensors)
+            self._index[id(parameter)] = weakref.ref(parameter), index
+            lazy = is_lazy(parameter)
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            self.tensors.append(Tensor(name, (0,) if lazy else tuple(parameter.shape), dtype))
+        return index
+
+
+def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a scaler's method was called with: scaler.step(optimizer), scaler.unscale_(optimizer=optimizer)."""
+    return args[1] if len(args) > 1 else kwargs.get("optimizer")
 
 
 def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none.
+    """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none to read.
 
     Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective is started. Complex:
     seen as pairs of reals.
     """
     found = parameter.grad
-    if found is None or found.is_meta:
+    found = getattr(found, "_local_tensor", found)
+    if found is None or found.is_meta or not is_plain(found):
         return None
-    found = getattr(found, "_local_tensor", found).detach()
+    found = found.detach()
     if found.is_sparse:
         found = (found if found.is_coalesced() else found.coalesce()).values()
     if found.is_complex():

@@ -15,7 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ammeter import tap
 from ammeter.probes.usage import clip_arguments, clip_function
 from ammeter.stats import cpu, transfer
-from ammeter.watched import gradient
+from ammeter.stats.unseen import unseen
+from ammeter.watched import gradient, optimizer_in
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 NAMED = 20
 """Non-finite tensors that an event names; their number is always told."""
+
+LARGEST = float(np.finfo(np.float32).max)
 
 TOLD_AGAIN = 100
 """Steps after which the same tensors being non-finite, step after step, is told again."""
@@ -50,11 +53,11 @@ class Gradients:
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        module, name = clip_function()
+        kinds = self._session.watched.scaler_kinds
         return [
-            tap.method(torch.amp.GradScaler, "unscale_", before=guard(self._unscaling)),
-            tap.function(module, name, before=guard(self._clipping)),
-            tap.method(torch.amp.GradScaler, "step", after=guard(self._stepped)),
+            *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
+            tap.function(*clip_function(), before=guard(self._clipping)),
+            *tap.methods(kinds, "step", after=guard(self._stepped)),
             register_optimizer_step_pre_hook(guard(self._stepping)),
         ]
 
@@ -69,11 +72,10 @@ class Gradients:
         reading = self._collect(optimizer)
         if reading is None:
             return
-        self._norms(row, reading)
-        self._session.governor.norms.spend(perf_counter() - began)
-        if all(each.device.type == "cpu" for each in reading.tensors):
-            self._on_host(row, reading)
-        reading.tensors = []  # the program frees its gradients when it wants to
+        try:
+            unseen(lambda: self._take(row, reading, began), reading.tensors)
+        finally:
+            reading.tensors = []  # the program frees its gradients when it wants to
 
     def finish(self, row: Row) -> None:
         squares, bad, known = 0.0, [], 0
@@ -81,45 +83,57 @@ class Gradients:
             scale = float(reading.scale.array()[0])
             for indices, arriving in reading.norms:
                 scaled = arriving.array()
-                norms = scaled / np.float32(scale)
-                row.stats.setdefault("grad.norm", []).append((indices, norms))
-                squares += float(np.square(norms.astype(np.float64)).sum())
+                row.fill("grad.norm", indices, scaled.astype(np.float64) / np.float64(scale))
+                squares += float(np.square(row.stats["grad.norm"][-1][1].astype(np.float64)).sum())
                 bad += [int(index) for index in indices[~np.isfinite(scaled)]]
                 known += len(indices)
         if known:
-            row.scalars["grad_norm"] = math.sqrt(squares) if squares >= 0 else math.nan
+            row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
             self._tell(row, sorted(bad), known)
         self._bad_rows = self._bad_rows + 1 if bad else 0
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
-        if optimizer in self._session.watched.optimizers:
-            self.read(optimizer)
+        self._read_if_watched(optimizer_in(args, kwargs))
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for optimizer in self._session.watched.optimizers_of(clip_arguments(args, kwargs)[0]):
-            self.read(optimizer)
+            self._read_if_watched(optimizer)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        self._read_if_watched(optimizer)
+
+    def _read_if_watched(self, optimizer: Any) -> None:
+        """A clip turns all of a non-finite gradient into NaN: what is known to be skipped is read before."""
         if optimizer in self._session.watched.optimizers:
-            self.read(optimizer)
+            self.read(optimizer, always=self._session.watched.overflowed(optimizer))
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """A skipped step is read whatever the governor said; the non-finite numbers are still in the gradients."""
-        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        optimizer = optimizer_in(args, kwargs)
         if id(optimizer) in self._session.row.skipped:
             self.read(optimizer, always=True)
 
     def _collect(self, optimizer: torch.optim.Optimizer) -> Reading | None:
         parameters, indices = self._session.watched.parameters(optimizer)
-        found = [(index, gradient(each)) for index, each in zip(indices, parameters, strict=True)]
-        pairs = [(index, each) for index, each in found if each is not None and each.numel()]
+        held = [each for each in (parameter.grad for parameter in parameters) if each is not None]
+        found = unseen(lambda: [gradient(each) for each in parameters], held)
+        pairs = [(index, each) for index, each in zip(indices, found, strict=True) if each is not None and each.numel()]
         if not pairs:
             return None
-        scaler = self._session.watched.scaling(optimizer)
-        held = None if scaler is None else scaler._scale
-        scale = transfer.number(1.0) if held is None else transfer.of(held)
+        row = self._session.row
+        scaled = row.raw.get("scaled") or id(optimizer) in row.scaler_used
+        scaler = self._session.watched.scaling(optimizer) if scaled else None
+        scale = transfer.number(1.0) if scaler is None or scaler._scale is None else transfer.of(scaler._scale)
         return Reading([index for index, _ in pairs], [each for _, each in pairs], scale)
+
+    def _take(self, row: Row, reading: Reading, began: float) -> None:
+        on_host = all(each.device.type == "cpu" for each in reading.tensors)
+        self._norms(row, reading)
+        if on_host:
+            self._mend_norms(reading)
+        self._session.governor.norms.spend(perf_counter() - began)
+        if on_host:
+            self._on_host(row, reading)
 
     def _norms(self, row: Row, reading: Reading) -> None:
         devices = {each.device for each in reading.tensors}
@@ -131,10 +145,17 @@ class Gradients:
         row.later("gradients", reading.scale)
         row.raw.setdefault("gradient_readings", []).append(reading)
 
+    def _mend_norms(self, reading: Reading) -> None:
+        """On the CPU the norms are here; where float32 squared too far, they are taken again."""
+        ((indices, arrived),) = reading.norms
+        norms = arrived.array().astype(np.float64)
+        for at in cpu.doubtful(arrived.array()):
+            norms[at] = cpu.norm(reading.tensors[at])
+        reading.norms = [(indices, transfer.Arrived(norms))]
+
     def _on_host(self, row: Row, reading: Reading) -> None:
-        """On the CPU the norms are here: count what is not finite, or read everything when that is due."""
-        norms = reading.norms[0][1].array()
-        bad = np.flatnonzero(~np.isfinite(norms))
+        """Counts what is not finite, or reads everything when that is due."""
+        bad = np.flatnonzero(~np.isfinite(reading.norms[0][1].array()))
         budget = self._session.governor.full
         if bad.size:
             if self._bad_rows >= COUNTED_STEPS and not budget.allows():
@@ -150,28 +171,24 @@ class Gradients:
 
     def _count_nonfinite(self, row: Row, reading: Reading, bad: npt.NDArray[np.int64]) -> None:
         counts = np.array([cpu.nonfinite(reading.tensors[at]) for at in bad], np.float32)
-        self._fill(row, "grad.nans", reading.indices[bad], counts[:, 0])
-        self._fill(row, "grad.infs", reading.indices[bad], counts[:, 1])
+        row.fill("grad.nans", reading.indices[bad], counts[:, 0])
+        row.fill("grad.infs", reading.indices[bad], counts[:, 1])
         row.scalars["grad_nonfinite"] = row.scalars.get("grad_nonfinite", 0.0) + float(counts.sum())
 
     def _read_full(self, row: Row, reading: Reading) -> None:
         scale = float(reading.scale.array()[0])
         read = np.array([cpu.full(each) for each in reading.tensors], np.float64)
-        absmax = read[:, 0] / scale
-        self._fill(row, "grad.absmax", reading.indices, absmax)
-        self._fill(row, "grad.zeros", reading.indices, read[:, 1])
-        self._fill(row, "grad.subnormals", reading.indices, read[:, 2])
+        absmax = read[:, 0] / np.float64(scale)
+        row.fill("grad.absmax", reading.indices, absmax)
+        row.fill("grad.zeros", reading.indices, read[:, 1])
+        row.fill("grad.subnormals", reading.indices, read[:, 2])
         gridded = ~np.isnan(read[:, 3])
-        self._fill(row, "grad.fp16_grid", reading.indices[gridded], read[gridded, 3])
-        row.scalars["grad_absmax"] = max(row.scalars.get("grad_absmax", 0.0), float(absmax.max()))
+        row.fill("grad.fp16_grid", reading.indices[gridded], read[gridded, 3])
+        row.scalars["grad_absmax"] = max(row.scalars.get("grad_absmax", 0.0), min(float(absmax.max()), LARGEST))
         row.scalars.setdefault("grad_nonfinite", 0.0)
 
-    def _fill(self, row: Row, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
-        row.stats.setdefault(stat, []).append((indices, numbers.astype(np.float32)))
-
     def _tell(self, row: Row, bad: list[int], known: int) -> None:
-        counted = row.scalars.get("grad_nonfinite")
-        if not bad or counted == 0:  # a finite gradient whose norm overflows float32 is large, not broken
+        if not bad:
             return
         if self._told[0] == bad and row.step - self._told[1] < TOLD_AGAIN and self._bad_rows >= COUNTED_STEPS:
             return

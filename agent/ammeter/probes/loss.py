@@ -24,8 +24,9 @@ class Loss:
         """ids of what scale() returned last: what backward() is called on then is not the loss but a multiple."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        kinds = self._session.watched.scaler_kinds
         return [
-            tap.method(torch.amp.GradScaler, "scale", before=guard(self._scaling), after=guard(self._scaled)),
+            *tap.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
         ]
 

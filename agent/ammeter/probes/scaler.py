@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,13 @@ class Scaler:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._consecutive = 0
+        self._introduced: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         for scaler in self._session.watched.scalers:
             self._introduce(scaler)
-        kinds: set[type] = {torch.amp.GradScaler, *(type(scaler) for scaler in self._session.watched.scalers)}
-        before, after = guard(self._before_update), guard(self._after_update)
-        return [tap.method(kind, "update", before=before, after=after) for kind in kinds]
+        kinds = self._session.watched.scaler_kinds
+        return tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
 
     def finish(self, row: Row) -> None:
         late = {key for key, found in row.raw.get("found_inf", {}).items() if _late_skip(row, key, found)}
@@ -36,11 +37,11 @@ class Scaler:
         scales, after = row.arrived("scale"), row.arrived("scale_after")
         if not scales:
             return
-        row.scalars["scale"] = before = min(float(each[0]) for each in scales)
+        row.scalars["scale"] = min(float(each[0]) for each in scales)
         row.scalars["growth_tracker"] = float(row.arrived("growth_tracker")[0][0])
         row.scalars["found_inf"] = sum(_positive(found) for found in row.raw["found_inf"].values())
-        if after:
-            self._compare(row, before, min(float(each[0]) for each in after))
+        for one, other in zip(scales, after, strict=False):
+            self._compare(row, float(one[0]), float(other[0]))
 
     def _count(self, row: Row, applied: int, skipped: int) -> None:
         row.scalars["applied"], row.scalars["skipped"] = applied, skipped
@@ -57,7 +58,10 @@ class Scaler:
 
     def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         scaler = args[0]
-        if not scaler.is_enabled() or scaler not in self._session.watched.scalers or scaler._scale is None:
+        if scaler not in self._session.watched.scalers:
+            return
+        self._introduce(scaler)
+        if not scaler.is_enabled() or scaler._scale is None:
             return
         row = self._session.row
         row.later("scale", transfer.of(scaler._scale))
@@ -74,6 +78,9 @@ class Scaler:
             self._session.row.later("scale_after", transfer.of(scaler._scale))
 
     def _introduce(self, scaler: torch.amp.GradScaler) -> None:
+        if scaler in self._introduced:
+            return
+        self._introduced.add(scaler)
         scale = getattr(scaler, "_init_scale", None)
         data = {"enabled": scaler.is_enabled(), "device": getattr(scaler, "_device", ""), "scale": scale}
         self._session.tell("scaler.seen", data)

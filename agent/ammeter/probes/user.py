@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ammeter.stats import transfer
@@ -14,8 +16,13 @@ if TYPE_CHECKING:
     from ammeter.row import Row
     from ammeter.session import Session
 
+log = logging.getLogger("ammeter")
+
 MAX_NAMES = 256
-"""Columns a program may add to its stream; further names are counted as lost, not written."""
+"""Columns a program may add to its stream; further names are told in the log once each, not written."""
+
+MAX_TOLD = 20
+"""Names that the log tells of; a program may make up new ones for ever."""
 
 
 class User:
@@ -23,6 +30,7 @@ class User:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._told: set[str] = set()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._log = guard(self.take)
@@ -33,10 +41,21 @@ class User:
         self._log(values)
 
     def take(self, values: dict[str, Any]) -> None:
+        arriving = {name: _arriving(value) for name, value in values.items()}
+        columns = self._session.columns([name for name, each in arriving.items() if each], MAX_NAMES)
         row = self._session.loggable()
-        for name, value in values.items():
-            if self._session.column(name, MAX_NAMES):
-                row.later(f"user:{name}", _arriving(value))
+        for name, each in arriving.items():
+            if each is None:
+                self._tell_once(name, f"a {type(values[name]).__name__} that is neither a number nor a tensor of one")
+            elif name not in columns:
+                self._tell_once(name, f"the run has {MAX_NAMES} names of its own already")
+            else:
+                row.later(f"user:{name}", each)
+
+    def _tell_once(self, name: str, why: str) -> None:
+        if name not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(name)
+            log.warning("ammeter leaves out %s given to run.log: %s", name, why)
 
     def finish(self, row: Row) -> None:
         for key in row.transfers:
@@ -44,10 +63,15 @@ class User:
                 row.scalars[key.removeprefix("user:")] = float(row.arrived(key)[-1].mean())
 
 
-def _arriving(value: Any) -> transfer.Transfer:
+def _arriving(value: Any) -> transfer.Transfer | None:
+    """The number on its way; None for what is no number. Of several numbers, as of several devices, the mean."""
     if isinstance(value, torch.Tensor):
-        return transfer.of(value)
+        return None if not value.numel() or value.is_complex() or value.is_meta else transfer.of(value)
+    if isinstance(value, np.ndarray):
+        value = value.mean() if value.size and value.dtype.kind in "biuf" else None
     try:
         return transfer.number(float(value))
     except OverflowError:
         return transfer.number(math.inf if value > 0 else -math.inf)
+    except (TypeError, ValueError):
+        return None

@@ -6,10 +6,12 @@ governor. Inputs are dense, real, floating-point tensors; nothing here changes o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 SUBNORMAL = 2.0**-14
@@ -17,6 +19,12 @@ SUBNORMAL = 2.0**-14
 
 SPACING = 2.0**-24
 """Smallest positive float16; every float16, and every sum of float16 this small, is a multiple of it."""
+
+TINY = 2.0**-63
+"""A norm below it was summed from squares that are subnormal in float32 or vanished."""
+
+PART = 2**20
+"""Elements that are widened to float64 at a time."""
 
 GRID_SAMPLE = 4096
 GRID_LIMIT = 2.0**-3
@@ -33,9 +41,32 @@ class Full(NamedTuple):
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """float32[n]: the L2 norm of each gradient, accumulated in float32 or wider. All on one device."""
-    wide = [each if each.dtype in _WIDE else each.float() for each in gradients]
-    return torch.stack([norm.to(torch.float32) for norm in torch._foreach_norm(wide, 2)])
+    """float32[n]: the L2 norm of each gradient, accumulated in float32 or wider. All on one device.
+
+    No gradient is copied. Where doubtful() says so, squares left the range of float32: norm() knows better.
+    """
+    found: list[torch.Tensor | None] = [None] * len(gradients)
+    for dtype in {each.dtype for each in gradients}:
+        at = [index for index, each in enumerate(gradients) if each.dtype == dtype]
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        for index, norm in zip(at, torch._foreach_norm([gradients[i] for i in at], 2, dtype=wide), strict=True):
+            found[index] = norm.to(torch.float32)
+    return torch.stack([norm for norm in found if norm is not None])
+
+
+def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Where norms() may be wrong: not finite although the gradient is, or too small to be exact."""
+    return np.flatnonzero(~((norms >= TINY) & (norms < np.inf)))
+
+
+def norm(gradient: torch.Tensor) -> float:
+    """The L2 norm of a gradient on the CPU to float64's precision; NaN or Inf only when an element is."""
+    low, high = torch.aminmax(gradient)
+    largest = max(abs(float(low)), abs(float(high)))
+    if not 0 < largest < math.inf:
+        return largest
+    parts = torch.split(gradient.reshape(-1), PART)
+    return largest * math.sqrt(sum(float((part.double() / largest).square().sum()) for part in parts))
 
 
 def nonfinite(gradient: torch.Tensor) -> tuple[int, int]:
@@ -51,7 +82,7 @@ def full(gradient: torch.Tensor) -> Full:
     low, high = torch.aminmax(gradient)
     zeros = gradient.numel() - int(torch.count_nonzero(gradient))
     small = int(torch.lt(gradient.abs(), SUBNORMAL).sum())
-    return Full(max(-float(low), float(high)), zeros, small - zeros, _on_grid(gradient))
+    return Full(max(abs(float(low)), abs(float(high))), zeros, small - zeros, _on_grid(gradient))
 
 
 def _on_grid(gradient: torch.Tensor) -> float:
@@ -61,6 +92,3 @@ def _on_grid(gradient: torch.Tensor) -> float:
     if small.size == 0:
         return float("nan")
     return float(np.mean(small / SPACING == np.rint(small / SPACING)))
-
-
-_WIDE = (torch.float32, torch.float64)

@@ -6,17 +6,19 @@ ready() asks an event whether it has passed; the row that waits for it is writte
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-Array = npt.NDArray[np.float32]
+from ammeter.stats.unseen import unseen
+
+Array = npt.NDArray[np.floating[Any]]
 
 
 class Transfer(Protocol):
-    """float32[n] that arrives."""
+    """float32[n] or float64[n] that arrives."""
 
     def ready(self) -> bool: ...
     def array(self) -> Array: ...
@@ -25,13 +27,18 @@ class Transfer(Protocol):
 def of(values: torch.Tensor) -> Transfer:
     """The present numbers of a tensor of any shape, flattened; later changes of the tensor do not show."""
     if values.device.type == "cuda":
-        return _FromCuda(values)
-    return Arrived(values.detach().to(torch.float32).reshape(-1).numpy().copy())
+        return unseen(lambda: _FromCuda(values), (values,))
+    return unseen(lambda: Arrived(_flat(values).cpu().numpy().copy()), (values,))
 
 
 def number(value: float) -> Transfer:
     """A number the host has already."""
-    return Arrived(np.array([value], np.float32))
+    with np.errstate(over="ignore"):
+        return Arrived(np.array([value], np.float32))
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    return values.detach().to(torch.float32).reshape(-1)
 
 
 class Arrived:
@@ -47,8 +54,8 @@ class Arrived:
 
 class _FromCuda:
     def __init__(self, values: torch.Tensor) -> None:
-        flat = values.detach().to(torch.float32).reshape(-1)
-        self._host = torch.empty(flat.shape, dtype=torch.float32, pin_memory=True)
+        flat = _flat(values)
+        self._host = torch.empty(flat.shape, dtype=torch.float32, device="cpu", pin_memory=True)
         self._host.copy_(flat, non_blocking=True)
         self._passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._passed.record(torch.cuda.current_stream(values.device))

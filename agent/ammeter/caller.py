@@ -27,7 +27,10 @@ def _torch_folder() -> str:
 
 
 def _short(path: str) -> str:
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # the working directory is gone
+        return path
     return path if relative.startswith("..") else relative
 
 

@@ -58,8 +58,11 @@ def _agreed_in_store() -> str | None:
     distributed = _distributed()
     if distributed is None:
         return None
-    store = distributed.distributed_c10d._get_default_store()
-    return str(store.compare_set(_STORE_KEY, "", str(uuid.uuid4())).decode())
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        return str(store.compare_set(_STORE_KEY, "", str(uuid.uuid4())).decode())
+    except (AttributeError, RuntimeError, ValueError):
+        return None  # a process group without a store, or a store that cannot compare
 
 
 def _distributed() -> Any:

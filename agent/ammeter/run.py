@@ -31,7 +31,5 @@ class Run:
         """Ends the run: writes what is left, undoes every hook, and waits at most AMMETER_FLUSH seconds for the
         collector to have it. Called at exit by itself; twice is fine."""
         session, self._session = self._session, None
-        if session is not None:
-            session.close()
-            if self._farewell is not None:
-                self._farewell()
+        if session is not None and session.close() and self._farewell is not None:
+            self._farewell()

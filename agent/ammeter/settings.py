@@ -10,6 +10,7 @@ from pathlib import Path
 DEFAULT_DIR = "~/.ammeter"
 DEFAULT_BUDGET = 0.01
 DEFAULT_FLUSH = 5.0
+MAX_FLUSH = 3600.0
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,6 @@ class Settings:
     dir: Path
     budget: float
     flush: float
-    disabled: bool
 
 
 def settings(
@@ -31,21 +31,36 @@ def settings(
     budget: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Raises ValueError, naming the value and the remedy, for one that cannot be used."""
+    """Raises ValueError, naming the value and the remedy, for one that cannot be used, OSError for a missing home."""
     said_url = url or environment.get("AMMETER_URL") or None
     if said_url and not said_url.startswith(("http://", "https://")):
         raise ValueError(f"AMMETER_URL is {said_url!r}; it must begin with http:// or https://")
     share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
     if not 0 < share <= 1:
-        raise ValueError(f"budget is {share!r}; use a share of step time above 0 and at most 1, such as 0.01")
+        name = "budget" if budget is not None else "AMMETER_BUDGET"
+        raise ValueError(f"{name} is {share!r}; use a share of step time above 0 and at most 1, such as 0.01")
+    flush = _number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH, "5")
+    if not 0 <= flush <= MAX_FLUSH:
+        raise ValueError(f"AMMETER_FLUSH is {flush!r}; use seconds from 0, which never waits, to {MAX_FLUSH:.0f}")
     return Settings(
         url=said_url.rstrip("/") if said_url else None,
         token=environment.get("AMMETER_TOKEN") or None,
-        dir=Path(dir or environment.get("AMMETER_DIR") or DEFAULT_DIR).expanduser().absolute(),
+        dir=_folder(Path(dir or environment.get("AMMETER_DIR") or DEFAULT_DIR)),
         budget=share,
-        flush=_number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH, "5"),
-        disabled=environment.get("AMMETER_DISABLE", "0") not in ("", "0"),
+        flush=flush,
     )
+
+
+def disabled(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether AMMETER_DISABLE turns everything off, wrong settings included."""
+    return environment.get("AMMETER_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def _folder(said: Path) -> Path:
+    try:
+        return said.expanduser().absolute()
+    except RuntimeError:
+        raise FileNotFoundError(f"{said} cannot be found: this user has no home folder; set AMMETER_DIR") from None
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, example: str) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing.util
+import numbers
 import os
 import platform
 import re
 import sys
 import time
+import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,15 @@ import torch
 
 from ammeter import __version__, identity, journal
 from ammeter.run import Run
-from ammeter.session import Session
-from ammeter.settings import Settings, settings
+from ammeter.session import Session, text
+from ammeter.settings import Settings, disabled, settings
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema
 
 log = logging.getLogger("ammeter")
+
+MAX_WORDS = 10_000
+"""Characters of a name, a tag or a config value."""
 
 PRESETS = ("light", "default", "full")
 HOT_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -37,22 +43,32 @@ _SECRET = re.compile(r"secret|token|password|passwd|api_?key|credential|private"
 
 def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
-    chosen = settings(options["url"], options["dir"], options["budget"])
     preset = options["preset"]
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
-    watched = Watched(
-        _several(model, torch.nn.Module, "model"),
-        _several(optimizer, torch.optim.Optimizer, "optimizer"),
-        _several(scaler, torch.amp.GradScaler, "scaler"),
-    )
-    if chosen.disabled:
+    for name in ("config", "tags"):
+        if not isinstance(options[name], Mapping):
+            kind = type(options[name]).__name__
+            raise TypeError(f"{name} is a {kind}; watch() takes a dict, such as vars(arguments)")
+    models = _several(model, torch.nn.Module, "model")
+    optimizers = _several(optimizer, torch.optim.Optimizer, "optimizer")
+    scalers = _several(scaler, torch.amp.GradScaler, "scaler")
+    if disabled():
         return Run()
     try:
-        return _start(watched, chosen, options)
+        chosen = settings(options["url"], options["dir"], options["budget"])
+    except OSError as error:
+        return _unwatched(error)
+    try:
+        return _start(Watched(models, optimizers, scalers), chosen, options)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
+        return _unwatched(error)
+
+
+def _unwatched(error: Exception) -> Run:
+    with suppress(Exception):  # somebody's log handler may raise
         log.warning("ammeter cannot watch this run (%s: %s); training goes on without it", type(error).__name__, error)
-        return Run()
+    return Run()
 
 
 def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Run:
@@ -73,9 +89,13 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
         refused = ship.start(folder, chosen.url, chosen.token)
         if refused:
             log.warning("ammeter: %s", refused)
-    run = Run(hello.run, session, lambda: _await_delivery(folder / hello.stream, chosen) if chosen.url else None)
-    _close_at_exit(run, session)
-    return run
+
+    def farewell() -> None:
+        if chosen.url:
+            _await_delivery(folder / hello.stream, chosen)
+
+    _close_at_exit(session, farewell)
+    return Run(hello.run, session, farewell)
 
 
 def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
@@ -91,10 +111,10 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         host=identity.host(),
         pid=os.getpid(),
         started=time.time_ns(),
-        name=options["name"] or said or Path(sys.argv[0] or "python").stem,
-        project=project,
-        config={str(key): _plain(str(key), value) for key, value in options["config"].items()},
-        tags={str(key): str(value) for key, value in options["tags"].items()},
+        name=_words(options["name"] or said or Path(sys.argv[0] or "python").stem),
+        project=_words(project),
+        config=_plain("", options["config"]),
+        tags={_words(key): _words(value) for key, value in options["tags"].items()},
         environment=_environment(watched),
     )
 
@@ -115,10 +135,20 @@ def _plain(key: str, value: Any) -> Any:
     if _SECRET.search(key):
         return "(not sent)"
     if isinstance(value, Mapping):
-        return {str(name): _plain(str(name), each) for name, each in value.items()}
+        return {_words(name): _plain(str(name), each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(key, each) for each in value]
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral) and int(value).bit_length() < 64:
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        return float(value)
+    return _words(value)
+
+
+def _words(value: Any) -> str:
+    return text(str(value), MAX_WORDS)
 
 
 def _hot_folder(hello: Hello) -> Path | None:
@@ -136,21 +166,23 @@ def _hot_folder(hello: Hello) -> Path | None:
 def _await_delivery(folder: Path, chosen: Settings) -> None:
     """Waits until the collector has everything, bounded: what ends this process may end the shipper too."""
     deadline = time.monotonic() + chosen.flush
-    end = journal.end_of(folder)
-    while time.monotonic() < deadline and journal.acknowledged(folder) < end:
-        time.sleep(0.01)
+    with suppress(OSError):  # a folder that is gone or closed to us: nobody will acknowledge what lay there
+        end = journal.end_of(folder)
+        while time.monotonic() < deadline and journal.acknowledged(folder) < end:
+            time.sleep(0.01)
 
 
-def _close_at_exit(run: Run, session: Session) -> None:
+def _close_at_exit(session: Session, farewell: Callable[[], None]) -> None:
     """A process that ends says so: by atexit, and where multiprocessing ends a child without it, by its Finalize."""
 
     def ended() -> None:
-        error = getattr(sys, "last_value", None)
-        if error is not None:
-            session.close("exception", f"{type(error).__name__}: {error}"[:500])
+        error = _fatal_error()
+        if error is None:
+            closed = session.close("exit")
         else:
-            session.close("exit")
-        run.close()
+            closed = session.close("exception", "".join(traceback.format_exception_only(error)).strip())
+        if closed:
+            farewell()
 
     atexit.register(ended)
     finalizer = multiprocessing.util.Finalize(None, ended, exitpriority=100)
@@ -160,6 +192,14 @@ def _close_at_exit(run: Run, session: Session) -> None:
         finalizer.cancel()
 
     session.on_close(forget)
+
+
+def _fatal_error() -> BaseException | None:
+    """What ends this process: an uncaught error, or the one behind the exit code of a multiprocessing child."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    return error
 
 
 def _several(given: Any, kind: type, what: str) -> list[Any]:

@@ -1,0 +1,235 @@
+"""`ammeter report` reads journals of every shape and says what a person and a program need to know."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ammeter import report
+from ammeter.__main__ import main
+from ammeter.journal import Journal
+from ammeter.wire import Bye, Hello, Lost, Schema
+from tests.agent import streams
+from tests.agent.streams import BROKEN, Stream, warm
+
+RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
+
+
+def written(stream: Stream, folder: Path, rank: int = 0, run: str = RUN, **said: Any) -> Path:
+    """The stream as a journal in <folder>/<run>/<stream>; whoever wrote it is gone."""
+    writer = Journal(folder / run / uuid.uuid4().hex)
+    for frame in stream.frames:
+        if isinstance(frame, Hello):
+            writer.hello(msgspec.structs.replace(frame, run=run, stream=writer.folder.name, rank=rank, **said))
+        else:
+            writer.append(frame)
+    writer.close()
+    return writer.folder
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    main(["report", *map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def as_text(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    main(["report", *map(str, words)])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("verdict", BROKEN)
+def test_the_json_names_what_broke_the_run(verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = BROKEN[verdict]()
+    written(stream if verdict == "run-lost" else stream.bye(), tmp_path)
+    (finding,) = as_json(capsys, tmp_path)["findings"]
+    assert verdict == finding["verdict"]
+    members = "severity first_step opened_step last_step tensor module caller cause fix evidence consequences"
+    assert set(members.split()) <= set(finding)
+
+
+def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(
+        BROKEN["nonfinite-gradient"]().bye(), tmp_path, name="gpt", project="books", environment={"torch": "2.13.0"}
+    )
+    text = as_text(capsys, tmp_path)
+    for words in (
+        "gpt · books",
+        f"{RUN}, ended (closed)",
+        "1 of 1 rank, node7, float16, torch 2.13.0",
+        "70, 40 applied, 30 skipped (43 %)",
+        "65536 (2^16) at first",
+        "records lost none",
+        "PAGE Non-finite gradients at blocks.1.fc with a finite loss nonfinite-gradient",
+        "was born in backward at blocks.1.fc.",
+        "since 40, seen at 40, last at 69",
+        "Loss scale collapsed from 65536 to 0.000122 (scale-collapse, page, since step 40)",
+        "Next: mend nonfinite-gradient. Its runbook is alerts/runbooks/nonfinite-gradient.md.",
+    ):
+        assert words in text
+
+
+def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(warm(50).bye(), tmp_path)
+    text = as_text(capsys, tmp_path)
+    assert "Nothing wrong was found. What was asked:" in text
+    assert "no Is the training loss NaN or Inf?" in text
+    assert "No loss was recorded" not in text
+
+
+def test_what_could_not_be_seen_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(Stream().step(applied=1).step(applied=1).bye(), tmp_path)
+    text = as_text(capsys, tmp_path)
+    assert "No loss was recorded" in text
+    assert "No gradient was read" in text
+
+
+def test_a_run_without_a_step_is_asked_about_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(Stream().bye(), tmp_path)
+    assert "No step was recorded. Is the optimizer that steps the one" in as_text(capsys, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "make"),
+    [(0, lambda: warm().bye()), (0, BROKEN["overflow-storm"]), (3, BROKEN["scale-collapse"])],
+    ids=["healthy", "ticket", "page"],
+)
+def test_the_exit_code_says_whether_to_wake_a_person(code: int, make: Callable[[], Stream], tmp_path: Path) -> None:
+    stream = make()
+    written(stream if isinstance(stream.frames[-1], Bye) else stream.bye(), tmp_path)
+    assert code == main(["report", str(tmp_path)])
+
+
+@pytest.mark.parametrize("path", ["nowhere", "empty", "file"])
+def test_a_path_without_a_journal_is_a_clear_error(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert 2 == main(["report", str(tmp_path / path)])
+    told = capsys.readouterr().err
+    assert told.startswith("ammeter report: ")
+    assert str(tmp_path / path) in told
+
+
+def test_a_stream_a_run_and_the_folder_of_all_runs_are_all_understood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = written(warm().bye(), tmp_path)
+    for path in (stream, stream.parent, tmp_path):
+        assert RUN == as_json(capsys, path)["run"]["id"]
+
+
+def test_without_a_path_it_is_the_newest_run_in_ammeter_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMMETER_DIR", str(tmp_path))
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    old = written(warm().bye(), tmp_path, run=first)
+    written(warm().bye(), tmp_path, run=second)
+    for path in (old, old / "alive"):
+        os.utime(path, (1, 1))
+    assert second == as_json(capsys)["run"]["id"]
+    assert [first, second] == [each["run"]["id"] for each in as_json(capsys, "--all")["items"]]
+
+
+def test_who_died_without_a_goodbye_is_lost_and_who_lives_is_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(warm(), tmp_path / "died")
+    told = as_json(capsys, tmp_path / "died")
+    assert ["run-lost"] == [each["verdict"] for each in told["findings"]]
+    assert "lost" == told["run"]["state"]
+    living = Journal(tmp_path / "lives" / RUN / uuid.uuid4().hex)
+    living.hello(Hello(RUN, living.folder.name, Schema()))
+    told = as_json(capsys, tmp_path / "lives")
+    living.close()
+    assert [] == told["findings"]
+    assert "running" == told["run"]["state"]
+    assert told["run"]["ended"] is None
+
+
+def test_what_several_ranks_have_is_told_once_with_the_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1, 2):
+        stream = BROKEN["scale-collapse"]() if rank else warm(70)
+        written(stream.bye(), tmp_path, rank=rank, world_size=3)
+    told = as_json(capsys, tmp_path)
+    (finding,) = told["findings"]
+    assert [1, 2] == finding["ranks"]
+    assert (3, 3) == (told["run"]["world_size"], told["run"]["ranks_reporting"])
+    assert "ranks 1, 2" in as_text(capsys, tmp_path)
+
+
+def test_the_report_does_not_depend_on_how_many_rows_are_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = written(BROKEN["nonfinite-gradient"]().bye(), tmp_path)
+    whole = report.diagnose(stream).as_json()
+    for rows in (1, 7, 50):
+        monkeypatch.setattr(report, "ROWS", rows)
+        assert whole == report.diagnose(stream).as_json()
+
+
+def test_losses_of_records_are_counted_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = warm()
+    stream.frames += [Lost("journal-cap", 7, 2), Lost("journal-cap", 1, 0)]
+    written(stream.bye(), tmp_path)
+    assert {"journal-cap": {"steps": 8, "events": 2}} == as_json(capsys, tmp_path)["summary"]["lost"]
+    assert "records lost journal-cap: 8 steps, 2 events" in as_text(capsys, tmp_path)
+
+
+def test_a_torn_tail_costs_only_its_frame(tmp_path: Path) -> None:
+    stream = written(warm(40), tmp_path)
+    (segment,) = stream.glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[:-9])
+    assert 39 == report.diagnose(stream).as_json()["summary"]["steps"]
+
+
+def test_columns_may_change_on_the_way(tmp_path: Path) -> None:
+    stream = warm(20)
+    hello = stream.frames[0]
+    assert isinstance(hello, Hello)
+    stream.schema = msgspec.structs.replace(stream.schema, scalars=(*stream.schema.scalars, "accuracy"))
+    stream.frames.append(msgspec.structs.replace(hello, schema=stream.schema))
+    for _ in range(20):
+        stream.good(65536, accuracy=0.5)
+    summary = report.diagnose(written(stream.bye(), tmp_path)).as_json()["summary"]
+    assert (40, 40) == (summary["steps"], summary["applied"])
+
+
+def test_numbers_that_are_not_finite_are_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(warm().good(65536, loss=float("inf")).bye(), tmp_path)
+    (finding,) = as_json(capsys, tmp_path)["findings"]
+    assert "Infinity" == finding["evidence"]["loss"]
+
+
+def test_names_from_a_run_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[31m[bold]gpt[/bold]\x07"
+    written(warm().bye(), tmp_path, name=evil, host=evil)
+    main(["report", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[bold]gpt[/bold]" in out
+
+
+def test_a_thousand_steps_are_read_in_a_moment(tmp_path: Path) -> None:
+    folder = written(warm(1000).bye(), tmp_path)
+    began = time.perf_counter()
+    assert 1000 == report.diagnose(folder).as_json()["summary"]["steps"]
+    assert 1.0 > time.perf_counter() - began
+
+
+def test_every_stream_of_the_tests_can_be_reported(tmp_path: Path) -> None:
+    for name, make in {**streams.HEALTHY, **BROKEN}.items():
+        told = report.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
+        assert {} == told.faults

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.parts import missing
 
 
 @contextmanager
@@ -49,5 +49,5 @@ def _control() -> str:
     packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     found = shutil.which("pg_ctl") or (packaged[-1] if packaged else None)
     if found is None:
-        pytest.skip("PostgreSQL is not installed; apt-get install postgresql to test on it")
+        missing("PostgreSQL is not installed; apt-get install postgresql to test on it")
     return str(Path(found).resolve())

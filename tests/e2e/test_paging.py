@@ -1,0 +1,92 @@
+"""From a fault in the training process to the words that reach a person, and the same words without any server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ammeter
+from tests.agent.training import Recipe, train
+from tests.e2e.real import Collector, Receiver, wait_for
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    started = Receiver()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def collector(tmp_path: Path, receiver: Receiver) -> Iterator[Collector]:
+    (tmp_path / "server").mkdir()
+    started = Collector(tmp_path / "server", "--notify", receiver.apprise).start()
+    yield started
+    started.stop()
+
+
+def _poisoned(step: int, model: Any) -> None:
+    """From step 12 on a NaN is born in backward behind the middle layer, and handed on to all before it."""
+    if step == 12:
+        model.middle.register_forward_hook(_nan_on_the_way_back)
+
+
+def _nan_on_the_way_back(_: Any, __: Any, output: Any) -> None:
+    output.register_hook(lambda gradient: gradient * float("nan"))
+
+
+FAULTS = {
+    "nonfinite-loss": Recipe(spoil=lambda step, loss: loss * float("nan") if step >= 15 else loss),
+    "nonfinite-gradient": Recipe(hook=_poisoned),
+    "healthy": Recipe(),
+    "bf16": Recipe("bf16", clip=1.0),
+}
+
+
+def test_a_person_is_told_what_where_why_and_what_to_do(
+    collector: Collector, receiver: Receiver, tmp_path: Path
+) -> None:
+    outcome = train(FAULTS["nonfinite-gradient"], watched=True, dir=tmp_path / "j", url=collector.url, name="night")
+    wait_for(lambda: receiver.received, "somebody was told", collector.log)
+    _, told = receiver.received[0]
+    text = told["title"] + told["message"]
+    for word in ("nonfinite-gradient", "night", "middle.bias", "step 12", f"{collector.url}/runs/{outcome.run}"):
+        assert word in text
+    for path in (f"/runs/{outcome.run}", "/runbooks/nonfinite-gradient"):
+        assert collector.url + path in text
+        with urllib.request.urlopen(collector.url + path) as page:
+            assert 200 == page.status
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_report_says_without_a_server_what_the_collector_says(fault: str, collector: Collector, tmp_path: Path) -> None:
+    outcome = train(FAULTS[fault], watched=True, dir=tmp_path / "j", url=collector.url)
+    wait_for(lambda: collector.ask(f"/api/v1/runs/{outcome.run}")["state"] == "ended", "the run has ended")
+    incidents = collector.ask(f"/api/v1/runs/{outcome.run}/incidents")["items"]
+    reported = subprocess.run(
+        [sys.executable, "-m", "ammeter", "report", str(tmp_path / "j" / outcome.run), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(reported.stdout)
+    shared = "verdict severity first_step opened_step last_step tensor module caller cause fix evidence".split()
+    said = [{key: finding[key] for key in shared} for finding in report["findings"]]
+    assert sorted(said, key=str) == sorted(({key: each[key] for key in shared} for each in incidents), key=str)
+    consequences = {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in report["findings"]}
+    assert consequences == {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in incidents}
+    assert ([fault] if fault in ("nonfinite-loss", "nonfinite-gradient") else []) == [each["verdict"] for each in said]
+    assert (3 if said else 0) == reported.returncode
+
+
+def test_without_a_collector_training_works_and_the_journal_is_all_there(tmp_path: Path) -> None:
+    outcome = train(FAULTS["nonfinite-loss"], watched=True, dir=tmp_path)
+    assert {"alive", "00000000000000000000.seg"} == {path.name for path in (tmp_path / outcome.run).glob("*/*")}
+    assert ammeter.__version__

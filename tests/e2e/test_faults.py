@@ -1,0 +1,89 @@
+"""Every fault of the reference trainer, trained for real, is named by the report; healthy runs are silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+MIDDLE = "blocks.1"
+
+
+def faults() -> list[str]:
+    """Names in the trainer's own registry."""
+    listed = subprocess.run(
+        [sys.executable, "trainer/train.py", "--list-faults"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert 0 == listed.returncode, listed.stderr
+    return [line.partition("@")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")]
+
+
+EXPECTED: dict[str, dict[str, Any]] = {
+    "overflow-storm": {"severity": "ticket"},
+    "scale-collapse": {"severity": "page", "tensor": f"{MIDDLE}.attention.proj.weight", "first_step": 20},
+    "nonfinite-loss": {"severity": "page", "first_step": 20, "opened_step": 20},
+    "nonfinite-gradient": {"severity": "page", "module": f"{MIDDLE}.mlp.fc", "first_step": 20},
+    "gradient-underflow": {"severity": "ticket"},
+    "no-loss-scaling": {"severity": "ticket"},
+    "clip-before-unscale": {"severity": "ticket"},
+    "run-lost": {"severity": "page"},
+}
+CASES = [(fault, "fp16") for fault in EXPECTED]
+CASES += [(fault, precision) for fault in ("nonfinite-loss", "nonfinite-gradient") for precision in ("bf16", "fp32")]
+
+
+@pytest.mark.parametrize(("fault", "precision"), CASES)
+def test_the_fault_is_the_one_finding(
+    fault: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    optimizer = "sgd" if fault == "clip-before-unscale" else "adamw"
+    died = train(tmp_path, "--precision", precision, "--fault", fault, "--optimizer", optimizer)
+    code, told = reported(tmp_path, capsys)
+    (finding,) = told["findings"]
+    assert fault == finding["verdict"]
+    expected = EXPECTED[fault]
+    assert expected == {name: finding[name] for name in expected}
+    assert (3 if expected["severity"] == "page" else 0) == code
+    assert (fault == "run-lost") == died
+    if fault == "run-lost":
+        assert 38 <= finding["first_step"] <= 39
+    if fault == "clip-before-unscale":
+        file, _, line = finding["caller"].rpartition(":")
+        assert "clip_grad_norm_(" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+
+
+def test_every_fault_of_the_trainer_is_tried() -> None:
+    assert set(EXPECTED) == set(faults())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+def test_a_healthy_run_is_silent(precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, "--precision", precision, "--accumulate", "2")
+    code, told = reported(tmp_path, capsys)
+    assert [] == told["findings"]
+    assert 0 == code
+    assert {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[precision] == told["run"]["precision"]
+    assert (60, 0) == (told["summary"]["steps"], told["summary"]["skipped"])
+
+
+def train(folder: Path, *words: str) -> bool:
+    """Trains 60 small steps, watched, with the journal in this folder. Returns whether the process was killed."""
+    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--eval-every", "1000", *words]
+    environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode in (0, -9), ran.stderr
+    return ran.returncode == -9
+
+
+def reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main(["report", str(folder), "--json"])
+    return code, json.loads(capsys.readouterr().out)

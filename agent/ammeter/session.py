@@ -64,6 +64,7 @@ class Session:
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
+        self._finish_each = [self.guard(probe.name)(probe.finish) for probe in self._probes]
 
     def attach(self) -> None:
         """Writes the hello and subscribes. Nothing of torch is touched before this."""
@@ -211,8 +212,8 @@ class Session:
     def _finish(self, row: Row) -> None:
         row.raw["finished"] = True
         with np.errstate(all="ignore"):  # non-finite numbers are data here, and no warning to the program
-            for probe in self._probes:
-                self.guard(probe.name)(probe.finish)(row)
+            for finish in self._finish_each:
+                finish(row)
 
     def _fault(self, name: str, error: Exception) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1

@@ -64,11 +64,13 @@ class Gradients:
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
         """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says."""
         row = self._session.row
-        done: set[int] = row.raw.setdefault("gradients_read", set())
-        if id(optimizer) in done or not (always or self._session.governor.norms.allows()):
+        asked: dict[int, bool] = row.raw.setdefault("gradients_read", {})
+        if asked.get(id(optimizer)) or (id(optimizer) in asked and not always):
+            return
+        asked[id(optimizer)] = always or self._session.governor.norms.allows()
+        if not asked[id(optimizer)]:
             return
         began = perf_counter()
-        done.add(id(optimizer))
         reading = self._collect(optimizer)
         if reading is None:
             return

@@ -23,7 +23,7 @@ from tests.house import tree
 DOCS = tree.ROOT / "docs"
 README = tree.ROOT / "README.md"
 EVENT = re.compile(r"[a-z]+\.[a-z_]+")
-METRIC = re.compile(r"\bammeter_[a-z0-9_]+")
+METRIC = re.compile(r"\bammeter_\w+")
 SETTING = re.compile(r"\bAMMETER_[A-Z_]+\b")
 
 
@@ -92,6 +92,12 @@ def test_no_row_runbook_or_readme_line_is_left_of_a_verdict_that_is_gone() -> No
     assert ids == {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
     assert ids == set(first_cells(section(DOCS / "verdicts.md", "The verdicts")))
     assert ids == set(first_cells(section(README, "What it sees")))
+
+
+def test_what_explains_what_is_as_the_verdicts_have_it() -> None:
+    rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section(DOCS / "verdicts.md", "One fault"), re.MULTILINE)
+    told = {cause: set(re.findall(r"`([^`]+)`", row[1])) for row in rows for cause in re.findall(r"`([^`]+)`", row[0])}
+    assert {verdict.id: set(verdict.explains) for verdict in ALL if verdict.explains} == told
 
 
 def exported() -> set[str]:

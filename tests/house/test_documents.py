@@ -220,11 +220,12 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_what_watching_costs_is_the_same_in_the_readme_as_in_the_results() -> None:
-    results = (tree.ROOT / "bench" / "results" / "agent.md").read_text()
-    table = [line for line in results.splitlines() if line.startswith("|")]
-    shown = re.search(r"<!-- bench:agent -->\n(.*?)<!-- /bench:agent -->", README.read_text(), re.DOTALL)
-    assert shown, "README.md has no place for the table, between <!-- bench:agent --> and <!-- /bench:agent -->"
-    assert table == [line for line in shown[1].splitlines() if line.startswith("|")], "run: python bench/readme.py"
+    shown = re.findall(r"<!-- bench:(\w+) -->\n(.*?)<!-- /bench:\1 -->", README.read_text(), re.DOTALL)
+    assert "agent" in [name for name, _ in shown]
+    for name, text in shown:
+        results = (tree.ROOT / "bench" / "results" / f"{name}.md").read_text()
+        table = [line for line in results.splitlines() if line.startswith("|")]
+        assert table == [line for line in text.splitlines() if line.startswith("|")], "run: python bench/readme.py"
 
 
 def test_both_distributions_and_the_changelog_have_one_version() -> None:

@@ -26,15 +26,19 @@ class Transfer(Protocol):
 
 def of(values: torch.Tensor) -> Transfer:
     """The present numbers of a tensor of any shape, flattened; later changes of the tensor do not show."""
-    if values.device.type == "cuda":
-        return unseen(lambda: _FromCuda(values), (values,))
-    return unseen(lambda: Arrived(_flat(values).cpu().numpy().copy()), (values,))
+    return unseen(lambda: _sent(values), (values,))
 
 
 def number(value: float) -> Transfer:
     """A number the host has already."""
     with np.errstate(over="ignore"):
         return Arrived(np.array([value], np.float32))
+
+
+def _sent(values: torch.Tensor) -> Transfer:
+    if values.device.type == "cuda":
+        return _FromCuda(values)
+    return Arrived(_flat(values).cpu().numpy().copy())
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,154 @@
+"""What is read out of a gradient against a float64 reference, on numbers that break careless arithmetic."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from ammeter.stats import cpu
+
+NAN, INF = math.nan, math.inf
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _payload(bits: int) -> float:
+    """A NaN with these float32 bits."""
+    return float(np.frombuffer(struct.pack("<I", bits), "<f4")[0])
+
+
+FINITE: dict[str, list[float]] = {
+    "ordinary numbers": [0.5, -2.0, 3.25, 1e-3],
+    "one element": [-7.0],
+    "one zero": [0.0],
+    "zeros of both signs": [0.0, -0.0, 0.0],
+    "a negative largest": [-8.0, 1.0, 0.0],
+    "subnormals of float16": [2.0**-24, -(2.0**-20), 2.0**-15, 0.0, 1.0],
+    "around the smallest normal float16": [2.0**-14, 2.0**-14 - 2.0**-24, -(2.0**-14)],
+    "subnormals of float32": [2.0**-149, -(2.0**-140), 2.0**-130, 0.0],
+    "squares that overflow float32": [1e38, -1e38, 3e38],
+    "squares that vanish in float32": [1e-25, -3e-26, 0.0, 1e-30],
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("case", FINITE)
+def test_a_finite_gradient_is_read_as_a_float64_reference_reads_it(case: str, dtype: torch.dtype) -> None:
+    gradient = torch.tensor(FINITE[case], dtype=torch.float64).to(dtype)
+    if not torch.isfinite(gradient).all():
+        gradient = gradient.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    wide = gradient.double().abs()
+    read = cpu.full(gradient)
+    assert float(wide.max()) == read.absmax
+    assert int((wide == 0).sum()) == read.zeros
+    assert int(((wide > 0) & (wide < 2.0**-14)).sum()) == read.subnormals
+    assert float(wide.norm()) == pytest.approx(cpu.norm(gradient), rel=1e-12, abs=0)
+    assert (0, 0) == cpu.nonfinite(gradient)
+    assert 1.0 == math.copysign(1.0, cpu.norm(gradient))
+
+
+NONFINITE: dict[str, tuple[list[float], tuple[int, int]]] = {
+    "a NaN": ([1.0, NAN, 2.0], (1, 0)),
+    "NaNs with payloads, quiet and signalling": (
+        [_payload(0x7FC0A3A3), _payload(0xFFFFFFFF), _payload(0x7F800001), 0.0],
+        (3, 0),
+    ),
+    "infinities of both signs": ([INF, -INF, 0.0, 1e-40], (0, 2)),
+    "both kinds": ([NAN, -INF], (1, 1)),
+    "nothing else": ([NAN], (1, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("case", NONFINITE)
+def test_what_is_not_finite_is_counted_by_kind_and_never_hidden_in_a_norm(case: str, dtype: torch.dtype) -> None:
+    values, counts = NONFINITE[case]
+    gradient = torch.tensor(values, dtype=torch.float64).to(dtype)
+    assert counts == cpu.nonfinite(gradient)
+    assert not math.isfinite(float(cpu.norms([gradient])[0]))
+    assert [0] == cpu.doubtful(cpu.norms([gradient]).numpy()).tolist()
+    assert not math.isfinite(cpu.norm(gradient))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_norms_of_many_tensors_are_those_of_each_in_float32_precision(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    gradients = [(torch.randn(size) * 10.0 ** (size % 7 - 3)).to(dtype) for size in (1, 2, 31, 4096, 10_007)]
+    expected = [float(each.double().norm()) for each in gradients]
+    assert expected == pytest.approx(cpu.norms(gradients).tolist(), rel=1e-5)
+    assert torch.float32 == cpu.norms(gradients).dtype
+
+
+def test_norms_of_mixed_dtypes_keep_their_order() -> None:
+    gradients = [torch.full((4,), float(index + 1), dtype=FLOATS[index % 4]) for index in range(8)]
+    assert [2.0 * (index + 1) for index in range(8)] == cpu.norms(gradients).tolist()
+
+
+def test_norms_of_half_precision_do_not_overflow_where_half_precision_would() -> None:
+    gradient = torch.full((100,), 60000.0, dtype=torch.float16)
+    assert [600_000.0] == pytest.approx(cpu.norms([gradient]).tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [1e38, 1e20, 1e-23, 2.0**-149])
+def test_a_norm_whose_squares_left_float32_is_doubted_and_then_known(value: float) -> None:
+    gradient = torch.full((10,), value)
+    assert [1] == cpu.doubtful(cpu.norms([torch.ones(3), gradient, torch.ones(3)]).numpy()).tolist()
+    assert float(gradient.double().norm()) == pytest.approx(cpu.norm(gradient), rel=1e-12)
+
+
+def test_a_float64_gradient_whose_square_overflows_float64_has_a_norm() -> None:
+    gradient = torch.full((4,), 1e300, dtype=torch.float64)
+    assert 2e300 == pytest.approx(cpu.norm(gradient), rel=1e-12)
+
+
+def test_a_gradient_larger_than_a_part_is_summed_over_its_parts() -> None:
+    gradient = torch.full((cpu.PART + 7,), 1e30)
+    assert 1e30 * math.sqrt(cpu.PART + 7) == pytest.approx(cpu.norm(gradient), rel=1e-6)
+
+
+def test_an_empty_gradient_has_nothing_to_read() -> None:
+    read = cpu.full(torch.empty(0))
+    assert (0.0, 0, 0) == read[:3]
+    assert math.isnan(read.fp16_grid)
+
+
+def test_strided_expanded_and_transposed_gradients_are_read_like_their_copies() -> None:
+    whole = torch.randn(12, 10)
+    for each in (whole.t(), whole[::2, ::3], whole[:, 3], torch.ones(1).expand(7), torch.tensor(3.0), whole.flip(0)):
+        assert cpu.full(each.contiguous())[:3] == cpu.full(each)[:3]
+        assert cpu.norm(each.contiguous()) == pytest.approx(cpu.norm(each), rel=1e-12)
+        assert cpu.norms([each.contiguous()]).tolist() == pytest.approx(cpu.norms([each]).tolist(), rel=1e-6)
+
+
+def test_reading_leaves_the_gradient_as_it_was() -> None:
+    gradient = torch.tensor([1.0, -0.0, 1e-40, _payload(0x7FC0A3A3), -INF, 1e38])
+    before, version = gradient.view(torch.int32).tolist(), gradient._version
+    cpu.norms([gradient])
+    cpu.norm(gradient)
+    cpu.nonfinite(gradient)
+    cpu.full(gradient)
+    assert (before, version) == (gradient.view(torch.int32).tolist(), gradient._version)
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ([2.0**-24, 3 * 2.0**-24, 2.0**-10, 0.0], 1.0),
+        ([2.0**-25, 2.0**-30, 3e-9], 0.0),
+        ([2.0**-24, 2.0**-25], 0.5),
+        ([0.5, 100.0, 0.0], NAN),
+        ([0.0, 0.0], NAN),
+    ],
+)
+def test_the_grid_of_float16_is_looked_for_among_small_elements_only(values: list[float], share: float) -> None:
+    assert share == pytest.approx(cpu.full(torch.tensor(values)).fp16_grid, nan_ok=True)
+
+
+def test_every_gradient_that_went_through_float16_is_on_its_grid() -> None:
+    torch.manual_seed(0)
+    gradient = (torch.randn(10_000) * 1e-4).half()
+    assert 1.0 == cpu.full(gradient.float()).fp16_grid
+    assert cpu.full(torch.randn(10_000) * 1e-4).fp16_grid < 0.1

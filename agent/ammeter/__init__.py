@@ -41,8 +41,9 @@ def watch(
 
     url: the collector; AMMETER_URL else; without one the journal stays in `dir` (AMMETER_DIR, ~/.ammeter) and
     `ammeter report` reads it. budget: most of the step time that sampled readings may take (0.01 is 1 %).
-    preset: light (norms only), default or full. Raises TypeError or ValueError for arguments that cannot be
-    meant; whatever else goes wrong is told once in the log and training goes on unwatched.
+    preset: light (norms only), default, or full (everything at every step, whatever it costs). Raises TypeError or
+    ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the log and training goes
+    on unwatched.
     """
     from ammeter import start
 

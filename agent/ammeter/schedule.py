@@ -6,6 +6,9 @@ holds what it last cost, and takes that out. So the cost is bounded for any mode
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 CREDIT_SECONDS = 0.05
 """What a bucket holds at first: a young run is read densely, and a twentieth of a second is nothing to a run."""
 
@@ -14,7 +17,7 @@ class Bucket:
     """Seconds that one kind of reading may spend. Not shared between threads."""
 
     def __init__(self, share: float, credit: float = CREDIT_SECONDS) -> None:
-        """share: seconds earned per second of training, such as 0.005."""
+        """share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always."""
         self.share = share
         self.cost = 0.0
         self.taken = 0
@@ -24,11 +27,12 @@ class Bucket:
 
     def earn(self, step_seconds: float) -> None:
         """A step took this long. A bucket holds at most its credit or twice the last cost."""
-        self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self.cost))
+        if not math.isinf(self.share):
+            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self.cost))
 
     def allows(self) -> bool:
-        """Whether the next reading fits. The first always does: its cost is not known yet."""
-        fits = self._level >= self.cost
+        """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
+        fits = self.share > 0 and (math.isinf(self.share) or self._level >= self.cost)
         self.taken += fits
         self.refused += not fits
         return fits
@@ -39,15 +43,25 @@ class Bucket:
         self._level -= seconds
 
 
+PRESETS: dict[str, Callable[[float], tuple[float, float]]] = {
+    "light": lambda budget: (budget, 0.0),
+    "default": lambda budget: (budget / 2, budget / 2),
+    "full": lambda _: (math.inf, math.inf),
+}
+"""What a preset makes of the budget: the shares of step time for norms, and for reading everything."""
+
+
 class Governor:
     """The budget of one run, shared out between the readings that can be sampled."""
 
-    def __init__(self, budget: float) -> None:
-        """budget: share of step time, 0.01 for 1 %. Raises ValueError outside (0, 1]."""
+    def __init__(self, budget: float, preset: str = "default") -> None:
+        """budget: share of step time, 0.01 for 1 %. Raises ValueError outside (0, 1] or for an unknown preset."""
         if not 0 < budget <= 1:
             raise ValueError(f"budget is {budget!r}; use a share of step time above 0 and at most 1, such as 0.01")
-        self.norms = Bucket(budget / 2)
-        self.full = Bucket(budget / 2)
+        if preset not in PRESETS:
+            raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
+        norms, full = PRESETS[preset](budget)
+        self.norms, self.full = Bucket(norms), Bucket(full)
 
     def earn(self, step_seconds: float) -> None:
         self.norms.earn(step_seconds)

@@ -48,14 +48,14 @@ class Session:
 
     def __init__(self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str) -> None:
         self.watched = watched
-        self.governor = Governor(budget)
-        self.full_statistics = preset != "light"
+        self.governor = Governor(budget, preset)
         self.journal = journal
         self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))
         self.row = Row(0)
         self.faults: dict[str, int] = {}
         self._hello = hello
         self._held: Row | None = None
+        self._working = False
         self._late: deque[Row] = deque()
         self._overhead = 0.0
         self._off = False
@@ -89,12 +89,14 @@ class Session:
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
+        self._working = True
         if self._held is not None:
             self._release()
 
     def close_step(self) -> None:
         """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
         self._release()
+        self._working = False
         row, self.row = self.row, Row(self.row.step + 1)
         row.stamp()
         self._resources.close(row)
@@ -104,9 +106,18 @@ class Session:
         if any(event in URGENT for event, _ in row.events) or not row.raw.get("finished"):
             self._release()
 
-    def loggable(self) -> Row:
-        """The row that run.log speaks of: the step that closed last, or the open one when that is written already."""
-        return self._held or self.row
+    def loggable(self) -> Row | None:
+        """The row that run.log speaks of: of the step that closed last, or of the one the program works on now.
+
+        None when the step closed, was written at once, and the program does not work on another yet.
+        """
+        if self._held is not None or self._working or self.row.step == 0:
+            return self._held or self.row
+        return self._late[-1] if self._late else None
+
+    def tell_late(self, event: str, data: dict[str, Any]) -> None:
+        """Something is said about the step that closed last, whose row is written."""
+        self.journal.append(Event(event, self.row.step - 1, time.time_ns(), data))
 
     def columns(self, names: Iterable[str], most: int) -> set[str]:
         """Those of the names that have a scalar column now: all, unless the program has `most` of its own already."""

@@ -22,6 +22,7 @@ import torch
 
 from ammeter import __version__, identity, journal
 from ammeter.run import Run
+from ammeter.schedule import PRESETS
 from ammeter.session import Session, text
 from ammeter.settings import Settings, disabled, settings
 from ammeter.watched import Watched
@@ -32,7 +33,6 @@ log = logging.getLogger("ammeter")
 MAX_WORDS = 10_000
 """Characters of a name, a tag or a config value."""
 
-PRESETS = ("light", "default", "full")
 HOT_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 HOT_FREE_BYTES = 256 * 2**20
 HOT_HOST_BYTES = 16 * 2**20
@@ -43,9 +43,11 @@ _SECRET = re.compile(r"secret|token|password|passwd|api_?key|credential|private"
 
 def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
-    preset = options["preset"]
-    if preset not in PRESETS:
-        raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
+    if options["preset"] not in PRESETS:
+        raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
+    for name in ("also", "guards"):
+        if options[name]:
+            raise ValueError(f"{name} is {options[name]!r}; this version of ammeter has no {name} yet, leave it away")
     for name in ("config", "tags"):
         if not isinstance(options[name], Mapping):
             kind = type(options[name]).__name__

@@ -109,7 +109,6 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--port", type=int, help="port to listen on (AMMETER_SERVER_PORT, 8480)")
     serving.add_argument("--notify", action="append", metavar="URL", help="Apprise URL to tell; may be given again")
     serving.add_argument("--public-url", metavar="URL", help="how people reach the page, for links")
-    serving.add_argument("--alertmanager-url", metavar="URL", help="Alertmanager that gets the incidents")
 
     migrating = command(commands, "migrate", "Bring the database to this version's shape.")
     migrating.set_defaults(command=migrate)
@@ -135,7 +134,7 @@ def _database_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _settings(asked: argparse.Namespace) -> Settings:
-    names = ("database_url", "host", "port", "public_url", "alertmanager_url")
+    names = ("database_url", "host", "port", "public_url")
     given: dict[str, object] = {name: getattr(asked, name, None) for name in names}
     notify = getattr(asked, "notify", None)
     return from_environment({**given, "notify": split_urls(" ".join(notify)) if notify else None})

@@ -62,13 +62,26 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
     """
     after = dict(before)
     if not len(view):
-        return after
+        return after | _logged_late(view)
     for index, name in enumerate(view.schema.scalars):
         column = view.values[index]
         where = np.flatnonzero(measured(column))
         if len(where):
             after[name] = float(column[where[-1]])
-    return after | _underflow(view)
+    return after | _underflow(view) | _logged_late(view)
+
+
+def _logged_late(view: View) -> dict[str, float]:
+    """What run.log said of steps whose rows were written at once."""
+    said: dict[str, float] = {}
+    for _, frame in view.frames:
+        if (
+            isinstance(frame, Event)
+            and frame.name == "values.logged"
+            and (not len(view) or frame.step >= view.steps[-1])
+        ):
+            said |= {name: value for name, value in frame.data.items() if isinstance(value, int | float)}
+    return said
 
 
 def _underflow(view: View) -> dict[str, float]:
@@ -150,6 +163,9 @@ def _add_event(after: Counters, event: Event) -> None:
         after["backoffs"] += 1
     elif event.name == "scaler.growth":
         after["growths"] += 1
+    elif event.name == "values.logged":
+        samples = event.data.get("samples", 0)
+        after["samples"] += samples if isinstance(samples, int | float) and np.isfinite(samples) else 0
 
 
 def _nonfinite(view: View) -> np.typing.NDArray[np.bool_]:

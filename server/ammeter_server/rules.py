@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import yaml
-from ammeter.verdicts import ALL
-from ammeter.verdicts.finding import Verdict
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
+from ammeter.verdicts import ALL
+from ammeter.verdicts.finding import Verdict
 from ammeter_server.collector import Here
 
 router = APIRouter(tags=["metrics"])
@@ -38,9 +38,8 @@ class Alert:
 
 @router.get("/api/v1/rules", response_class=PlainTextResponse, summary="Prometheus rule file")
 def read_rules(here: Here) -> PlainTextResponse:
-    """A rule file for Prometheus. Holds no incident alerts where the collector itself posts to an Alertmanager."""
-    text = rule_file(here.settings.page_url, incidents=not here.settings.alertmanager_url)
-    return PlainTextResponse(text, media_type="application/yaml")
+    """A rule file for Prometheus: an alert for every verdict, and what only Prometheus can know."""
+    return PlainTextResponse(rule_file(here.settings.page_url), media_type="application/yaml")
 
 
 def rule_file(public_url: str = DEFAULT_URL, incidents: bool = True) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from ammeter.verdicts import BY_ID
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from ammeter.verdicts import BY_ID
 from ammeter_server import page
 from ammeter_server.problems import Problem
 

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import msgspec
 import numpy as np
-from ammeter import block
 from fastapi import APIRouter, Query, Response
 
+from ammeter import block
 from ammeter_server.collector import Here
 from ammeter_server.plain import number
 from ammeter_server.problems import Problem

@@ -42,9 +42,13 @@ class Settings:
         _check_port(self.port)
         for url in self.notify:
             _check_url("NOTIFY", url, "an Apprise URL such as json://127.0.0.1:9999/")
-        for name, url in (("ALERTMANAGER_URL", self.alertmanager_url), ("PUBLIC_URL", self.public_url)):
-            if url:
-                _check_url(name, url, "a URL such as http://collector.example:8480")
+        if self.public_url:
+            _check_url("PUBLIC_URL", self.public_url, "a URL such as http://collector.example:8480")
+        if self.alertmanager_url:  # taken silently, it would look as if somebody were paged
+            raise SettingsError(
+                f"{PREFIX}ALERTMANAGER_URL is {self.alertmanager_url!r}; this version does not post to an Alertmanager."
+                f" Load /api/v1/rules into Prometheus instead, or use {PREFIX}NOTIFY"
+            )
         if not self.token and not is_loopback(self.host):
             raise SettingsError(
                 f"{PREFIX}HOST is {self.host!r}, which others can reach, and there is no token; "

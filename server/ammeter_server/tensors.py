@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from ammeter import block, wire
 from fastapi import APIRouter, Query, Response
 
+from ammeter import block, wire
 from ammeter_server.collector import Here
 from ammeter_server.pages import PageSize, PageToken, key_of, token
 from ammeter_server.plain import number

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+
 from ammeter.block import Floats, Ints
 
 

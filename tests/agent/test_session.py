@@ -314,6 +314,7 @@ def test_ammeter_disable_turns_everything_off(tmp_path: Path, monkeypatch: pytes
     ("options", "message"),
     [
         ({"budget": 3}, "budget is 3; use a share of step time"),
+        ({"also": {"ema": Model()}}, "this version of ammeter has no also yet, leave it away"),
         ({"preset": "heavy"}, "preset is 'heavy'; use one of light, default, full"),
         ({"url": "collector:8480"}, "AMMETER_URL is 'collector:8480'; it must begin with http"),
     ],
@@ -354,3 +355,19 @@ def test_a_secret_in_the_config_is_not_written(tmp_path: Path) -> None:
     ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), config=config, dir=tmp_path, name="n").close()
     (segment,) = tmp_path.glob("*/*/*.seg")
     assert b"hunter2" not in segment.read_bytes()
+
+
+@pytest.mark.parametrize(("preset", "norms", "full"), [("light", 1, 0), ("full", 50, 50)])
+def test_the_presets_read_only_norms_or_everything(preset: str, norms: int, full: int, tmp_path: Path) -> None:
+    outcome = train(Recipe("fp32"), watched=True, dir=tmp_path, preset=preset)
+    rows, _ = stream(outcome.run, tmp_path)
+    assert norms <= measured(rows.stat("grad.norm"))[0].sum()
+    assert full == measured(rows.stat("grad.zeros"))[0].sum()
+
+
+def test_what_is_logged_about_a_step_that_was_written_at_once_is_told_as_an_event(tmp_path: Path) -> None:
+    poisoned = Recipe(steps=3, spoil=lambda step, loss: loss * float("nan") if step == 2 else loss)
+    rows, frames = stream(train(poisoned, watched=True, dir=tmp_path).run, tmp_path)
+    assert [8.0, 8.0] == rows.scalar("samples")[:2].tolist()
+    assert not measured(rows.scalar("samples"))[2]
+    assert [(2, {"samples": 8.0})] == [(event.step, event.data) for event in events(frames, "values.logged")]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -22,7 +23,6 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
         "AMMETER_SERVER_HOST": "0.0.0.0",
         "AMMETER_SERVER_PORT": "9000",
         "AMMETER_SERVER_NOTIFY": "json://127.0.0.1:9999/, mailto://a:b@c?to=d,e slack://x/y/z",
-        "AMMETER_SERVER_ALERTMANAGER_URL": "http://am:9093",
         "AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token"),
         "AMMETER_SERVER_PUBLIC_URL": "https://ammeter.example/",
     }
@@ -44,7 +44,7 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
         ("DATABASE_URL", "mysql://x/y", "use sqlite:////folder/collector.db"),
         ("DATABASE_URL", "sqlite://", "use sqlite:////folder/collector.db"),
         ("NOTIFY", "somebody", "use an Apprise URL"),
-        ("ALERTMANAGER_URL", "am:9093", "use a URL such as"),
+        ("ALERTMANAGER_URL", "http://am:9093", "does not post to an Alertmanager"),
         ("TOKEN_FILE", "/no/such/file", "name a readable file"),
     ],
 )

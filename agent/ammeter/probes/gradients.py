@@ -162,7 +162,7 @@ class Gradients:
         if bad.size:
             if self._bad_rows >= COUNTED_STEPS and not budget.allows():
                 return
-        elif not self._session.full_statistics or not budget.allows():
+        elif not budget.allows():
             return
         began = perf_counter()
         if bad.size:

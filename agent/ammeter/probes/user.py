@@ -44,13 +44,18 @@ class User:
         arriving = {name: _arriving(value) for name, value in values.items()}
         columns = self._session.columns([name for name, each in arriving.items() if each], MAX_NAMES)
         row = self._session.loggable()
+        late: dict[str, float] = {}
         for name, each in arriving.items():
             if each is None:
                 self._tell_once(name, f"a {type(values[name]).__name__} that is neither a number nor a tensor of one")
             elif name not in columns:
                 self._tell_once(name, f"the run has {MAX_NAMES} names of its own already")
+            elif row is None and each.ready():
+                late[name] = float(each.array().mean())
             else:
-                row.later(f"user:{name}", each)
+                (row or self._session.row).later(f"user:{name}", each)
+        if late:
+            self._session.tell_late("values.logged", late)
 
     def _tell_once(self, name: str, why: str) -> None:
         if name not in self._told and len(self._told) < MAX_TOLD:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
-from ammeter import block, wire
 from sqlalchemy import Connection, Row, select
 
+from ammeter import block, wire
 from ammeter_server.store.engine import Store
 from ammeter_server.tables import chunks, schemas, streams
 

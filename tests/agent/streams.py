@@ -371,6 +371,16 @@ def clip_before_unscale() -> Stream:
     return stream
 
 
+def clip_by_hand() -> Stream:
+    """Gradients whose scaled norm is always 1 while the share of each tensor changes."""
+    stream = warm(30)
+    for _ in range(50):
+        shares = 1 + stream.dice.random(6)
+        norms = shares / float((shares**2).sum()) ** 0.5 / 65536
+        stream.good(65536, norm=1 / 65536, stats={"grad.norm": list(norms)})
+    return stream
+
+
 @broken
 def run_lost() -> Stream:
     return warm().bye("lost")

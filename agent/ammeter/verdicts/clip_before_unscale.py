@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.limited import Limited, follow
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.wire import Event
 
 DELIBERATE = 16.0
-"""A limit within this factor of the scale was multiplied by the scale on purpose, or costs next to nothing: usual
-limits are 0.1 to 10, usual scales 2^10 and more."""
+"""A limit within this factor of the scale was multiplied by the scale on purpose; usual limits are 0.1 to 10, usual
+scales 2^10 and more. At a scale below it little is lost."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +22,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     caller: str = ""
     limit: float = 0.0
     scale: float = 0.0
+    limited: Limited = Limited()
+    """What speaks for a clip that is not torch's; it is followed until the verdict is reached."""
+    by_norm: bool = False
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -28,19 +32,36 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     for part in view.parts("usage.clip_before_unscale"):
         if isinstance(part, Event):
             state = _event(state, part)
+        elif isinstance(part, View) and not state.opened.active:
+            state = _rows(state, part)
     return state, changed(_conclude, before, state)
 
 
 def _event(state: State, event: Event) -> State:
     limit, scale = float(event.data.get("max_norm", 0.0)), float(event.data.get("scale", 0.0))
-    if state.opened.active or not limit * DELIBERATE < scale:
+    if state.opened.active or not _hurts(limit, scale):
         return state
     caller = str(event.data.get("caller", ""))
     return replace(state, opened=state.opened.at(event.step, event.step), caller=caller, limit=limit, scale=scale)
 
 
+def _rows(state: State, rows: View) -> State:
+    limited, at = follow(state.limited, rows, _hurts)
+    if at is None:
+        return state if limited is state.limited else replace(state, limited=limited)
+    opened = state.opened.at(limited.first, int(rows.steps[at]))
+    scale = float(rows.scalar("scale")[at])
+    return replace(state, opened=opened, limit=limited.high, scale=scale, limited=limited, by_norm=True)
+
+
+def _hurts(limit: float, scale: float) -> bool:
+    return scale > DELIBERATE and limit * DELIBERATE < scale
+
+
 def _conclude(state: State) -> Finding:
     left = state.limit / state.scale
+    if state.by_norm:
+        return _unknown_place(state, left)
     where = f" at {state.caller}" if state.caller else ""
     return Finding(
         verdict=VERDICT.id,
@@ -57,12 +78,27 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def _unknown_place(state: State, left: float) -> Finding:
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Gradients are limited before they are unscaled",
+        cause=f"For {state.limited.steps} steps the norm of the gradients, still multiplied by the scale of"
+        f" {words.scale(state.scale)}, has been {state.limit:.4g} to a thousandth while its parts changed: something"
+        f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left, so the run hardly learns.",
+        fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"
+        " scaler.unscale_(optimizer) before it.",
+        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
+        **found(state.opened),
+    )
+
+
 VERDICT = Verdict(
     id="clip-before-unscale",
     severity="ticket",
     title="Clipping before unscaling",
     question="Are gradients clipped while they are still scaled?",
-    columns=(),
+    columns=("grad_norm", "scale", "applied", "grad.norm"),
     events=("usage.clip_before_unscale",),
     state=State,
     judge=judge,

@@ -35,7 +35,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     load: Load = Load()
     begun: int = -1
     series: int = 0
-    """Bad steps in a row, and the step with which they began."""
+    proven: int = 0
+    """Skipped steps in a row, those of them at a scale that had worked, and the step with which they began."""
     waiting: int = -1
     """A bad step whose place is one tensor, or whose Inf had room: a finding if the run recovers, else scale-collapse
     has it."""
@@ -90,9 +91,9 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
     if state.waiting >= 0 and state.series < HANDFUL:
         state = _open(state, state.waiting, state.origin, unprotected=False, reached=step)
     after = load.good(state.load, step, scale, norm, absmax)
-    finite = state.finite + 1 if state.opened.active else 0
-    opened = state.opened.over() if finite >= RECOVERED else state.opened
-    return replace(state, load=after, series=0, waiting=-1, finite=finite, opened=opened)
+    opened = state.opened.over() if state.finite + 1 >= RECOVERED else state.opened
+    finite = state.finite + 1 if opened.active else 0
+    return replace(state, load=after, series=0, proven=0, waiting=-1, finite=finite, opened=opened)
 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
@@ -100,9 +101,12 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     only_nan = place.count > 0 and not place.inf
     spread = place.handed_on or place.everywhere
-    if not 0 < scale <= state.load.worked:
-        if only_nan and spread and state.series >= HANDFUL and scale <= LOWEST:
-            return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
+    proven = 0 < scale <= state.load.worked
+    state = replace(state, proven=state.proven + proven)
+    hopeless = state.proven >= HANDFUL or (state.series >= HANDFUL and scale <= LOWEST)
+    if spread and hopeless:
+        return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
+    if not proven:
         return replace(state, nan_overflows=state.nan_overflows or only_nan, load=load.overflow(state.load, scale))
     expected = state.load.at(scale)
     room = math.log2(state.load.capacity / expected) if expected > 0 else -1.0
@@ -123,13 +127,13 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
     fresh = not state.opened.active
     recent = (() if fresh else state.recent) + (step,)
     recent = tuple(each for each in recent if step - each < WITHIN)[-OFTEN:]
-    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1)
+    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= HANDFUL
     opened = state.opened.at(state.begun if state.series else step, step)
     return replace(
         state,
         opened=replace(opened, step=reached) if fresh and reached is not None else opened,
         recent=recent,
-        bad=1 if fresh else state.bad + 1,
+        bad=max(1, state.series) if fresh else state.bad + 1,
         applied=int(unprotected) if fresh else state.applied + unprotected,
         page=unprotected or often or (state.page and not fresh),
         finite=0,

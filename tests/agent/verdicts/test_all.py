@@ -16,7 +16,7 @@ from ammeter.verdicts.finding import Finding, Verdict
 from tests.agent import streams
 from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
 
-EVERY = {**HEALTHY, **BROKEN}
+EVERY = {**HEALTHY, **BROKEN, "clip by hand": streams.clip_by_hand}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -121,9 +121,9 @@ def best_time(view: View, states: dict[str, bytes]) -> float:
 def chaos(draw: st.DrawFn) -> streams.Stream:
     """Steps of every kind in any order, at scales that jump as they like."""
     stream = streams.Stream(world_size=draw(st.sampled_from((1, 2))))
-    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip"))
+    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand"))
     scales = st.sampled_from((None, 2.0**-130, 0.5, 1.0, 1024.0, 2048.0, 65536.0))
-    for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 12)), max_size=14)):
+    for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 25)), max_size=14)):
         for _ in range(times):
             chaotic_step(stream, kind, scale, draw)
     return stream
@@ -135,6 +135,9 @@ def chaotic_step(stream: streams.Stream, kind: str, scale: float | None, draw: s
         stream.autocast()
     elif kind == "clip":
         stream.event("usage.clip_before_unscale", caller="a.py:1", max_norm=norm, scale=scale or 1.0)
+    elif kind == "hand":
+        parts = [draw(st.sampled_from((0.3, 0.4, 0.5)))] * 6
+        stream.good(scale, norm=min(1e30, 1 / (scale or 1)), stats={"grad.norm": parts})
     elif kind == "bare":
         stream.step(loss=1.0)
     elif kind in ("good", "full", "under"):

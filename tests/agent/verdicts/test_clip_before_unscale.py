@@ -27,6 +27,36 @@ def test_at_a_scale_near_1_nothing_is_lost() -> None:
     assert {"clip-before-unscale"} == set(findings(clipped(1.0, 64.0)))
 
 
+def by_hand(steps: int, scale: float = 65536.0, limit: float = 1.0, moves: float = 1.0) -> Stream:
+    """A run whose scaled gradients have one norm while the share of each tensor changes."""
+    stream = warm(7)
+    for _ in range(steps):
+        shares = 1 + moves * stream.dice.random(6)
+        norms = limit / scale * shares / float((shares**2).sum()) ** 0.5
+        stream.good(scale, norm=limit / scale * (1 - 1e-6 * stream.dice.random()), stats={"grad.norm": list(norms)})
+    return stream
+
+
+def test_a_clip_written_by_hand_is_known_by_the_norm_it_leaves() -> None:
+    assert {} == findings(by_hand(19))
+    finding = findings(by_hand(20))["clip-before-unscale"]
+    assert ("ticket", 7, 26) == (finding.severity, finding.first_step, finding.opened_step)
+    assert finding.caller is None
+    assert "For 20 steps the norm of the gradients, still multiplied by the scale of 65536 (2^16), has been 1 to a" in (
+        finding.cause
+    )
+    assert "call scaler.unscale_(optimizer) before it" in finding.fix
+
+
+def test_a_norm_that_stands_still_with_all_its_parts_is_a_run_that_repeats_itself() -> None:
+    assert {} == findings(by_hand(60, moves=0.01))
+
+
+def test_a_norm_that_is_limited_after_unscaling_or_at_scale_1_is_fine() -> None:
+    assert {} == findings(by_hand(60, limit=65536.0))
+    assert {} == findings(by_hand(60, scale=1.0, limit=0.01))
+
+
 def test_it_is_told_once() -> None:
     stream = clipped(1.0, 65536.0).event("usage.clip_before_unscale", caller="b.py:1", max_norm=1.0, scale=1024.0)
     assert 1 == findings(stream)["clip-before-unscale"].times

@@ -113,6 +113,17 @@ def test_a_single_broken_tensor_that_comes_and_goes_is_found() -> None:
     assert "blocks.1.fc.weight" == found(stream).tensor
 
 
+def test_an_inf_that_is_handed_on_and_stays_is_the_cause_of_the_collapse() -> None:
+    stream = warm()
+    for halvings in range(4):
+        stream.bad(65536 / 2**halvings, last=2, inf=True)
+    assert {} == findings(stream)
+    finding = found(stream.bad(4096, last=2, inf=True))
+    assert ("page", 40, 44) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "In 5 steps from 40 to 44" in finding.cause
+    assert "the scale of 4096 (2^12) had worked" in finding.cause
+
+
 def test_nan_from_the_first_step_on_is_found_when_the_scale_has_come_down_to_1() -> None:
     stream = Stream().autocast()
     for halvings in range(17):

@@ -84,6 +84,8 @@ def _where(run: dict[str, Any]) -> Iterator[str]:
 def _losses(lost: dict[str, dict[str, int]]) -> str:
     told = [
         f"{reason}: {words.count(counts['steps'], 'step')}, {words.count(counts['events'], 'event')}"
+        if any(counts.values())
+        else f"{reason}: nobody counted how many"
         for reason, counts in sorted(lost.items())
     ]
     return "; ".join(told) or "none"

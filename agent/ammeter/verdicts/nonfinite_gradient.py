@@ -19,9 +19,9 @@ from ammeter.wire import Event
 
 ROOM_BITS = 6
 """Room below the load that gradients bear, for an Inf at a scale that had worked to be no overflow: the gradient would
-have to be 64 times that of the steps before, or those inside the network 64 times those of its weights. Of 170
+have to be 64 times that of the steps before, or those inside the network 64 times those of its weights. Of 120
 overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a growth_interval of 12, none had more than 1
-bit. NaN without any Inf needs no room: an overflow makes an Inf first, and all 170 showed one."""
+bit. NaN without any Inf needs no room: an overflow makes an Inf first, and every one of the 120 showed it."""
 
 OFTEN, WITHIN = 3, 10
 """Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""

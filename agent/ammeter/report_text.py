@@ -61,7 +61,7 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
         moved = (
             f"{words.count(summary['scale_growths'], 'growth')}, {words.count(summary['scale_backoffs'], 'backoff')}"
         )
-        reach = f"between {scale['lowest']:g} and {scale['highest']:g}"
+        reach = f"between {words.scale(scale['lowest'])} and {words.scale(scale['highest'])}"
         yield "scale", f"{words.scale(scale['first'])} at first, {words.scale(scale['last'])} at last, {reach}; {moved}"
     for name, column in (("loss", "loss"), ("validation", "val_loss"), ("gradient norm", "grad_norm")):
         numbers = summary[column]

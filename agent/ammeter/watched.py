@@ -69,21 +69,22 @@ class Watched:
 
     def scaling(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         """The scaler whose scale is in this optimizer's gradients now: not yet unscaled, not yet updated."""
-        known = self._scaler_of.get(optimizer)
-        used = known() if known else None
+        used = self._scaler(optimizer)
         for scaler in (used,) if used is not None else tuple(self.scalers):
-            state = scaler._per_optimizer_states.get(id(optimizer), {})
-            if scaler.is_enabled() and scaler._scale is not None and state.get("stage") in (None, OptState.READY):
+            ready = _state(scaler, optimizer).get("stage", OptState.READY) is OptState.READY
+            if scaler.is_enabled() and scaler._scale is not None and ready:
                 return scaler
         return None
 
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
+        scaler = self._scaler(optimizer)
+        found = {} if scaler is None else _state(scaler, optimizer).get("found_inf_per_device", {})
+        return any(float(transfer.of(each).array()[0]) > 0 for each in found.values() if each.device.type == "cpu")
+
+    def _scaler(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         known = self._scaler_of.get(optimizer)
-        scaler = known() if known else None
-        state = {} if scaler is None else scaler._per_optimizer_states.get(id(optimizer), {})
-        found = state.get("found_inf_per_device", {}).values()
-        return any(float(transfer.of(each).array()[0]) > 0 for each in found if each.device.type == "cpu")
+        return known() if known else None
 
     def _place(self, optimizer: torch.optim.Optimizer) -> list[int]:
         return [
@@ -106,6 +107,12 @@ class Watched:
             dtype = str(parameter.dtype).removeprefix("torch.")
             self.tensors.append(Tensor(name, (0,) if lazy else tuple(parameter.shape), dtype))
         return index
+
+
+def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What the scaler knows of this optimizer in this step; a disabled scaler has no such thing."""
+    states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
+    return states.get(id(optimizer), {})
 
 
 def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,8 +10,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 from torch.nn.parameter import is_lazy
 
-from ammeter.stats import transfer
-from ammeter.stats.unseen import is_plain
+from ammeter.stats.unseen import has_numbers, unseen
 from ammeter.wire import Tensor
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
@@ -46,7 +45,7 @@ class Watched:
 
     def parameters(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor], list[int]]:
         """The optimizer's parameters and the index of each; one that is added or exchanged later gets a new index."""
-        present = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        present = list(_parameters(optimizer))
         known, indices = self._plans.get(optimizer, ((), ()))
         if len(known) != len(present) or any(ref() is not each for ref, each in zip(known, present, strict=True)):
             indices = self._place(optimizer)
@@ -55,8 +54,8 @@ class Watched:
 
     def optimizers_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.optim.Optimizer]:
         """The watched optimizers that own any of these parameters."""
-        asked = {index for index in map(self._index_of, parameters) if index is not None}
-        return [each for each in self.optimizers if not asked.isdisjoint(self.parameters(each)[1])] if asked else []
+        asked = set(map(id, parameters))
+        return [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """This scaler unscales and steps this optimizer: from now on both are watched."""
@@ -79,8 +78,9 @@ class Watched:
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
         scaler = self._scaler(optimizer)
-        found = {} if scaler is None else _state(scaler, optimizer).get("found_inf_per_device", {})
-        return any(float(transfer.of(each).array()[0]) > 0 for each in found.values() if each.device.type == "cpu")
+        state = {} if scaler is None else _state(scaler, optimizer)
+        found = [each for each in state.get("found_inf_per_device", {}).values() if each.is_cpu]
+        return bool(found) and unseen(lambda: any(float(each) > 0 for each in found), found)
 
     def _scaler(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         known = self._scaler_of.get(optimizer)
@@ -109,6 +109,10 @@ class Watched:
         return index
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What the scaler knows of this optimizer in this step; a disabled scaler has no such thing."""
     states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
@@ -128,7 +132,7 @@ def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """
     found = parameter.grad
     found = getattr(found, "_local_tensor", found)
-    if found is None or found.is_meta or not is_plain(found):
+    if found is None or not has_numbers(found):
         return None
     found = found.detach()
     if found.is_sparse:

@@ -119,5 +119,5 @@ def test_three_thousand_steps_leave_nothing_behind_but_the_journal(tmp_path: Pat
     run.close()
     assert (half["files"], half["threads"]) == (full["files"], full["threads"])
     assert full["objects"] - half["objects"] < 300
-    assert grown < 2 * 2**20
+    assert grown < 4 * 2**20  # a row kept per step would be more, and so many objects
     assert 3000 == len(stream(run.id, tmp_path)[0])

@@ -338,6 +338,40 @@ def test_under_a_function_mode_and_another_default_device_a_run_is_the_same(tmp_
     assert 8 == len(_same(tmp_path, loop))
 
 
+def test_steps_of_fake_tensors_are_not_read_and_real_ones_behind_them_are(tmp_path: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def loop(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
+        with FakeTensorMode():
+            twin = torch.nn.Linear(4, 1)
+            twin(torch.ones(2, 4)).sum().backward()
+            torch.optim.SGD(twin.parameters(), lr=1.0).step()
+        _eight(model, optimizer, scaler)
+
+    rows = _same(tmp_path, loop)
+    assert 8 == len(rows)
+    assert measured(rows.scalar("loss")).all()
+
+
+def test_an_optimizer_that_steps_inside_backward_is_not_the_watched_one(tmp_path: Path) -> None:
+    def loop(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
+        def apply(parameter: torch.Tensor) -> None:
+            torch.optim.SGD([parameter], lr=0.01).step()
+
+        handles = [each.register_post_accumulate_grad_hook(apply) for each in model.parameters()]  # type: ignore[no-untyped-call]
+        _eight(model, optimizer, scaler)
+        for handle in handles:
+            handle.remove()
+
+    def alone(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
+        loop(model, optimizer, torch.amp.GradScaler("cpu", enabled=False))
+
+    bare = _train(tmp_path, alone, watched=False, scaler=lambda: None)
+    watched = _train(tmp_path, alone, scaler=lambda: None)
+    assert repr(bare.weights) == repr(watched.weights)
+    assert 8 == len(watched.rows())
+
+
 def test_under_strict_errors_of_numpy_a_run_is_the_same(tmp_path: Path) -> None:
     def loop(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
         with np.errstate(all="raise"):

@@ -62,13 +62,17 @@ class Gradients:
         ]
 
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
-        """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says."""
-        row = self._session.row
+        """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says.
+
+        What is known to be skipped is read in any case, and before a clip turns all of it into NaN.
+        """
+        row, key = self._session.row, id(optimizer)
         asked: dict[int, bool] = row.raw.setdefault("gradients_read", {})
-        if asked.get(id(optimizer)) or (id(optimizer) in asked and not always):
+        if asked.get(key):
             return
-        asked[id(optimizer)] = always or self._session.governor.norms.allows()
-        if not asked[id(optimizer)]:
+        allowed = always or (key not in asked and self._session.governor.norms.allows())
+        asked[key] = allowed or self._session.watched.overflowed(optimizer)
+        if not asked[key]:
             return
         began = perf_counter()
         reading = self._collect(optimizer)
@@ -105,9 +109,8 @@ class Gradients:
         self._read_if_watched(optimizer)
 
     def _read_if_watched(self, optimizer: Any) -> None:
-        """A clip turns all of a non-finite gradient into NaN: what is known to be skipped is read before."""
         if optimizer in self._session.watched.optimizers:
-            self.read(optimizer, always=self._session.watched.overflowed(optimizer))
+            self.read(optimizer)
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """A skipped step is read whatever the governor said; the non-finite numbers are still in the gradients."""

@@ -9,6 +9,7 @@ import torch
 
 from ammeter import tap
 from ammeter.stats import transfer
+from ammeter.stats.unseen import has_numbers
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -57,7 +58,7 @@ class Loss:
 
     def _keep(self, row: Row, outputs: Any) -> None:
         for each in _several(outputs):
-            if isinstance(each, torch.Tensor) and each.numel() == 1 and not each.is_meta:
+            if isinstance(each, torch.Tensor) and each.numel() == 1 and has_numbers(each):
                 row.later("loss", transfer.of(each))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ammeter.stats import transfer
+from ammeter.stats.unseen import has_numbers
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -71,7 +72,7 @@ class User:
 def _arriving(value: Any) -> transfer.Transfer | None:
     """The number on its way; None for what is no number. Of several numbers, as of several devices, the mean."""
     if isinstance(value, torch.Tensor):
-        return None if not value.numel() or value.is_complex() or value.is_meta else transfer.of(value)
+        return transfer.of(value) if value.numel() and has_numbers(value) and not value.is_complex() else None
     if isinstance(value, np.ndarray):
         value = value.mean() if value.size and value.dtype.kind in "biuf" else None
     try:

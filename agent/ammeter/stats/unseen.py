@@ -26,3 +26,8 @@ def unseen(read: Callable[[], Result], tensors: Iterable[torch.Tensor]) -> Resul
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether torch's own kernels run on this tensor."""
     return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether there is something to read: not in a fake or meta tensor, and in a sharded one only a part of it."""
+    return is_plain(tensor) and not tensor.is_meta

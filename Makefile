@@ -15,8 +15,8 @@ $(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pypro
 	  { echo "Ammeter needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11"; exit 1; }
 	@echo "installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check $$(grep '^torch==' constraints.txt)
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e agent -e server
+	@$(BIN)/pip install -qq --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e agent -e server
 	@touch $@
 
 demo: install

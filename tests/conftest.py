@@ -30,8 +30,9 @@ def _hooks() -> list[object]:
     """Everything of ours that torch would still call."""
     import sys
 
-    from ammeter import tap
     from torch.optim import optimizer  # noqa: F401 - imported for its module below
+
+    from ammeter import tap
 
     module = sys.modules["torch.optim.optimizer"]
     return [

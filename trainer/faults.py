@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
-from model import GPT, Block
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.functional import gelu
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
+
+from model import GPT, Block
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], None]

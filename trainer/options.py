@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from faults import REGISTRY, Fault
 
 TINY = {"layers": 2, "heads": 2, "width": 32, "context": 32, "batch": 4}

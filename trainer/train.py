@@ -12,19 +12,20 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import ammeter
-import checkpoint
-import data
 import torch
-from faults import Faults
-from model import GPT, Shape
-from options import Options, read_options
-from show import Show
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+
+import ammeter
+import checkpoint
+import data
+from faults import Faults
+from model import GPT, Shape
+from options import Options, read_options
+from show import Show
 
 WARM_UP = 20  # steps
 VALIDATION_BATCHES = 16

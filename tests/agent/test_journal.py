@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from ammeter import journal
 from ammeter.journal import Journal
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps, encode
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 HELLO = Hello(run="r", stream="s", schema=Schema())
 

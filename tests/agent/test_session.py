@@ -39,7 +39,7 @@ def test_fifty_watched_steps_leave_the_same_bits_as_fifty_bare_ones(
 
 def _attributes() -> dict[str, Any]:
     """Every attribute of the classes and modules of torch that we tap, and of those beside them."""
-    owners = [
+    owners: list[Any] = [
         torch.amp.GradScaler,
         torch.amp.autocast_mode.autocast,
         torch.cuda.amp.GradScaler,
@@ -89,7 +89,7 @@ def test_the_loss_is_caught_without_being_logged(tmp_path: Path) -> None:
     for precision in ("fp16", "fp32"):
         outcome = train(Recipe(precision), watched=True, dir=tmp_path)
         rows, _ = stream(outcome.run, tmp_path)
-        np.testing.assert_array_equal(np.float32(outcome.losses), rows.scalar("loss"))
+        np.testing.assert_array_equal(np.array(outcome.losses, np.float32), rows.scalar("loss"))
 
 
 def test_scale_skips_and_growth_are_those_of_the_scaler(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_scale_skips_and_growth_are_those_of_the_scaler(tmp_path: Path) -> None:
 
 
 def test_a_nan_born_in_backward_is_placed_between_finite_and_nonfinite_tensors(tmp_path: Path) -> None:
-    def poison(step: int, model: torch.nn.Module) -> None:
+    def poison(step: int, model: Any) -> None:
         if step == 10:
-            model.middle.weight.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[union-attr]
+            model.middle.weight.register_hook(lambda gradient: gradient * float("nan"))
 
     outcome = train(Recipe(hook=poison, steps=15), watched=True, dir=tmp_path)
     _, frames = stream(outcome.run, tmp_path)
@@ -121,9 +121,9 @@ def test_a_nan_born_in_backward_is_placed_between_finite_and_nonfinite_tensors(t
 def test_full_statistics_count_what_a_float64_reference_counts(tmp_path: Path) -> None:
     kept: dict[str, torch.Tensor] = {}
 
-    def keep(step: int, model: torch.nn.Module) -> None:
+    def keep(step: int, model: Any) -> None:
         if step == 0:
-            model.middle.weight.register_hook(lambda gradient: kept.update(gradient=gradient.double().clone()))  # type: ignore[union-attr]
+            model.middle.weight.register_hook(lambda gradient: kept.update(gradient=gradient.double().clone()))
 
     outcome = train(Recipe(hook=keep, steps=1, scaler={"init_scale": 8.0}), watched=True, dir=tmp_path)
     rows, _ = stream(outcome.run, tmp_path)
@@ -218,13 +218,13 @@ def test_lbfgs_with_its_closure_is_one_step(tmp_path: Path) -> None:
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-        loss.backward()
+        loss: torch.Tensor = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     run = ammeter.watch(model, optimizer, dir=tmp_path)
     for _ in range(3):
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     run.close()
     rows, _ = stream(run.id, tmp_path)
     assert [0, 1, 2] == rows.steps.tolist()
@@ -276,7 +276,7 @@ def test_sparse_half_complex_missing_and_empty_gradients_are_read(tmp_path: Path
     assert 60000.0 * math.sqrt(3) == pytest.approx(norms["float16"], rel=1e-6)
     assert 5.0 == norms["complex64"]
     assert math.sqrt(12) == pytest.approx(norms["strided"], rel=1e-6)
-    assert not measured(np.float32([norms["unused"], norms["empty"]])).any()
+    assert not measured(np.array([norms["unused"], norms["empty"]], np.float32)).any()
 
 
 def test_a_fault_of_ours_is_told_once_and_training_goes_on(

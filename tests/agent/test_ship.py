@@ -16,14 +16,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import ammeter
 import pytest
+
+import ammeter
 from ammeter import identity, journal, ship
 from ammeter.journal import Journal
 from ammeter.shipping import shipper as loop
 from ammeter.shipping.shipper import Shipper
 from ammeter.wire import Bye, Hello
-
 from tests.agent.collector_double import CollectorDouble, Reply, collector_double
 from tests.agent.ship_parts import RUN, STREAM, assert_delivered_once, event, held, hello, row, until, writer
 

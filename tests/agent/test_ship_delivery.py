@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from ammeter import journal
 from ammeter.journal import Journal
 from ammeter.shipping import delivery as way
@@ -16,7 +17,6 @@ from ammeter.shipping import sending
 from ammeter.shipping.delivery import Delivery
 from ammeter.shipping.sending import Collector
 from ammeter.wire import Block, Bye, Event, Hello, Lost, Schema, Steps
-
 from tests.agent.collector_double import CollectorDouble, Reply, Request, collector_double
 from tests.agent.ship_parts import RUN, STREAM, assert_delivered_once, event, hello, row, until, writer
 

@@ -8,7 +8,6 @@ from ammeter import journal
 from ammeter.journal import Journal
 from ammeter.shipping.keeping import Keeper
 from ammeter.wire import Event, Lost, Steps
-
 from tests.agent.ship_parts import event, row, writer
 
 CAP = 40_000

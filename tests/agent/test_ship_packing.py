@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from ammeter.block import unpack
 from ammeter.journal import Entry
 from ammeter.shipping.packing import MAX_ROWS, fitting, parcel
 from ammeter.wire import Block, Frame, Hello, Lost, Schema, Steps
-
 from tests.agent.ship_parts import SCHEMA, event, hello, row
 
 

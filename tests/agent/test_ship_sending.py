@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
+
 from ammeter.shipping.sending import Answer, Collector, answer, backoff, retry_seconds, slow
 from ammeter.wire import Batch
-
 from tests.agent.collector_double import Reply, collector_double
 from tests.agent.ship_parts import RUN, STREAM, hello
 

@@ -255,7 +255,7 @@ def test_a_config_of_any_values_is_written_as_plain_data(tmp_path: Path) -> None
         "broken": "\ud800",
         3: [np.float32(1.5), None, {"nested": (1, 2)}],
     }
-    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), config=config, tags={"n": 1}, dir=tmp_path)  # type: ignore[arg-type]
+    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), config=config, tags={"n": 1}, dir=tmp_path)  # type: ignore[arg-type, dict-item]
     run.close()
     _, frames = stream(run.id, tmp_path)
     hello = next(frame for frame in frames if isinstance(frame, Hello))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from ammeter import tap
 
 
@@ -111,8 +112,9 @@ def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
 
 
 def test_clip_grad_norm_imported_by_name_is_heard() -> None:
-    from ammeter.probes.usage import clip_function
     from torch.nn.utils import clip_grad_norm_
+
+    from ammeter.probes.usage import clip_function
 
     calls: list[float] = []
     handle = tap.function(*clip_function(), before=lambda args, kwargs: calls.append(args[1]))

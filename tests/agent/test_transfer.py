@@ -32,7 +32,7 @@ def test_later_changes_of_the_tensor_do_not_show() -> None:
 def test_a_tensor_with_a_history_is_read_without_joining_it() -> None:
     loss = (torch.ones(2, requires_grad=True) * 3).sum()
     assert [6.0] == transfer.of(loss).array().tolist()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def test_a_number_beyond_float32_is_infinite_and_warns_nobody() -> None:

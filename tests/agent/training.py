@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ammeter
 import numpy as np
 import torch
+
+import ammeter
 from ammeter import journal
 from ammeter.block import ABSENT, View, join, view
 from ammeter.wire import Event, Hello, Schema, Steps
@@ -48,7 +49,8 @@ class Model(torch.nn.Module):
         x = self.relu(self.norm(self.first(x)))
         y = self.middle(x)
         y += x
-        return self.last(self.drop(y))
+        logits: torch.Tensor = self.last(self.drop(y))
+        return logits
 
 
 @dataclass
@@ -75,7 +77,7 @@ def train(recipe: Recipe, *, watched: bool, **options: Any) -> Outcome:
         recipe.hook(step, model)
         for _ in range(recipe.accumulate):
             loss = recipe.spoil(step, _loss(model, recipe)) / recipe.accumulate
-            (scaler.scale(loss) if scaler else loss).backward()
+            (scaler.scale(loss) if scaler else loss).backward()  # type: ignore[no-untyped-call]
         norms.append(_update(model, optimizer, scaler, recipe))
         losses.append(float(loss.detach()))
         if run:
@@ -135,7 +137,7 @@ def _update(model: Model, optimizer: Any, scaler: Any, recipe: Recipe) -> float:
 
 
 def _everything(model: Model, optimizer: Any, scaler: Any) -> dict[str, Any]:
-    state = {f"model.{name}": _bytes(each) for name, each in model.state_dict().items()}
+    state: dict[str, Any] = {f"model.{name}": _bytes(each) for name, each in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{number}.{name}": _bytes(each) for name, each in slots.items()}
     state["scaler"] = repr(scaler.state_dict()) if scaler else ""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ammeter import block, journal, wire
 
 DEADLINE = 60.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ammeter import block, journal, wire
 
+from ammeter import block, journal, wire
 from tests.e2e.real import Collector, Road, Training, last_words, wait_for
 from tests.parts import need
 
@@ -219,7 +219,7 @@ def test_what_a_thinned_journal_no_longer_holds_is_counted_and_shown(collector: 
     writer = journal.Journal(folder, segment_bytes=1200)
     writer.hello(wire.Hello(run=run, stream=stream, schema=schema, started=1))
     for step in range(100):
-        writer.append(wire.Steps(step, step + 1, np.float32([step]).tobytes()))
+        writer.append(wire.Steps(step, step + 1, np.array([step], np.float32).tobytes()))
         if step % 10 == 0:
             writer.append(wire.Event("step.skipped", step, step + 1, {}))
     writer.append(wire.Bye("closed", 99, 101))

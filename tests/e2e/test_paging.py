@@ -32,6 +32,13 @@ def collector(tmp_path: Path, receiver: Receiver) -> Iterator[Collector]:
     started.stop()
 
 
+SHARED = (
+    *("verdict", "severity", "first_step", "opened_step", "last_step"),
+    *("tensor", "module", "caller", "cause", "fix", "evidence"),
+)
+"""What a finding of the report and an incident of the collector both say."""
+
+
 def _poisoned(step: int, model: Any) -> None:
     """From step 12 on a NaN is born in backward behind the middle layer, and handed on to all before it."""
     if step == 12:
@@ -77,9 +84,8 @@ def test_report_says_without_a_server_what_the_collector_says(fault: str, collec
         check=False,
     )
     report = json.loads(reported.stdout)
-    shared = "verdict severity first_step opened_step last_step tensor module caller cause fix evidence".split()
-    said = [{key: finding[key] for key in shared} for finding in report["findings"]]
-    assert sorted(said, key=str) == sorted(({key: each[key] for key in shared} for each in incidents), key=str)
+    said = [{key: finding[key] for key in SHARED} for finding in report["findings"]]
+    assert sorted(said, key=str) == sorted(({key: each[key] for key in SHARED} for each in incidents), key=str)
     consequences = {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in report["findings"]}
     assert consequences == {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in incidents}
     assert ([fault] if fault in ("nonfinite-loss", "nonfinite-gradient") else []) == [each["verdict"] for each in said]

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import uvicorn
+
 from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Tensor
 from ammeter_server import migrations

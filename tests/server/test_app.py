@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from ammeter_server import migrations
 from ammeter_server.headers import HEADERS
-
 from tests.server.feeding import serving
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import select, update
+
 from ammeter_server import auth
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import tokens
-from sqlalchemy import select, update
-
 from tests.server.feeding import Stream, serving, train
 
 READ = "/api/v1/runs"

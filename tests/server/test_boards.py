@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from ammeter_server import boards
 from ammeter_server.exposition import METRICS
-
 from tests import parts
 from tests.server.feeding import serving
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
+
 from ammeter_server import migrations
 from ammeter_server.channels import Channel, DeliveryError, open_channels
 from ammeter_server.channels.message import message
@@ -22,8 +24,6 @@ from ammeter_server.settings import Settings, SettingsError
 from ammeter_server.store import Store, connect, outbox
 from ammeter_server.tables import outbox as table
 from ammeter_server.tables import runs
-from sqlalchemy import select, update
-
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 SECOND = 10**9

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from ammeter.verdicts.causes import Explained
 from ammeter.verdicts.finding import Finding
 from ammeter_server.handling import COOLDOWN, EXPIRY, Change, Incident, handle, merge

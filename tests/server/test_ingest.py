@@ -14,15 +14,15 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Select, select
+
 from ammeter import block, wire
 from ammeter.wire import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
 from ammeter_server import auth
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import metadata
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import Select, select
-
 from tests.server.feeding import Stream, break_down, serving, train
 
 SCHEMA = Schema(("loss", "scale"), ("grad.norm",), (Tensor("w", (2, 3), "float32"),))

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import func, select
+
 from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
 from ammeter_server import ingest, migrations
@@ -16,8 +18,6 @@ from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
 from ammeter_server.tables import chunks, events, runs, streams
-from sqlalchemy import func, select
-
 from tests.server.databases import postgresql
 
 SCHEMA = Schema(("loss",))

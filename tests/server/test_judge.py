@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import select, update
+
 from ammeter.verdicts.finding import Finding
 from ammeter_server import migrations
 from ammeter_server.judge import AGEING, LATE, LEASE, Judge, run_end
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import findings, incidents, outbox, runs, streams, totals
-from sqlalchemy import select, update
-
 from tests.server.databases import postgresql
 
 NOW = 10**18

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from ammeter_server.__main__ import main
 from ammeter_server.demo.processes import free_port
 from ammeter_server.demo.show import incident_lines, progress_line
-
 from tests.server.feeding import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from ammeter.wire import Lost
 from ammeter_server import meters
 from ammeter_server.exposition import METRICS, PROCESS
 from ammeter_server.metrics import headroom
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from ammeter.verdicts import ALL
 from ammeter_server import runbooks
-
 from tests.server.feeding import serving
 
 

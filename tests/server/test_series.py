@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from ammeter.wire import STATS, Schema, Tensor
 
+from ammeter.wire import STATS, Schema, Tensor
 from tests.server.feeding import BEGIN, SCHEMA, Stream, serving, train
 
 

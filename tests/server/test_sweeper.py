@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import select, update
+
 from ammeter import wire
 from ammeter_server import migrations
 from ammeter_server.collector import Collector
@@ -17,8 +19,6 @@ from ammeter_server.store import Store, connect, streams
 from ammeter_server.sweeper import SILENCE, TICK, Clock, Sweeper, tick
 from ammeter_server.tables import findings, incidents, runs, schemas
 from ammeter_server.tables import streams as table
-from sqlalchemy import select, update
-
 from tests.server.feeding import wait_until
 
 NOW = 10**18

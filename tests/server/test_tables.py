@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select, text
+
 from ammeter_server import migrations
 from ammeter_server.plain import plain
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import metadata, runs
-from sqlalchemy import select, text
-
 from tests.server.databases import postgresql
 
 LARGE = {"streams", "schemas", "chunks", "events", "findings", "incidents", "outbox"}

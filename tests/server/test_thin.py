@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-from ammeter_server.thin import thin
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ammeter_server.thin import thin
 
 floats = st.lists(st.sampled_from([0.0, 1.0, -2.5, 7.0, 1e30, np.nan, np.inf, -np.inf]), min_size=1, max_size=600)
 

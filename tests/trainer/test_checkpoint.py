@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkpoint
 import pytest
 import torch
-import train
 
+import checkpoint
+import train
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 

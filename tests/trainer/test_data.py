@@ -3,9 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import data
 import pytest
 import torch
+
+import data
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import faults
 import pytest
 import torch
-import train
 
+import faults
+import train
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 SMALLEST_NORMAL = 2.0**-14  # of float16

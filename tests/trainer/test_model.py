@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from model import GPT, Shape
 
 SHAPE = Shape(vocabulary=128, context=32, layers=2, heads=2, width=32)

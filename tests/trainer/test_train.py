@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
 import train
 from options import read_options
 from show import Show
-
 from tests.trainer.conftest import Seen, Trains
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -159,37 +160,46 @@ def test_bytes_that_look_like_a_header_inside_a_row_change_nothing(writer: Journ
 # -- the disk ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """No file may grow past this many bytes in this process: a write then is short, and the next one fails."""
+SMALL = 3_000
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file may grow past SMALL bytes in this process: a write then is short, and the next one fails.
+
+    Only for as long as a journal is written: what pytest prints may go to a file too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
-    yield 3_000
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_short_write_is_cut_back_and_told(tmp_path: Path, small_files: int) -> None:
+def test_a_short_write_is_cut_back_and_told(tmp_path: Path) -> None:
     writer = Journal(tmp_path / "stream")
-    writer.hello(HELLO)
-    results = [writer.append(row(step)) for step in range(100)]
-    writer.append(Bye("closed", 99, 1))
-    writer.close()
+    with small_files():
+        writer.hello(HELLO)
+        results = [writer.append(row(step)) for step in range(100)]
+        writer.append(Bye("closed", 99, 1))
+        writer.close()
     lost = sum(frame.steps for frame in said(writer.folder) if isinstance(frame, Lost))
     kept = [frame for frame in said(writer.folder) if isinstance(frame, Steps)]
     assert 0 < results.count(False) == lost
     assert 100 == len(kept) + lost
     assert contiguous(writer.folder)
-    assert all(path.stat().st_size <= small_files for _, path in journal.segments(writer.folder))
+    assert all(path.stat().st_size <= SMALL for _, path in journal.segments(writer.folder))
 
 
-def test_a_row_that_never_fits_is_lost_alone(tmp_path: Path, small_files: int) -> None:
+def test_a_row_that_never_fits_is_lost_alone(tmp_path: Path) -> None:
     writer = Journal(tmp_path / "stream")
-    writer.hello(HELLO)
-    assert not writer.append(row(0, small_files))
-    assert not writer.append(row(1, small_files))
-    assert writer.append(row(2))
-    assert [Lost("journal-unwritable", 1), Lost("journal-unwritable", 1), row(2)] == said(writer.folder)
+    with small_files():
+        writer.hello(HELLO)
+        fitted = [writer.append(row(0, SMALL)), writer.append(row(1, SMALL)), writer.append(row(2))]
     writer.close()
+    assert [False, False, True] == fitted
+    assert [Lost("journal-unwritable", 1), Lost("journal-unwritable", 1), row(2)] == said(writer.folder)
 
 
 def test_a_folder_that_refuses_writing_loses_rows_and_tells_how_many(tmp_path: Path) -> None:

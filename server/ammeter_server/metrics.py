@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 
+from ammeter.verdicts.float16 import FLOAT16_MAX
 from ammeter_server import meters, progress
 from ammeter_server.collector import Here
 from ammeter_server.exposition import PROCESS, Exposition, exposed
@@ -29,8 +30,6 @@ INFO_STAYS = 3600 * 10**9
 MOST_REASONS = 8
 MOST_INCIDENTS = 16
 """Caps on what grows with names from outside; a run keeps below 100 series."""
-
-FLOAT16_MAX = 65504.0
 
 Accept = Annotated[str, Header()]
 

@@ -62,7 +62,7 @@ def test_every_column_is_described_and_every_described_column_exists() -> None:
 
 
 @pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
-def test_what_wakes_a_verdict_exists(verdict: Verdict) -> None:
+def test_every_column_and_event_that_a_verdict_reads_exists(verdict: Verdict) -> None:
     assert set(verdict.events) <= events_in_code()
     assert set(verdict.columns) <= {*wire.SCALARS, *wire.STATS}
 

@@ -1,7 +1,7 @@
 """The list of verdicts, and how they are run over a stream.
 
 A verdict is pure: (state, view) -> (state, finding | None). One per file; each file's VERDICT names the columns
-and events that wake it. The collector, `ammeter report` and guards run this same code.
+and events it reads. The collector, `ammeter report` and guards run this same code.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ SLACK_STEPS = 5
 """A consequence may seem to begin this much before its cause: a cause that shows in a sampled column is seen late, and
 ranks do not count in lockstep."""
 
-Told = tuple[str, Finding]
+Concluded = tuple[str, Finding]
 """A finding and the stream it is about."""
 
 
@@ -25,7 +25,7 @@ class Explained:
     consequences: list[Finding] = field(default_factory=list)
 
 
-def explain(findings: Sequence[Told]) -> list[Explained]:
+def explain(findings: Sequence[Concluded]) -> list[Explained]:
     """The causes among the findings of one run, each with its consequences, verdict by verdict.
 
     Causes first, then page before ticket, then by first step. A verdict that several streams have stays several.
@@ -42,7 +42,7 @@ def explain(findings: Sequence[Told]) -> list[Explained]:
     return sorted(explained, key=lambda each: (not each.consequences, *_order(each.finding)))
 
 
-def _root(at: int, findings: Sequence[Told]) -> int:
+def _root(at: int, findings: Sequence[Concluded]) -> int:
     """Index of the finding at the end of the chain of causes that leads away from this one."""
     seen = {at}
     while True:

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
-from ammeter.verdicts.limited import Limited, follow
 from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.standstill import Standstill, follow
 from ammeter.wire import Event
 
 DELIBERATE = 16.0
@@ -22,7 +22,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     caller: str = ""
     limit: float = 0.0
     scale: float = 0.0
-    limited: Limited = Limited()
+    standstill: Standstill = Standstill()
     """What speaks for a clip that is not torch's; it is followed until the verdict is reached."""
     by_norm: bool = False
 
@@ -46,12 +46,12 @@ def _event(state: State, event: Event) -> State:
 
 
 def _rows(state: State, rows: View) -> State:
-    limited, at = follow(state.limited, rows, _hurts)
+    standstill, at = follow(state.standstill, rows, _hurts)
     if at is None:
-        return state if limited is state.limited else replace(state, limited=limited)
-    opened = state.opened.at(limited.first, int(rows.steps[at]))
+        return state if standstill is state.standstill else replace(state, standstill=standstill)
+    opened = state.opened.at(standstill.first, int(rows.steps[at]))
     scale = float(rows.scalar("scale")[at])
-    return replace(state, opened=opened, limit=limited.high, scale=scale, limited=limited, by_norm=True)
+    return replace(state, opened=opened, limit=standstill.high, scale=scale, standstill=standstill, by_norm=True)
 
 
 def _hurts(limit: float, scale: float) -> bool:
@@ -83,7 +83,7 @@ def _unknown_place(state: State, left: float) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="Gradients are limited before they are unscaled",
-        cause=f"For {state.limited.steps} steps the norm of the gradients, still multiplied by the scale of"
+        cause=f"For {state.standstill.steps} steps the norm of the gradients, still multiplied by the scale of"
         f" {words.scale(state.scale)}, has been {state.limit:.4g} to a thousandth while its parts changed: something"
         f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left, so the run hardly learns.",
         fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"

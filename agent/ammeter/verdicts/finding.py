@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One judgement: its name, what it asks, what wakes it, and the pure function that answers.
+    """One judgement: its name, what it asks, the columns and events it reads, and the pure function that answers.
 
     state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge returns the state and,
     when the finding is new or has changed, the finding.
@@ -60,3 +60,8 @@ class Judged(msgspec.Struct, frozen=True):
     states: dict[str, bytes]
     findings: list[Finding]
     faults: dict[str, str] = {}
+
+
+def module_of(tensor: str | None) -> str | None:
+    """'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'; the tensor itself when it belongs to no module."""
+    return tensor.rpartition(".")[0] or tensor if tensor else None

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ammeter.block import Ints, View, measured
 from ammeter.verdicts import words
-from ammeter.verdicts.finding import Finding, Verdict
-from ammeter.verdicts.grid import on_grid, sampled_rows
+from ammeter.verdicts.finding import Finding, Verdict, module_of
+from ammeter.verdicts.float16 import FLOAT16_MAX, on_grid, sampled_rows
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.wire import Event
 
@@ -165,7 +165,7 @@ def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
 
 
 def _conclude(state: State) -> Finding:
-    spare = math.log2(words.FLOAT16_MAX / state.peak) if state.peak > 0 else None
+    spare = math.log2(FLOAT16_MAX / state.peak) if state.peak > 0 else None
     still = state.lowest == state.highest
     stood = f" The scale stood at {words.scale(state.scale)} and never grew." if state.scaled and still else ""
     at = f"at a loss scale of {words.scale(state.scale)}" if state.scaled else "without a loss scale"
@@ -177,7 +177,7 @@ def _conclude(state: State) -> Finding:
         f" smallest normal float16, and {words.percent(state.zeros)} are zero; most are in {state.tensor}.{stood}",
         fix=_fix(state, spare),
         tensor=state.tensor or None,
-        module=words.module_of(state.tensor),
+        module=module_of(state.tensor),
         evidence={
             "lost_share": round(state.share, 4),
             "zero_share": round(state.zeros, 4),
@@ -213,7 +213,7 @@ def _better_scale(state: State, spare: float | None) -> float | None:
     if spare is None:
         return DEFAULT_SCALE if state.scale < DEFAULT_SCALE else None
     bits = math.floor(spare) - RESERVE_BITS
-    return words.power_below(state.scale) * 2.0**bits if bits > 0 else None
+    return 2.0 ** (math.floor(math.log2(state.scale)) + bits) if bits > 0 else None
 
 
 DEFAULT_SCALE = 65536.0

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ammeter.block import View, measured
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
-from ammeter.verdicts.grid import is_half, sampled_rows
+from ammeter.verdicts.float16 import is_half, sampled_rows
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.wire import Event, Hello
 

@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.block import Mask, View, measured
-from ammeter.verdicts import load, origin, words
+from ammeter.verdicts import origin, room, words
 from ammeter.verdicts.finding import Finding, Verdict
-from ammeter.verdicts.load import Load
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.verdicts.origin import Origin
+from ammeter.verdicts.room import Room
 from ammeter.verdicts.scale_collapse import HANDFUL, LOWEST
 from ammeter.wire import Event
 
@@ -32,7 +32,7 @@ RECOVERED = 50
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
-    load: Load = Load()
+    room: Room = Room()
     begun: int = -1
     series: int = 0
     proven: int = 0
@@ -48,7 +48,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     applied: int = 0
     page: bool = False
     finite: int = 0
-    room: float = 0.0
+    room_bits: float = 0.0
     origin: Origin = Origin()
 
 
@@ -64,9 +64,9 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _rows(state: State, rows: View) -> State:
     bad = _bad_rows(rows)
-    if not (state.series or state.opened.active or state.load.overflowed or bad.any()):
-        after = load.all_good(state.load, rows)
-        return state if after is state.load else replace(state, load=after)
+    if not (state.series or state.opened.active or state.room.overflowed or bad.any()):
+        after = room.all_good(state.room, rows)
+        return state if after is state.room else replace(state, room=after)
     losses = rows.scalar("loss")
     loss_bad = measured(losses) & ~np.isfinite(losses)
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
@@ -90,10 +90,10 @@ def _bad_rows(rows: View) -> Mask:
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
     if state.waiting >= 0 and state.series < HANDFUL:
         state = _open(state, state.waiting, state.origin, unprotected=False, reached=step)
-    after = load.good(state.load, step, scale, norm, absmax)
+    after = room.good(state.room, step, scale, norm, absmax)
     opened = state.opened.over() if state.finite + 1 >= RECOVERED else state.opened
     finite = state.finite + 1 if opened.active else 0
-    return replace(state, load=after, series=0, proven=0, waiting=-1, finite=finite, opened=opened)
+    return replace(state, room=after, series=0, proven=0, waiting=-1, finite=finite, opened=opened)
 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
@@ -101,25 +101,24 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     only_nan = place.count > 0 and not place.inf
     spread = place.handed_on or place.everywhere
-    proven = 0 < scale <= state.load.worked
+    proven = 0 < scale <= state.room.worked
     state = replace(state, proven=state.proven + proven)
     hopeless = state.proven >= HANDFUL or (state.series >= HANDFUL and scale <= LOWEST)
     if spread and hopeless:
         return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
     if not proven:
-        return replace(state, nan_overflows=state.nan_overflows or only_nan, load=load.overflow(state.load, scale))
-    expected = state.load.at(scale)
-    room = math.log2(state.load.capacity / expected) if expected > 0 else -1.0
-    if room < ROOM_BITS and (state.nan_overflows or not only_nan):
+        return replace(state, nan_overflows=state.nan_overflows or only_nan, room=room.overflow(state.room, scale))
+    bits = state.room.bits(scale)
+    if bits < ROOM_BITS and (state.nan_overflows or not only_nan):
         return state
     if only_nan and spread:
-        return _open(_seen(state, scale, room), step, place, unprotected=False)
-    return replace(_seen(state, scale, room), waiting=step, origin=place) if state.waiting < 0 else state
+        return _open(_seen(state, scale, bits), step, place, unprotected=False)
+    return replace(_seen(state, scale, bits), waiting=step, origin=place) if state.waiting < 0 else state
 
 
-def _seen(state: State, scale: float, room: float) -> State:
+def _seen(state: State, scale: float, bits: float) -> State:
     """Keeps what spoke for it the first time."""
-    return state if state.opened.active else replace(state, scale=scale, room=room)
+    return state if state.opened.active else replace(state, scale=scale, room_bits=bits)
 
 
 def _open(state: State, step: int, place: Origin, unprotected: bool, reached: int | None = None) -> State:
@@ -156,7 +155,7 @@ def _conclude(state: State) -> Finding:
             "bad_steps": state.bad,
             "steps_applied": state.applied,
             "scale": state.scale if state.scale > 0 else None,
-            "room_bits": round(state.room, 1) if state.scale > 0 else None,
+            "room_bits": round(state.room_bits, 1) if state.scale > 0 else None,
             "nan_without_inf": not place.inf,
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
@@ -177,9 +176,10 @@ def _why(state: State) -> str:
         return f" {words.count(state.applied, 'such step')} was applied{scaler}: the weights are poisoned."
     if not state.scale > 0:
         return " The optimizer did not step, so the weights are unharmed."
-    room = f"the scale of {words.scale(state.scale)} left {state.room:.0f} bits of room" if state.room >= 1 else ""
+    spare = state.room_bits
+    left = f"the scale of {words.scale(state.scale)} left {spare:.0f} bits of room" if spare >= 1 else ""
     nan = "" if state.origin.inf else "none of them is Inf"
-    reason = " and ".join(filter(None, (room, nan))) or f"the scale of {words.scale(state.scale)} had worked"
+    reason = " and ".join(filter(None, (left, nan))) or f"the scale of {words.scale(state.scale)} had worked"
     skipped = "that step" if state.bad == 1 else "those steps"
     return f" It is no overflow: {reason}. The scaler skipped {skipped}, so the weights are unharmed."
 

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ammeter.block import View
-from ammeter.verdicts.words import module_of
-from ammeter.wire import ABSENT_BITS
+from ammeter.block import View, measured
+from ammeter.verdicts.finding import module_of
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +62,7 @@ def of_row(rows: View, at: int) -> Origin | None:
     if "grad.norm" not in rows.schema.stats:
         return None
     norms = rows.stat("grad.norm")[:, at]
-    known = norms.view(np.uint32) != _ABSENT
+    known = measured(norms)
     bad = np.flatnonzero(known & ~np.isfinite(norms))
     if not bad.size:
         return None
@@ -83,6 +82,3 @@ def of_event(step: int, data: dict[str, Any]) -> Origin:
     inf = any(each.get("infs", math.inf) > 0 for each in tensors) or not tensors
     tensor = data.get("last") if finite else None
     return Origin(step, tensor, count, finite - after, after, inf)
-
-
-_ABSENT = np.uint32(ABSENT_BITS)

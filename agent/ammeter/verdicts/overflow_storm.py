@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.float16 import FLOAT16_MAX
 from ammeter.verdicts.opened import Opened, changed, found
 
 WINDOW = 200
@@ -143,7 +144,7 @@ def _conclude(state: State) -> Finding:
     top = max((each.scale for each in state.levels if each.skipped), default=state.scale)
     bearable = _bearable(state)
     share = skipped / max(1, applied + skipped)
-    spare = math.log2(words.FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
+    spare = math.log2(FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
     often = "good step" if state.interval == 1 else f"{state.interval} good steps"
     eager = f", because it grows {state.factor:g}-fold after every {often}"
     return Finding(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-FLOAT16_MAX = 65504.0
-"""Largest finite float16 (IEEE 754 binary16); what is above becomes Inf."""
-
 
 def scale(value: float) -> str:
     """'65536 (2^16)'; the exponent only where the scale is a power of two."""
@@ -30,13 +27,3 @@ def number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def power_below(value: float) -> float:
-    """The largest power of two that is not above a positive number."""
-    return math.ldexp(1.0, math.frexp(value)[1] - 1)
-
-
-def module_of(tensor: str | None) -> str | None:
-    """'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'; the tensor itself when it belongs to no module."""
-    return tensor.rpartition(".")[0] or tensor if tensor else None

@@ -1,10 +1,13 @@
-"""Whether gradients came out of float16 arithmetic: their small elements are multiples of 2^-24 then."""
+"""The float16 format as gradients show it: its limit, and the grid that its small numbers lie on."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ammeter.block import Ints, Mask, View, measured
+
+FLOAT16_MAX = 65504.0
+"""Largest finite float16 (IEEE 754 binary16); what is above becomes Inf."""
 
 ON_GRID = 0.9
 """Share of small elements that are multiples of 2^-24. Of float32 numbers below 2^-3 hardly any is by chance: a

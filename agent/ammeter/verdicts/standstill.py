@@ -22,11 +22,10 @@ full batch at a small learning rate, keeps its parts too."""
 ENOUGH = 20
 """Steps with that signature that settle it."""
 
-
 Doubles = npt.NDArray[np.float64]
 
 
-class Limited(msgspec.Struct, frozen=True, array_like=True):
+class Standstill(msgspec.Struct, frozen=True, array_like=True):
     """Steps in a row whose scaled norm stood still; low and high of that norm, and of one tensor's."""
 
     steps: int = 0
@@ -43,55 +42,55 @@ class Limited(msgspec.Struct, frozen=True, array_like=True):
         return self.steps >= ENOUGH and self.high <= self.low * (1 + STILL) and self.part_high > self.part_low * MOVES
 
 
-def follow(limited: Limited, rows: View, hurts: Callable[[float, float], bool]) -> tuple[Limited, int | None]:
+def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
     """After these rows, and the index of the row in which the signature showed itself; nothing is read behind it.
 
     hurts: whether such a scaled norm does harm at such a scale; where it does not, it is only followed.
     """
     if "grad.norm" not in rows.schema.stats:
-        return limited, None
+        return still, None
     norms = rows.scalar("grad_norm").astype(np.float64) * rows.scalar("scale").astype(np.float64)
     valid = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (rows.scalar("applied") > 0))
     if not valid.size:
-        return limited, None
-    begin = _last_change(limited, norms[valid])
-    limited = Limited() if begin else limited
+        return still, None
+    begin = _last_change(still, norms[valid])
+    still = Standstill() if begin else still
     for at in valid[begin:].tolist():
-        limited = _next(limited, rows, at, float(norms[at]))
-        if limited.shown and hurts(limited.high, float(rows.scalar("scale")[at])):
-            return limited, at
-    return limited, None
+        still = _next(still, rows, at, float(norms[at]))
+        if still.shown and hurts(still.high, float(rows.scalar("scale")[at])):
+            return still, at
+    return still, None
 
 
-def _last_change(limited: Limited, norms: Doubles) -> int:
+def _last_change(still: Standstill, norms: Doubles) -> int:
     """Index of the norm from which on it is enough to look: the last that differs from the one before it.
 
     0 when a stretch before it is long enough to matter.
     """
-    before = np.concatenate(([limited.last], norms[:-1]))
+    before = np.concatenate(([still.last], norms[:-1]))
     changes = np.flatnonzero(~(np.abs(norms - before) <= STILL * before))
     if not changes.size:
         return 0
-    stretches = np.diff(changes, prepend=-limited.steps)
+    stretches = np.diff(changes, prepend=-still.steps)
     return int(changes[-1]) if stretches.max() < ENOUGH else 0
 
 
-def _next(limited: Limited, rows: View, at: int, norm: float) -> Limited:
-    if not abs(norm - limited.last) <= STILL * limited.last:
+def _next(still: Standstill, rows: View, at: int, norm: float) -> Standstill:
+    if not abs(norm - still.last) <= STILL * still.last:
         parts = rows.stat("grad.norm")[:, at]
         tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
         part = _part(rows, tensor, at)
-        return Limited(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
-    part = _part(rows, limited.tensor, at)
-    return Limited(
-        limited.steps + 1,
-        limited.first,
+        return Standstill(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
+    part = _part(rows, still.tensor, at)
+    return Standstill(
+        still.steps + 1,
+        still.first,
         norm,
-        min(limited.low, norm),
-        max(limited.high, norm),
-        limited.tensor,
-        min(limited.part_low, part) if part > 0 else limited.part_low,
-        max(limited.part_high, part),
+        min(still.low, norm),
+        max(still.high, norm),
+        still.tensor,
+        min(still.part_low, part) if part > 0 else still.part_low,
+        max(still.part_high, part),
     )
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from ammeter_server import migrations
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import Store, connect
-
-SCOPES = ("ingest", "read", "admin")
+from ammeter_server.store.tokens import SCOPES
 
 
 class RefusedError(Exception):

@@ -18,15 +18,15 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.requests import HTTPConnection
 
-from ammeter_server.bodies import read_body
 from ammeter_server.collector import Collector, Here, collector
 from ammeter_server.problems import Problem
+from ammeter_server.request_body import read_body
 from ammeter_server.settings import Settings, is_loopback
 from ammeter_server.store import Store, tokens
+from ammeter_server.store.tokens import SCOPES
 
 router = APIRouter(tags=["session"])
 
-SCOPES = ("ingest", "read", "admin")
 COOKIE = "ammeter_session"
 CHANGE_HEADER = "X-Ammeter-Request"
 """Changes from a browser carry it. Another site cannot set it, so it cannot make a signed-in person change things."""

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from ammeter_server.collector import Here
-from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
+from ammeter_server.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.plain import instant
 from ammeter_server.runs import found
 from ammeter_server.store import events as query
 

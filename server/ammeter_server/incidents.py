@@ -11,7 +11,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from ammeter_server import auth, handling
 from ammeter_server.collector import Collector, Here
 from ammeter_server.judge import Judge
-from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
+from ammeter_server.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.plain import instant
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found
 from ammeter_server.store import Row

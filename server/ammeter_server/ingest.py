@@ -18,10 +18,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from ammeter import wire
 from ammeter_server import auth, checks, meters
 from ammeter_server.append import append
-from ammeter_server.bodies import read_body
 from ammeter_server.collector import Collector, Here
 from ammeter_server.plain import text
 from ammeter_server.problems import Problem
+from ammeter_server.request_body import read_body
 from ammeter_server.store import Connection, Row, streams
 
 router = APIRouter(tags=["ingest"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -42,3 +43,14 @@ def number(value: float) -> float | str:
 def text(value: str) -> str:
     """The text without what PostgreSQL refuses to store: NUL, and surrogates that are no character."""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def instant(nanoseconds: int | None) -> str | None:
+    """RFC 3339 in UTC, to the millisecond; None for what has not happened. Years beyond 9999 are cut to it."""
+    if nanoseconds is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    except (OverflowError, OSError, ValueError):
+        when = datetime.max.replace(tzinfo=UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

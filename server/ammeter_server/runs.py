@@ -11,7 +11,8 @@ from fastapi import APIRouter, Query
 
 from ammeter_server import progress
 from ammeter_server.collector import Here
-from ammeter_server.pages import PageSize, PageToken, instant, key_of, token
+from ammeter_server.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.plain import instant
 from ammeter_server.problems import Problem
 from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query

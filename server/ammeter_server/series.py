@@ -14,10 +14,10 @@ from fastapi import APIRouter, Query, Response
 from ammeter import block
 from ammeter_server.collector import Here
 from ammeter_server.plain import number
+from ammeter_server.points import choose
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found
 from ammeter_server.store import series as query
-from ammeter_server.thin import thin
 
 router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
 
@@ -66,7 +66,7 @@ def read_series(
     for source in sources:
         views = query.views(here.store, run, source.id, first, last)
         for name, (steps, times, values) in curves(views, wanted, first, last).items():
-            kept = thin(values, points)
+            kept = choose(values, points)
             shown = [number(value) for value in values[kept].tolist()]
             items.append(
                 Series(name, source.rank, source.id, steps[kept].tolist(), (times[kept] / 1e9).tolist(), shown)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter import block, wire
 from ammeter_server.collector import Here
-from ammeter_server.pages import PageSize, PageToken, key_of, token
+from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import number
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found

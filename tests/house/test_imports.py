@@ -29,11 +29,11 @@ AGENT_ORDER = (
 """Files and packages of the agent, lowest first: a file imports what stands above its own line, or its own package."""
 
 SERVER_ORDER = (
-    ("", "plain", "headers", "meters", "exposition", "thin", "demo"),
+    ("", "plain", "headers", "meters", "exposition", "points", "demo"),
     ("tables",),
     ("store",),
     ("settings", "problems", "migrations", "progress"),
-    ("collector", "bodies", "pages", "page", "reading", "checks", "boards"),
+    ("collector", "request_body", "pagination", "page", "reading", "checks", "boards"),
     ("auth", "append", "handling", "runbooks"),
     ("ingest", "channels"),
     ("judge",),
@@ -239,8 +239,7 @@ def test_only_the_tables_and_their_queries_know_sql() -> None:
         name.partition(".")[0]
         for name, path in tree.modules(tree.SERVER).items()
         for imported in tree.imports(path)
-        if imported.startswith(("sqlalchemy", "alembic"))
-        and imported not in ("sqlalchemy.Row", "sqlalchemy.Connection")
+        if imported.startswith(("sqlalchemy", "alembic")) and imported not in FOR_TYPES
     }
     assert {"tables", "store", "migrations"} == found
 

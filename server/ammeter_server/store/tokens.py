@@ -8,6 +8,9 @@ from sqlalchemy import Connection, Row, delete, func, or_, select
 
 from ammeter_server.tables import tokens
 
+SCOPES = ("ingest", "read", "admin")
+"""What a token may: send frames, look and handle incidents, both."""
+
 FROM_FILE = "token file"
 """The name of the token that the settings brought; a changed file replaces it."""
 

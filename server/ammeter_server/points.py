@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ammeter.block import Floats, Ints
 
 
-def thin(values: Floats, points: int) -> Ints:
+def choose(values: Floats, points: int) -> Ints:
     """Which of the values to show, ascending: all of them, or at most `points` (16 or more).
 
     The first and the last stay. Of each stretch its smallest and its largest finite value stay, and of the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -34,14 +33,3 @@ def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | 
             422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
         )
     return tuple(key)
-
-
-def instant(nanoseconds: int | None) -> str | None:
-    """RFC 3339 in UTC, to the millisecond; None for what has not happened. Years beyond 9999 are cut to it."""
-    if nanoseconds is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(nanoseconds / 1e9, UTC)
-    except (OverflowError, OSError, ValueError):
-        when = datetime.max.replace(tzinfo=UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

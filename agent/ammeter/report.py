@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from ammeter import block, facts, journal, verdicts
+from ammeter import block, journal, tally, verdicts
 from ammeter.block import Tick
-from ammeter.facts import Facts
 from ammeter.settings import settings
-from ammeter.verdicts.causes import Explained, explain
+from ammeter.tally import Tally
+from ammeter.verdicts import words
+from ammeter.verdicts.causes import Explained, as_consequence, explain
 from ammeter.verdicts.finding import Finding
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
@@ -43,7 +44,7 @@ class Told:
 class Report:
     """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what."""
 
-    streams: list[Facts] = field(default_factory=list)
+    streams: list[Tally] = field(default_factory=list)
     findings: list[Told] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
 
@@ -55,15 +56,17 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """{"run", "findings", "summary"}; numbers that are not finite are text."""
-        return {
-            "run": facts.run_of(self.streams),
+        told = {
+            "run": tally.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
             "summary": {
-                **facts.summary_of(self.streams),
+                **tally.summary_of(self.streams),
                 "checked": [each.id for each in verdicts.ALL],
                 "verdicts_failed": self.faults,
             },
         }
+        finite: dict[str, Any] = words.finite(told)
+        return finite
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,10 +93,10 @@ def diagnose(path: Path) -> Report:
     report, findings = Report(), []
     ranks: dict[str, int] = {}
     for stream in _streams(path):
-        known = Facts(stream.name)
-        findings += [(stream.name, finding) for finding in _judge(stream, known, report.faults)]
-        ranks[stream.name] = known.rank
-        report.streams.append(known)
+        counted = Tally(stream.name)
+        findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
+        ranks[stream.name] = counted.rank
+        report.streams.append(counted)
     report.findings = _merged(explain(findings), ranks)
     return report
 
@@ -136,18 +139,18 @@ def _age(run: Path) -> float:
     return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
 
 
-def _judge(stream: Path, known: Facts, faults: dict[str, str]) -> Iterator[Finding]:
+def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:
     """What every verdict concluded at last about one stream."""
     states: dict[str, bytes] = {}
     last: dict[str, Finding] = {}
     for view in _views(stream):
-        known.add(view)
+        counted.add(view)
         judged = verdicts.judge(states, view)
         states = judged.states
         faults.update(judged.faults)
         last.update({finding.verdict: finding for finding in judged.findings})
-    known.alive = journal.is_alive(stream)
-    tick = Tick(time.time_ns(), known.alive, known.last_time, offline=True)
+    counted.alive = journal.is_alive(stream)
+    tick = Tick(time.time_ns(), counted.alive, counted.last_time, offline=True)
     judged = verdicts.judge(states, block.view(Schema(), (), tick=tick))
     last.update({finding.verdict: finding for finding in judged.findings})
     yield from last.values()
@@ -161,7 +164,7 @@ def _views(stream: Path) -> Iterator[block.View]:
     for frame in _frames(stream):
         if isinstance(frame, Steps):
             if schema is None:
-                frames.append((0, Lost("no-hello", steps=1)))
+                frames.append((0, Lost("no-schema", steps=1)))
                 continue
             rows.append(frame)
         else:
@@ -193,14 +196,5 @@ def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]
 
 def _as_json(told: Told) -> dict[str, Any]:
     found = msgspec.to_builtins(told.finding)
-    consequences = [
-        {
-            "verdict": each.verdict,
-            "severity": each.severity,
-            "title": each.title,
-            "first_step": each.first_step,
-            "cause": each.cause,
-        }
-        for each in told.consequences
-    ]
+    consequences = [as_consequence(each) for each in told.consequences]
     return {**found, "ranks": sorted(set(told.ranks)), "consequences": consequences}

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ammeter.verdicts.causes import Explained
+from ammeter.verdicts.causes import Explained, as_consequence
 from ammeter.verdicts.finding import Finding
 from ammeter_server.plain import plain
 
@@ -219,18 +219,8 @@ def _described(incident: Incident, cause: Cause) -> Incident:
         cause=plain(finding.cause),
         fix=plain(finding.fix),
         evidence=plain(finding.evidence),
-        consequences=[_consequence(each) for each in cause.consequences],
+        consequences=[plain(as_consequence(each)) for each in cause.consequences],
     )
-
-
-def _consequence(finding: Finding) -> dict[str, Any]:
-    return {
-        "verdict": finding.verdict,
-        "severity": finding.severity,
-        "title": plain(finding.title),
-        "first_step": int(finding.first_step),
-        "cause": plain(finding.cause),
-    }
 
 
 def _age(change: Change, cause: Cause | None, settled: bool, now: int) -> Change:

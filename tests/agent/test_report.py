@@ -207,9 +207,11 @@ def test_columns_may_change_on_the_way(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(warm().good(65536, loss=float("inf")).bye(), tmp_path)
-    (finding,) = as_json(capsys, tmp_path)["findings"]
-    assert "Infinity" == finding["evidence"]["loss"]
+    config = {"clip": float("inf"), "betas": [0.9, float("nan")]}
+    written(warm().good(65536, loss=float("inf")).bye(), tmp_path, config=config)
+    told = as_json(capsys, tmp_path)
+    assert ["Infinity"] == [finding["evidence"]["loss"] for finding in told["findings"]]
+    assert {"clip": "Infinity", "betas": [0.9, "NaN"]} == told["run"]["config"]
 
 
 def test_names_from_a_run_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ammeter.verdicts import ALL, BY_ID
 from ammeter.verdicts.finding import Finding
@@ -67,6 +68,11 @@ def explains(cause: Finding, other: Finding) -> bool:
     if cause.verdict in BY_ID[other.verdict].explains:
         return (cause.first_step, RANK[cause.verdict]) < (other.first_step, RANK[other.verdict])
     return cause.first_step <= other.first_step + SLACK_STEPS
+
+
+def as_consequence(finding: Finding) -> dict[str, Any]:
+    """A finding as it is listed inside its cause: in the report, in an incident and on the page."""
+    return {name: getattr(finding, name) for name in ("verdict", "severity", "title", "first_step", "cause")}
 
 
 RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}

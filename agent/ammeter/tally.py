@@ -37,7 +37,7 @@ class Span:
 
 
 @dataclass
-class Facts:
+class Tally:
     """One stream in numbers; add() takes its views in order."""
 
     stream: str
@@ -122,11 +122,11 @@ class Facts:
         self.last_time = max(self.last_time, last)
 
 
-def run_of(streams: Sequence[Facts]) -> dict[str, Any]:
+def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
     """Who ran, where, and how it ended, from the streams of one run."""
     ranks = [each for each in streams if each.is_rank] or list(streams)
     first = next((each.hello for each in ranks if each.hello), None) or Hello("", "", Schema())
-    newest = max(ranks, key=lambda each: each.last_step, default=Facts(""))
+    newest = max(ranks, key=lambda each: each.last_step, default=Tally(""))
     return {
         "id": first.run,
         "name": first.name,
@@ -148,9 +148,9 @@ def run_of(streams: Sequence[Facts]) -> dict[str, Any]:
     }
 
 
-def summary_of(streams: Sequence[Facts]) -> dict[str, Any]:
+def summary_of(streams: Sequence[Tally]) -> dict[str, Any]:
     """The run's numbers: rank 0's course, counts of the rank that has most, losses of all."""
-    ranks = sorted((each for each in streams if each.is_rank), key=lambda each: each.rank) or [Facts("")]
+    ranks = sorted((each for each in streams if each.is_rank), key=lambda each: each.rank) or [Tally("")]
     lead, seconds = ranks[0], max((each.last_time - each.first_time) / 1e9 for each in ranks)
     return {
         "steps": max(each.steps for each in ranks),
@@ -169,7 +169,7 @@ def summary_of(streams: Sequence[Facts]) -> dict[str, Any]:
     }
 
 
-def lost_of(streams: Sequence[Facts]) -> dict[str, dict[str, int]]:
+def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:
     """reason -> {steps, events} of records that are gone, over all streams."""
     total: dict[str, dict[str, int]] = {}
     for each in streams:
@@ -180,7 +180,7 @@ def lost_of(streams: Sequence[Facts]) -> dict[str, dict[str, int]]:
     return total
 
 
-def state_of(ranks: Sequence[Facts]) -> str:
+def state_of(ranks: Sequence[Tally]) -> str:
     """running while one process lives; lost when one of them went without a goodbye; else ended."""
     states = {each.state for each in ranks}
     return next((state for state in ("running", "lost") if state in states), "ended")
@@ -193,7 +193,7 @@ def instant(nanoseconds: int) -> str | None:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _goodbye(ranks: Sequence[Facts]) -> str | None:
+def _goodbye(ranks: Sequence[Tally]) -> str | None:
     """How the run ended, in the words of the rank that had most to say."""
     byes = [each.bye for each in ranks if each.bye is not None]
     worst = max(byes, key=lambda bye: ("closed", "exit", "signal", "exception", "lost").index(bye.reason), default=None)

@@ -21,6 +21,8 @@ class Row:
 
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
     host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
+    clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
+    torch found their norm to be.
     """
 
     step: int
@@ -34,13 +36,16 @@ class Row:
     skipped: set[int] = field(default_factory=set)
     fused: set[int] = field(default_factory=set)
     scaler_used: set[int] = field(default_factory=set)
+    clipped: list[Any] = field(default_factory=list)
+    clip_is_finite: bool = True
 
     def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
         """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
-        largest = np.finfo(np.float32).max
-        fitting = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
-        fitting[np.isnan(fitting)] = np.nan  # one NaN for all: another one's bits may be those of ABSENT
-        self.stats.setdefault(stat, []).append((indices, fitting.astype(np.float32)))
+        with np.errstate(all="ignore"):
+            narrow = numbers.astype(np.float32)
+        if not np.isfinite(narrow).all():
+            narrow = _fitting(numbers)
+        self.stats.setdefault(stat, []).append((indices, narrow))
 
     def later(self, key: str, transfer: Transfer) -> None:
         """Keeps a number that arrives; it is there, under its key, when the row is finished."""
@@ -55,16 +60,30 @@ class Row:
     def stamp(self) -> None:
         self.time = time.time_ns()
 
-    def values(self, schema: Schema) -> bytes:
+    def values(self, layout: Layout) -> bytes:
         """The row as a `steps` frame carries it: columns behind the last measured one are left away."""
-        width = schema.width if self.stats else len(schema.scalars)
-        values = np.full(width, ABSENT, "<f4")
+        values = np.full(layout.width if self.stats else len(layout.scalars), ABSENT, "<f4")
+        said = [(layout.scalars[name], number) for name, number in self.scalars.items() if name in layout.scalars]
         with np.errstate(all="ignore"):  # a number of the program's own may not fit into float32: infinite then
-            for position, name in enumerate(schema.scalars):
-                if name in self.scalars:
-                    values[position] = self.scalars[name]
+            values[[position for position, _ in said]] = [number for _, number in said]
         for stat, parts in self.stats.items():
-            columns = values[schema.span(stat)]
+            first = layout.stats[stat]
             for indices, numbers in parts:
-                columns[indices] = numbers
+                values[indices + first] = numbers
         return values.tobytes()
+
+
+class Layout:
+    """Where the columns of a schema stand: scalar -> position, stat -> position of its first tensor."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.width = schema.width
+        self.scalars = {name: position for position, name in enumerate(schema.scalars)}
+        self.stats = {stat: schema.span(stat).start for stat in schema.stats}
+
+
+def _fitting(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    largest = np.finfo(np.float32).max
+    fitting = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
+    fitting[np.isnan(fitting)] = np.nan  # one NaN for all: another one's bits may be those of ABSENT
+    return fitting.astype(np.float32)

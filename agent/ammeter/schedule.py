@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-CREDIT_SECONDS = 0.05
-"""What a bucket holds at first: a young run is read densely, and a twentieth of a second is nothing to a run."""
+CREDIT_SECONDS = 0.02
+"""What a bucket holds at first: a young run is read densely, and a fiftieth of a second is nothing to a run."""
 
 
 class Bucket:
@@ -21,6 +21,7 @@ class Bucket:
         self.share = share
         self.cost = 0.0
         self.taken = 0
+        self._spent = 0.0
         self.refused = 0
         self._level = credit
         self._cap = max(credit, CREDIT_SECONDS)
@@ -41,11 +42,20 @@ class Bucket:
         """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
         self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
         self._level -= seconds
+        self._spent += seconds
 
+    def take_spent(self) -> float:
+        """Seconds spent since the last call."""
+        spent, self._spent = self._spent, 0.0
+        return spent
+
+
+LEAST = 0.25
+"""Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
 
 PRESETS: dict[str, Callable[[float], tuple[float, float]]] = {
     "light": lambda budget: (budget, 0.0),
-    "default": lambda budget: (budget / 2, budget / 2),
+    "default": lambda budget: (0.7 * budget, 0.3 * budget),
     "full": lambda _: (math.inf, math.inf),
 }
 """What a preset makes of the budget: the shares of step time for norms, and for reading everything."""
@@ -62,7 +72,11 @@ class Governor:
             raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
         norms, full = PRESETS[preset](budget)
         self.norms, self.full = Bucket(norms), Bucket(full)
+        self._budget = budget
 
-    def earn(self, step_seconds: float) -> None:
-        self.norms.earn(step_seconds)
-        self.full.earn(step_seconds)
+    def earn(self, step_seconds: float, overhead: float = 0.0) -> None:
+        """A step took this long, and `overhead` of it was ours: what no schedule can leave out is paid first."""
+        fixed = max(0.0, overhead - self.norms.take_spent() - self.full.take_spent())
+        left = max(step_seconds - fixed / self._budget, LEAST * step_seconds)
+        self.norms.earn(left)
+        self.full.earn(left)

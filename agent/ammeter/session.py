@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -26,7 +26,7 @@ from ammeter.boundary import Boundary
 from ammeter.journal import Journal
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
-from ammeter.row import Row
+from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.watched import Watched
 from ammeter.wire import STATS, Bye, Event, Hello, Lost, Schema, Steps
@@ -51,6 +51,8 @@ class Session:
         self.governor = Governor(budget, preset)
         self.journal = journal
         self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))
+        self._layout = Layout(self.schema)
+        self._own_scalars = len(self.schema.scalars)
         self.row = Row(0)
         self.faults: dict[str, int] = {}
         self._hello = hello
@@ -119,14 +121,13 @@ class Session:
         """Something is said about the step that closed last, whose row is written."""
         self.journal.append(Event(event, self.row.step - 1, time.time_ns(), data))
 
-    def columns(self, names: Iterable[str], most: int) -> set[str]:
+    def columns(self, names: Iterable[str], most: int) -> Container[str]:
         """Those of the names that have a scalar column now: all, unless the program has `most` of its own already."""
-        new = [name for name in names if name not in self.schema.scalars]
-        room = len(Schema().scalars) + most - len(self.schema.scalars)
+        new = [name for name in names if name not in self._layout.scalars]
+        room = self._own_scalars + most - len(self.schema.scalars)
         if new and room > 0:
-            self.schema = msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, *new[:room]))
-            self.journal.hello(self._described())
-        return set(self.schema.scalars)
+            self._describe(scalars=(*self.schema.scalars, *new[:room]))
+        return self._layout.scalars
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         """Something happened in the open step."""
@@ -214,9 +215,8 @@ class Session:
             self._finish(row)
         self._user.finish(row)
         if len(self.watched.tensors) != len(self.schema.tensors):
-            self.schema = msgspec.structs.replace(self.schema, tensors=tuple(self.watched.tensors))
-            self.journal.hello(self._described())
-        self.journal.append(Steps(row.step, row.time, row.values(self.schema)))
+            self._describe(tensors=tuple(self.watched.tensors))
+        self.journal.append(Steps(row.step, row.time, row.values(self._layout)))
         for event, data in row.events:
             self.journal.append(Event(event, row.step, row.time, data))
 
@@ -238,6 +238,12 @@ class Session:
             os.path.basename(where.filename),
             where.lineno,
         )
+
+    def _describe(self, **columns: Any) -> None:
+        """The stream has other columns from here on."""
+        self.schema = msgspec.structs.replace(self.schema, **columns)
+        self._layout = Layout(self.schema)
+        self.journal.hello(self._described())
 
     def _described(self) -> Hello:
         return msgspec.structs.replace(self._hello, schema=self.schema)

@@ -55,7 +55,7 @@ class Watched:
     def optimizers_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.optim.Optimizer]:
         """The watched optimizers that own any of these parameters."""
         asked = set(map(id, parameters))
-        return [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
+        return [each for each in self.optimizers if asked and not asked.isdisjoint(map(id, _parameters(each)))]
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """This scaler unscales and steps this optimizer: from now on both are watched."""
@@ -124,6 +124,31 @@ def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[1] if len(args) > 1 else kwargs.get("optimizer")
 
 
+def gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """gradient() of each. Nothing is asked of torch for those that are as most are: dense, plain, without history."""
+    found = [parameter.grad for parameter in parameters]
+    rest = [at for at, each in enumerate(found) if not _is_usual(each)]
+    if rest:
+        held = [each for each in (found[at] for at in rest) if each is not None]
+        mended = unseen(lambda: [gradient(parameters[at]) for at in rest], held)
+        for at, each in zip(rest, mended, strict=True):
+            found[at] = each
+    return found
+
+
+def _is_usual(found: torch.Tensor | None) -> bool:
+    return (
+        type(found) is torch.Tensor
+        and found.dtype in _USUAL
+        and found.layout is torch.strided
+        and not (found.requires_grad or found.is_meta)
+        and found.numel() > 0
+    )
+
+
+_USUAL = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none to read.
 
@@ -139,7 +164,7 @@ def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
         found = (found if found.is_coalesced() else found.coalesce()).values()
     if found.is_complex():
         found = torch.view_as_real(found)
-    return found if found.layout is torch.strided and found.is_floating_point() else None
+    return found if found.layout is torch.strided and found.is_floating_point() and found.numel() else None
 
 
 def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:

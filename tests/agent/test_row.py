@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from ammeter.block import measured
-from ammeter.row import Row
+from ammeter.row import Layout, Row
 from ammeter.stats import transfer
 from ammeter.wire import ABSENT_BITS, SCALARS, STATS, Schema, Tensor
 
@@ -17,7 +17,7 @@ BOTH = np.array([0, 1])
 
 
 def _values(row: Row) -> npt.NDArray[np.float32]:
-    return np.frombuffer(row.values(SCHEMA), "<f4")
+    return np.frombuffer(row.values(Layout(SCHEMA)), "<f4")
 
 
 def test_an_empty_row_has_no_columns_behind_the_scalars_and_measured_nothing() -> None:

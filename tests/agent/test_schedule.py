@@ -34,7 +34,7 @@ def test_a_reading_that_is_cheap_enough_is_never_refused() -> None:
 
 def test_a_young_run_is_read_densely() -> None:
     bucket = Bucket(0.005)
-    assert pytest.approx(_run(bucket, 5, 0.08, 0.01)) == 5 * 0.01
+    assert 5 * 0.003 == pytest.approx(_run(bucket, 5, 0.08, 0.003))
 
 
 def test_a_reading_of_unknown_cost_is_allowed_once_and_then_paid_back() -> None:
@@ -49,3 +49,28 @@ def test_a_reading_of_unknown_cost_is_allowed_once_and_then_paid_back() -> None:
 def test_a_budget_that_is_no_share_is_refused_with_its_value(budget: float) -> None:
     with pytest.raises(ValueError, match=f"budget is {budget!r}; use a share"):
         Governor(budget)
+
+
+def test_what_every_step_costs_is_paid_before_a_reading() -> None:
+    governor = Governor(0.01)
+    total = 0.0
+    for _ in range(2000):
+        spent = 0.0004
+        if governor.norms.allows():
+            governor.norms.spend(0.001)
+            spent += 0.001
+        total += spent
+        governor.earn(0.08, spent)
+    assert total <= 0.01 * 2000 * 0.08
+    assert 300 < governor.norms.taken < 900
+
+
+def test_a_run_whose_fixed_cost_eats_the_budget_is_read_now_and_then() -> None:
+    governor = Governor(0.01)
+    for _ in range(20_000):
+        spent = 0.0002
+        if governor.norms.allows():
+            governor.norms.spend(0.0005)
+            spent += 0.0005
+        governor.earn(0.002, spent)
+    assert 0 < governor.norms.taken < 300

@@ -371,3 +371,13 @@ def test_what_is_logged_about_a_step_that_was_written_at_once_is_told_as_an_even
     assert [8.0, 8.0] == rows.scalar("samples")[:2].tolist()
     assert not measured(rows.scalar("samples"))[2]
     assert [(2, {"samples": 8.0})] == [(event.step, event.data) for event in events(frames, "values.logged")]
+
+
+def test_a_norm_that_the_clip_finds_non_finite_is_read_whatever_the_budget_says(tmp_path: Path) -> None:
+    poison = 490
+    recipe = Recipe("bf16", clip=1.0, steps=500, spoil=lambda step, loss: loss * (math.nan if step == poison else 1))
+    outcome = train(recipe, watched=True, dir=tmp_path, budget=1e-9)
+    rows, frames = stream(outcome.run, tmp_path)
+    assert not measured(rows.scalar("grad_norm"))[poison - 1]
+    assert math.isnan(rows.scalar("grad_norm")[poison])
+    assert poison == events(frames, "gradient.nonfinite")[0].step

@@ -13,10 +13,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ammeter import tap
-from ammeter.probes.usage import clip_arguments, clip_function
+from ammeter.probes.usage import clip_function
 from ammeter.stats import cpu, transfer
 from ammeter.stats.unseen import unseen
-from ammeter.watched import gradient, optimizer_in
+from ammeter.watched import gradients, optimizer_in
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -85,14 +85,16 @@ class Gradients:
 
     def finish(self, row: Row) -> None:
         squares, bad, known = 0.0, [], 0
-        for reading in row.raw.get("gradient_readings", []):
+        for reading in row.raw.get("gradient_readings", ()):
             scale = float(reading.scale.array()[0])
             for indices, arriving in reading.norms:
-                scaled = arriving.array()
-                row.fill("grad.norm", indices, scaled.astype(np.float64) / np.float64(scale))
-                squares += float(np.square(row.stats["grad.norm"][-1][1].astype(np.float64)).sum())
-                bad += [int(index) for index in indices[~np.isfinite(scaled)]]
+                scaled = arriving.array().astype(np.float64)
+                row.fill("grad.norm", indices, scaled / scale if scale else scaled * np.inf)
+                narrow = row.stats["grad.norm"][-1][1].astype(np.float64)
+                squares += float(narrow @ narrow)
                 known += len(indices)
+                if not math.isfinite(float(scaled.sum())):
+                    bad += [int(index) for index in indices[~np.isfinite(scaled)]]
         if known:
             row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
             self._tell(row, sorted(bad), known)
@@ -102,8 +104,10 @@ class Gradients:
         self._read_if_watched(optimizer_in(args, kwargs))
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for optimizer in self._session.watched.optimizers_of(clip_arguments(args, kwargs)[0]):
-            self._read_if_watched(optimizer)
+        """The usage probe, which is asked before, has found whose gradients are clipped."""
+        for optimizer in self._session.row.clipped:
+            self.read(optimizer, always=not self._session.row.clip_is_finite)
+        self._session.row.clipped = []
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         self._read_if_watched(optimizer)
@@ -120,9 +124,8 @@ class Gradients:
 
     def _collect(self, optimizer: torch.optim.Optimizer) -> Reading | None:
         parameters, indices = self._session.watched.parameters(optimizer)
-        held = [each for each in (parameter.grad for parameter in parameters) if each is not None]
-        found = unseen(lambda: [gradient(each) for each in parameters], held)
-        pairs = [(index, each) for index, each in zip(indices, found, strict=True) if each is not None and each.numel()]
+        found = gradients(parameters)
+        pairs = [(index, each) for index, each in zip(indices, found, strict=True) if each is not None]
         if not pairs:
             return None
         row = self._session.row
@@ -141,9 +144,9 @@ class Gradients:
             self._on_host(row, reading)
 
     def _norms(self, row: Row, reading: Reading) -> None:
-        devices = {each.device for each in reading.tensors}
-        for device in devices:
-            chosen = [at for at, each in enumerate(reading.tensors) if each.device == device]
+        on = [each.device for each in reading.tensors]
+        for device in set(on):
+            chosen = [at for at, each in enumerate(on) if each == device]
             arriving = transfer.of(cpu.norms([reading.tensors[at] for at in chosen]))
             reading.norms.append((reading.indices[chosen], arriving))
             row.later("gradients", arriving)
@@ -153,10 +156,12 @@ class Gradients:
     def _mend_norms(self, reading: Reading) -> None:
         """On the CPU the norms are here; where float32 squared too far, they are taken again."""
         ((indices, arrived),) = reading.norms
-        norms = arrived.array().astype(np.float64)
-        for at in cpu.doubtful(arrived.array()):
-            norms[at] = cpu.norm(reading.tensors[at])
-        reading.norms = [(indices, transfer.Arrived(norms))]
+        doubtful = cpu.doubtful(arrived.array())
+        if doubtful.size:
+            norms = arrived.array().astype(np.float64)
+            for at in doubtful:
+                norms[at] = cpu.norm(reading.tensors[at])
+            reading.norms = [(indices, transfer.Arrived(norms))]
 
     def _on_host(self, row: Row, reading: Reading) -> None:
         """Counts what is not finite, or reads everything when that is due."""

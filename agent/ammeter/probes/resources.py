@@ -23,12 +23,12 @@ class Resources:
 
     def close(self, row: Row) -> None:
         """The step ends now."""
-        now = perf_counter()
+        now, overhead = perf_counter(), self._session.take_overhead()
         if self._previous is not None:
             row.scalars["step_seconds"] = now - self._previous
-            self._session.governor.earn(now - self._previous)
+            self._session.governor.earn(now - self._previous, overhead)
         self._previous = now
-        row.scalars["overhead_seconds"] = self._session.take_overhead()
+        row.scalars["overhead_seconds"] = overhead
 
     def finish(self, row: Row) -> None:
         """Nothing to fill: time is read when the step closes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 
 from ammeter import caller, tap
 from ammeter.stats import transfer
+from ammeter.stats.unseen import is_plain, unseen
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -34,7 +36,9 @@ class Usage:
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         parameters, max_norm = clip_arguments(args, kwargs)
         watched, row = self._session.watched, self._session.row
-        for optimizer in watched.optimizers_of(parameters):
+        row.clipped = watched.optimizers_of(parameters)
+        row.clip_is_finite = _is_finite(args[2] if len(args) > 2 else kwargs.get("total_norm"))
+        for optimizer in row.clipped:
             row.scalars["clip_max"] = max_norm
             scaler = watched.scaling(optimizer) if row.raw.get("scaled") else None
             if scaler is not None and scaler._scale is not None:
@@ -46,6 +50,13 @@ class Usage:
         self._told.add(event)
         self._session.row.later("clip_scale", scale)
         self._session.row.raw["clip"] = {"caller": caller.line(), "max_norm": max_norm}
+
+
+def _is_finite(total_norm: Any) -> bool:
+    """Whether the norm that torch has computed for the clip is finite, as far as the host knows it."""
+    if isinstance(total_norm, torch.Tensor) and total_norm.is_cpu and is_plain(total_norm):
+        return unseen(lambda: math.isfinite(total_norm.item()), (total_norm,))
+    return True
 
 
 def clip_function() -> tuple[Any, str]:

@@ -66,7 +66,8 @@ class User:
     def finish(self, row: Row) -> None:
         for key in row.transfers:
             if key.startswith("user:"):
-                row.scalars[key.removeprefix("user:")] = float(row.arrived(key)[-1].mean())
+                values = row.arrived(key)[-1]
+                row.scalars[key.removeprefix("user:")] = float(values[0] if values.size == 1 else values.mean())
 
 
 def _arriving(value: Any) -> transfer.Transfer | None:

@@ -45,17 +45,22 @@ def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
 
     No gradient is copied. Where doubtful() says so, squares left the range of float32: norm() knows better.
     """
+    dtypes = {each.dtype for each in gradients}
+    if dtypes == {torch.float32}:
+        return torch.stack(torch._foreach_norm(list(gradients), 2))
     found: list[torch.Tensor | None] = [None] * len(gradients)
-    for dtype in {each.dtype for each in gradients}:
+    for dtype in dtypes:
         at = [index for index, each in enumerate(gradients) if each.dtype == dtype]
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         for index, norm in zip(at, torch._foreach_norm([gradients[i] for i in at], 2, dtype=wide), strict=True):
-            found[index] = norm.to(torch.float32)
+            found[index] = norm if wide is torch.float32 else norm.to(torch.float32)
     return torch.stack([norm for norm in found if norm is not None])
 
 
 def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """Where norms() may be wrong: not finite although the gradient is, or too small to be exact."""
+    if norms.min() >= TINY and norms.max() < math.inf:  # both False for NaN
+        return _NOWHERE
     return np.flatnonzero(~((norms >= TINY) & (norms < np.inf)))
 
 
@@ -83,6 +88,9 @@ def full(gradient: torch.Tensor) -> Full:
     zeros = gradient.numel() - int(torch.count_nonzero(gradient))
     small = int(torch.lt(gradient.abs(), SUBNORMAL).sum())
     return Full(max(abs(float(low)), abs(float(high))), zeros, small - zeros, _on_grid(gradient))
+
+
+_NOWHERE = np.zeros(0, np.int64)
 
 
 def _on_grid(gradient: torch.Tensor) -> float:

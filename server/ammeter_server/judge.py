@@ -94,7 +94,7 @@ class Judge:
         folded = _fold(connection, row, streams, state)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
-        judgements.release(connection, row.id, self.name, values)
+        judgements.release(connection, row.id, values)
         return any(change.tell for change in changes)
 
     def _write(self, connection: Connection, run: Row[Any], change: Change, now: int) -> None:

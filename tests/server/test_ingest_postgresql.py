@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
 
 from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
@@ -16,7 +17,7 @@ from ammeter_server.collector import Collector
 from ammeter_server.judge import Judge
 from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
-from ammeter_server.store import connect
+from ammeter_server.store import connect, judgements
 from ammeter_server.tables import chunks, events, runs, streams
 from tests.server.databases import postgresql
 
@@ -91,3 +92,23 @@ def test_goodbyes_that_meet_end_the_run(collectors: list[Collector]) -> None:
         judge.judge_due(10**18)
     with collectors[0].store.reading() as connection:
         assert "ended" == connection.execute(select(runs.c.state).where(runs.c.id == run)).scalar_one()
+
+
+def test_a_run_under_judgement_cannot_be_claimed_but_takes_frames(collectors: list[Collector]) -> None:
+    run, stream = str(uuid.uuid4()), uuid.uuid4().hex
+    here, there = collectors
+    ingest.take(here, run, stream, 0, 1, batch(run, stream, 0), None)
+    with here.store.writing() as judging:
+        assert judgements.claim(judging, run, "slow", 1, 2)
+    with here.store.writing() as judging:
+        held = judgements.run_of(judging, run)
+        assert held is not None
+        assert "slow" == held.claimed_by
+        assert 2 == ingest.take(there, run, stream, 1, 2, batch(run, stream, 1), None)
+        with there.store.writing() as claiming:
+            claiming.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
+            with pytest.raises(OperationalError, match="lock timeout"):
+                judgements.claim(claiming, run, "fast", 10**18, 2 * 10**18)
+            claiming.rollback()
+    with there.store.writing() as claiming:
+        assert judgements.claim(claiming, run, "fast", 10**18, 2 * 10**18)

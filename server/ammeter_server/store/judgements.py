@@ -33,16 +33,18 @@ def claim(connection: Connection, run: str, by: str, now: int, until: int) -> bo
     return taken.rowcount == 1
 
 
-def release(connection: Connection, run: str, by: str, values: Mapping[str, Any]) -> bool:
-    """Writes the judgement and gives the run back. False when another judge has taken it meanwhile."""
-    done = connection.execute(
-        update(runs).where(runs.c.id == run, runs.c.claimed_by == by).values(claimed_by=None, **values)
-    )
-    return done.rowcount == 1
+def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
+    """Writes the judgement and gives the run back; for whoever has claimed it and holds its row."""
+    connection.execute(update(runs).where(runs.c.id == run).values(claimed_by=None, **values))
 
 
 def run_of(connection: Connection, run: str) -> Row[Any] | None:
-    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+    """The run, held until the transaction ends: nobody claims it meanwhile, even when its lease has ended.
+
+    Ingest, whose rows only refer to the run, goes on.
+    """
+    held = select(runs).where(runs.c.id == run).with_for_update(key_share=True)
+    return connection.execute(held).one_or_none()
 
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:

@@ -18,7 +18,7 @@ from ammeter_server import meters, progress
 from ammeter_server.collector import Here
 from ammeter_server.exposition import PROCESS, Exposition, exposed
 from ammeter_server.runs import latest, lost, ranks_reporting
-from ammeter_server.store import Row
+from ammeter_server.store import Row, outbox
 from ammeter_server.store import metrics as query
 
 router = APIRouter(tags=["metrics"])
@@ -60,7 +60,7 @@ def read_own_metrics(here: Here, accept: Accept = "") -> Response:
     shown = Exposition(PROCESS)
     with here.store.reading() as connection:
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
-        shown.add("ammeter_collector_outbox_pending", query.outbox_pending(connection))
+        shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
     shown.add("ammeter_collector_build_info", 1, version("ammeter-server"))
     return exposed([*shown.collect(), *meters.REGISTRY.collect()], accept)
 

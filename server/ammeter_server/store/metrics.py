@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, or_, select, text
+from sqlalchemy import Connection, Row, Select, or_, select, text
 
-from ammeter_server.tables import incidents, outbox, runs, streams, totals
+from ammeter_server.store.runs import TOLD
+from ammeter_server.tables import incidents, runs, streams, totals
 
 Rows = Sequence[Row[Any]]
 
@@ -22,22 +23,7 @@ def runs_since(connection: Connection, ended_after: int) -> Rows:
 
 def streams_since(connection: Connection, ended_after: int) -> Rows:
     """The streams of those runs, oldest first."""
-    columns = (
-        streams.c.run,
-        streams.c.role,
-        streams.c.rank,
-        streams.c.started,
-        streams.c.last_step,
-        streams.c.last_step_time,
-        streams.c.precision,
-        streams.c.latest,
-        streams.c.counters,
-        streams.c.lost,
-        streams.c.backlog,
-        streams.c.heard,
-        streams.c.bye_reason,
-    )
-    query: Select[Any] = select(*columns).join(runs, streams.c.run == runs.c.id)
+    query: Select[Any] = select(*TOLD, streams.c.backlog).join(runs, streams.c.run == runs.c.id)
     lively = or_(runs.c.state == "running", runs.c.ended > ended_after)
     return connection.execute(query.where(lively).order_by(streams.c.started)).all()
 
@@ -52,12 +38,6 @@ def incidents_since(connection: Connection, closed_after: int) -> Rows:
 
 def fleet(connection: Connection) -> Rows:
     return connection.execute(select(totals)).all()
-
-
-def outbox_pending(connection: Connection) -> int:
-    """Notifications that are still to be delivered."""
-    query = select(func.count()).select_from(outbox).where(outbox.c.state == "pending")
-    return connection.execute(query).scalar_one()
 
 
 def storage_bytes(connection: Connection) -> int:

@@ -65,4 +65,5 @@ def settle(connection: Connection, run: str, row_id: str, values: Mapping[str, A
 
 
 def pending(connection: Connection) -> int:
+    """Notifications that are still to be delivered."""
     return connection.execute(select(func.count()).where(outbox.c.state == "pending")).scalar_one()

@@ -11,7 +11,7 @@ from ammeter_server.tables import incidents, runs, streams
 
 Rows = Sequence[Row[Any]]
 
-_STREAM = (
+TOLD = (
     streams.c.run,
     streams.c.id,
     streams.c.role,
@@ -27,6 +27,7 @@ _STREAM = (
     streams.c.heard,
     streams.c.bye_reason,
 )
+"""What is told of a run is told from these columns of its streams."""
 
 
 def newest(
@@ -50,7 +51,7 @@ def one(connection: Connection, run: str) -> Row[Any] | None:
 
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """The streams of these runs, oldest first, without the verdicts' states."""
-    query: Select[Any] = select(*_STREAM).where(streams.c.run.in_(ids))
+    query: Select[Any] = select(*TOLD).where(streams.c.run.in_(ids))
     return connection.execute(query.order_by(streams.c.started)).all()
 
 

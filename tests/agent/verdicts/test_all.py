@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammeter import verdicts
-from ammeter.block import View
+from ammeter.block import Floats, View
 from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding, Verdict
 from tests.agent import streams
@@ -33,6 +34,28 @@ def test_a_broken_run_has_one_finding_which_is_its_cause(name: str) -> None:
 @pytest.mark.parametrize("verdict", verdicts.ALL, ids=lambda each: each.id)
 def test_every_verdict_has_a_stream_that_breaks_it(verdict: Verdict) -> None:
     assert verdict.id in BROKEN
+
+
+@pytest.mark.parametrize("verdict", verdicts.ALL, ids=lambda each: each.id)
+def test_a_verdict_reads_the_columns_that_it_names_and_no_others(
+    verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+
+    def noting(ask: Callable[[View, str], Floats]) -> Callable[[View, str], Floats]:
+        def asked(view: View, name: str) -> Floats:
+            read.add(name)
+            return ask(view, name)
+
+        return asked
+
+    monkeypatch.setattr(View, "scalar", noting(View.scalar))
+    monkeypatch.setattr(View, "stat", noting(View.stat))
+    for make in EVERY.values():
+        state = verdict.state()
+        for view in views(make().frames):
+            state, _ = verdict.judge(state, view)
+    assert set(verdict.columns) == read
 
 
 @pytest.mark.parametrize("name", EVERY)

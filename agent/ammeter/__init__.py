@@ -39,11 +39,19 @@ def watch(
 ) -> Run:
     """Watches a training run from here on, and returns its handle. Call it once, before the first step.
 
-    url: the collector; AMMETER_URL else; without one the journal stays in `dir` (AMMETER_DIR, ~/.ammeter) and
-    `ammeter report` reads it. budget: most of the step time that sampled readings may take (0.01 is 1 %).
-    preset: light (norms only), default, or full (everything at every step, whatever it costs). Raises TypeError or
-    ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the log and training goes
-    on unwatched.
+    optimizer and scaler may be lists, as in a GAN; scaler may be None, as in float32 and bfloat16 training.
+
+    url: the collector, http:// or https://; else AMMETER_URL; without either the journal stays in `dir` (else
+    AMMETER_DIR, else ~/.ammeter), and `ammeter report` reads it.
+    name, project: what people look for; else the script's name, and "default".
+    config: settings worth seeing beside the run. Plain values are kept, others as text, what looks like a secret not
+    at all. tags: words to find the run by.
+    budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
+    preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs).
+    also, guards: must be empty in this version.
+
+    Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
+    log and training goes on unwatched.
     """
     from ammeter import start
 

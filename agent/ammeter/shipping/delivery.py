@@ -16,13 +16,24 @@ from ammeter.shipping.sending import Answer, Collector, Say, backoff, slow
 from ammeter.wire import Batch, Bye, Event, Hello, Lost, Schema
 
 READ_BYTES = 4 * 2**20
-FLUSH_ROWS = 256
+"""Journal of one stream that is held in memory, and sent at once at most: a quarter of what a collector takes."""
+
 FLUSH_SECONDS = 1.0
+FLUSH_ROWS = 256
+"""Rows wait this long for company, so that a block compresses; a run with more rows a second waits less."""
+
 EVENT_SECONDS = 0.25
+"""An event waits for nothing, but a run that makes events all the time sends four times a second, not more."""
+
 HEARTBEAT_SECONDS = 2.0
+"""How often a stream with nothing to send says that it lives; the verdict run-lost counts on it."""
+
 TIDY_SECONDS = 1.0
+"""Between two looks at a stream's segments: each look lists a folder."""
+
 PARCELS_PER_TURN = 8
 """So that a stream with a long backlog lets the others have their turn."""
+
 PATIENT_REFUSALS = 32
 """Frames refused in a row before the next one waits: a collector that refuses everything is not to be flooded."""
 

@@ -13,6 +13,7 @@ from ammeter.wire import Event, Hello, Item, Lost, Schema, Steps
 
 MAX_ROWS = 1_000
 MAX_UNPACKED_BYTES = 8 * 2**20
+"""What one request carries at most. A block is judged, and later read, as a whole: a curve of one column unpacks it."""
 
 
 @dataclass

@@ -19,10 +19,16 @@ Say = Callable[[str, str, str], None]
 """(about, state, line): the line is written when what is known about something changes its state."""
 
 MAX_ANSWER_BYTES = 2**20
+"""A collector answers in a few hundred bytes; of whatever else listens there no more is read."""
+
 SLOW_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Waits while the collector does not know us: 401, 403, 404."""
+
 FIRST_BACKOFF, LAST_BACKOFF = 0.25, 30.0
+"""Seconds: a restart is over in one or two tries, and after a long outage people are told within half a minute."""
+
 MAX_RETRY_AFTER = 600.0
+"""Seconds: a proxy that asks for a day must not keep a page from somebody for longer."""
 
 
 @dataclass(frozen=True)

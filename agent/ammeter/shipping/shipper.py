@@ -15,16 +15,27 @@ from ammeter.shipping.sending import Collector
 
 THREADS = 8
 """Streams that can be sent at the same time; a request that hangs holds up one of them."""
+
 POLL_SECONDS = 0.05
+"""Between two looks at the journals: what an event waits here at most before it is seen."""
+
 DISCOVER_SECONDS = 0.25
+"""Between two looks for new streams: how late the first row of a rank may be sent."""
+
 GRACE_SECONDS = 3.0
 """How long the last shipper of a run waits for streams that appear late, after the last one was delivered."""
+
 HURRY_SECONDS = 8.0
 """What remains after SIGTERM: enough to settle and deliver what the same signal ended."""
+
 GIVE_UP_SECONDS = 3600.0
 """How long a collector may accept nothing after the last writer is gone before an idle-exit shipper leaves the rest."""
+
 ONCE_FAILURES = 4
+"""Tries in a row without success after which --once leaves: a second or two, for a collector that is just restarting."""
+
 FAULT_SECONDS = 5.0
+"""How long a stream rests whose turn raised."""
 
 
 class Log:

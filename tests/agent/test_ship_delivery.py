@@ -109,6 +109,22 @@ def test_what_passes_is_tried_again(double: CollectorDouble, opened: Journal, re
     assert len(double.requests) >= 2
 
 
+def test_what_a_dead_writer_left_on_tmpfs_comes_to_disk_although_the_collector_is_away(
+    double: CollectorDouble, tmp_path: Path
+) -> None:
+    hot = tmp_path / "hot"
+    opened = Journal(tmp_path / RUN / STREAM, hot=hot / STREAM, hot_bytes=1_000_000)
+    opened.hello(hello())
+    fill(opened)
+    end(opened)
+    before = list(journal.read(opened.folder))
+    double.script.append(Reply(503))
+    delivery = shipped(double, opened.folder)
+    turn_until(delivery, lambda: delivery.failures)
+    assert not hot.exists()
+    assert before == list(journal.read(opened.folder))
+
+
 def test_retry_after_is_kept(double: CollectorDouble, opened: Journal) -> None:
     fill(opened)
     end(opened)
@@ -332,19 +348,21 @@ def test_an_event_is_sent_at_once_and_rows_alone_within_a_second(double: Collect
     opened.append(event(3))
     begun = time.monotonic()
     turn_until(delivery, lambda: double.has_event(STREAM, 3))
-    assert time.monotonic() - begun < way.EVENT_SECONDS + 0.3
-    assert waited < way.FLUSH_SECONDS + 0.3
+    assert way.FLUSH_SECONDS > time.monotonic() - begun
+    assert 2 * way.FLUSH_SECONDS > waited
 
 
 def test_many_events_make_at_most_four_requests_a_second(double: CollectorDouble, opened: Journal) -> None:
     delivery = shipped(double, opened.folder)
     turn_until(delivery, lambda: double.offsets.get(STREAM))
-    asked, begun, step = len(double.requests), time.monotonic(), 0
-    while time.monotonic() - begun < 1.2:
-        opened.append(event(step := step + 1))
-        delivery.turn()
-        time.sleep(0.01)
-    assert 2 <= len(double.requests) - asked <= 6
+    asked, begun = len(double.requests), time.monotonic()
+
+    def five_were_sent() -> bool:
+        opened.append(event(1))
+        return len(double.requests) >= asked + 5
+
+    turn_until(delivery, five_were_sent)
+    assert 4 * way.EVENT_SECONDS <= time.monotonic() - begun
 
 
 def test_a_bye_does_not_wait(double: CollectorDouble, opened: Journal) -> None:
@@ -353,10 +371,8 @@ def test_a_bye_does_not_wait(double: CollectorDouble, opened: Journal) -> None:
     opened.append(event(1))
     turn_until(delivery, lambda: double.has_event(STREAM, 1))
     end(opened, 1)
-    begun = time.monotonic()
     delivery.turn()
     assert double.has_bye(STREAM)
-    assert time.monotonic() - begun < 0.2
 
 
 def test_a_full_batch_of_rows_does_not_wait_either(double: CollectorDouble, opened: Journal) -> None:

@@ -135,7 +135,7 @@ ROWS = (
             ),
             Chart(
                 "Time inside Ammeter",
-                "Share of the run's time that was spent inside Ammeter. The governor keeps it below the budget, 1 %.",
+                "Share of the run's time that was spent inside Ammeter. The governor aims at the budget, 1 %; skipped steps are read in any case.",
                 "percentunit",
                 [(f"ammeter_agent_overhead_ratio{{{CHOSEN}}}", "{{run}}")],
             ),

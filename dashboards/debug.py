@@ -135,7 +135,8 @@ ROWS = (
             ),
             Chart(
                 "Time inside Ammeter",
-                "Share of the run's time that was spent inside Ammeter. The governor aims at the budget, 1 %; skipped steps are read in any case.",
+                "Share of the run's time that was spent inside Ammeter. The governor aims at the budget, 1 %; "
+                "skipped steps are read in any case.",
                 "percentunit",
                 [(f"ammeter_agent_overhead_ratio{{{CHOSEN}}}", "{{run}}")],
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from ammeter_server import migrations
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
@@ -39,7 +40,11 @@ def serve(asked: argparse.Namespace) -> int:
     settings = _settings(asked)
     _bring_up(settings)
     app = create_app(settings)
-    told = f"{len(settings.notify)} channel{'s' * (len(settings.notify) != 1)}" if settings.notify else "no channel"
+    told = (
+        f"{len(settings.notify)} channel{'s' * (len(settings.notify) != 1)}"
+        if settings.notify
+        else "no channel: incidents are on the page only"
+    )
     print(f"Ammeter collector at {settings.page_url} ({told})", flush=True)
     uvicorn.run(
         app,
@@ -94,6 +99,7 @@ def demo(asked: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ammeter-server", description="The collector of Ammeter.")
+    parser.add_argument("--version", action="version", version=f"ammeter-server {version('ammeter-server')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
@@ -129,7 +135,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _database_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--database-url", metavar="URL", help="sqlite:////file or postgresql://... (~/.ammeter)")
+    parser.add_argument(
+        "--database-url", metavar="URL", help="sqlite:////file or postgresql://... (a file in ~/.ammeter)"
+    )
 
 
 def _settings(asked: argparse.Namespace) -> Settings:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.live import Live
 
 from ammeter_server.__main__ import main
 from ammeter_server.demo.processes import free_port
-from ammeter_server.demo.show import incident_lines, progress_line
+from ammeter_server.demo.show import Show, incident_lines, progress_line
 from tests.server.feeding import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +57,7 @@ def test_serve_makes_its_database_answers_and_ends_when_it_is_told_to(tmp_path: 
         server.send_signal(signal.SIGTERM)
         said, _ = server.communicate(timeout=20)
         assert server.returncode in (0, -signal.SIGTERM)
-    assert f"Ammeter collector at http://127.0.0.1:{port} (no channel)" in said
+    assert f"Ammeter collector at http://127.0.0.1:{port} (no channel: incidents are on the page only)" in said
     assert "Traceback" not in said
     assert (tmp_path / "new" / "c.db").is_file()
 
@@ -162,6 +165,22 @@ def test_progress_and_incidents_are_told_in_words() -> None:
         "  fix    do",
         "  page   http://x",
     ] == incident_lines(incident, "http://x")
+
+
+def test_on_a_terminal_an_incident_is_shown_to_its_last_word(capsys: pytest.CaptureFixture[str]) -> None:
+    incident = {"verdict": "scale-collapse", "severity": "page", "first_step": 60, "tensor": None, "module": None}
+    incident |= {"caller": None, "cause": " ".join(f"cause-{n}" for n in range(40)), "fix": "do"}
+    console = Console(width=60, soft_wrap=True)
+    Show(console, Live(console=console)).incident(incident, "http://x")
+    shown = capsys.readouterr().out
+    assert [f"cause-{n}" for n in range(40)] == re.findall(r"cause-\d+", shown)
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert 0 == ended.value.code
+    assert re.fullmatch(r"ammeter-server \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
 def test_a_free_port_is_free() -> None:

@@ -45,7 +45,7 @@ class Show:
             self.say(lines)
             return
         style = "red" if incident["severity"] == "page" else "yellow"
-        self.console.print(Panel(Text(lines), border_style=style, expand=False))
+        self.console.print(Panel(Text(lines), border_style=style, expand=False), soft_wrap=False)
 
 
 @contextmanager

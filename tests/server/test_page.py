@@ -142,6 +142,33 @@ def test_a_run_says_on_top_what_is_wrong_where_and_what_to_do(browser: webdriver
     assert 3 == len(found(browser, "figure canvas"))
 
 
+def test_a_run_that_is_over_still_shows_what_was_found(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = Stream(client, name="clipped", begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    stream.say("usage.clip_before_unscale", 0, caller="train.py:12", max_norm=1.0, scale=65536.0)
+    stream.say("values.logged", 40, loss=1.5, samples=32.0)
+    stream.say("values.logged", 40, val_loss=2.5)
+    stream.bye(40)
+    stream.send()
+    wait_until(lambda: client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"])
+    show(browser, client, f"/runs/{stream.run}")
+    assert "Nothing" not in appears(browser, "#incidents", "The run is over. 1 incident was closed:")
+    assert "train.py:12" in appears(browser, "#incidents details.closed article", "before they are unscaled")
+    events = appears(browser, ".events tbody", "val_loss 2.5")
+    assert "samples 32" not in events
+
+
+def test_a_skip_that_was_got_over_is_no_alarm(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 40)
+    break_down(stream, 41, 41)
+    stream.tell(42, {"scale": 32768.0, "applied": 1.0, "skipped": 0.0, "loss": 1.4, "step_seconds": 0.1})
+    stream.send()
+    show(browser, client, f"/runs/{stream.run}")
+    assert "NaN" in appears(browser, ".figures", "read last at a skipped step")
+    assert [] == found(browser, ".figures .bad")
+
+
 def test_an_incident_is_acknowledged_on_the_page(browser: webdriver.Chrome, client: httpx.Client) -> None:
     stream = broken_run(client)
     show(browser, client, f"/runs/{stream.run}")

@@ -17,9 +17,15 @@ export async function showEvents(place, run) {
   const answer = await get(`/runs/${encodeURIComponent(run)}/events`, { page_size: size });
   place.hidden = answer.items.length === 0;
   if (!place.firstChild) place.append(make("h2", {}, "Events, newest first"), make("div", { class: "scroll" }, table()), make("p", { class: "more" }));
-  keep(place.querySelector("tbody"), answer.items, (event) => event.id, row);
+  const told = answer.items.filter((event) => !repeats(event));
+  keep(place.querySelector("tbody"), told, (event) => event.id, row);
   const more = () => make("button", { onclick: () => { size = Math.min(size * 4, 500); showEvents(place, run); } }, "Show more");
   keep(place.lastChild, answer.next_page_token && size < 500 ? [size] : [], () => "more", more);
+}
+
+// The loss of every step is in its curve; of a skipped one run.log only says it again.
+function repeats({ name, data }) {
+  return name === "values.logged" && Object.keys(data ?? {}).every((each) => each === "loss" || each === "samples");
 }
 
 function table() {

@@ -26,11 +26,18 @@ function numbers(run) {
     { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true },
     { name: "Loss", value: short(latest.loss), under: latest.val_loss === undefined ? "" : `validation ${short(latest.val_loss)}`, bad: typeof latest.loss === "string" },
     { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
-    { name: "Gradient norm", value: short(latest.grad_norm), bad: typeof latest.grad_norm === "string" },
+    { name: "Gradient norm", value: short(latest.grad_norm), ...norm(latest, counters) },
     { name: "Skipped steps", value: whole(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${whole(attempts)}` : "" },
     { name: "Non-finite steps", value: whole(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
   ];
+}
+
+// The newest reading is not the newest step: after a skipped one that the scaler has got over, NaN is no alarm.
+function norm({ grad_norm, loss }, { skipped, nonfinite_steps, consecutive_skipped }) {
+  if (typeof grad_norm !== "string") return {};
+  const over = skipped > 0 && skipped === nonfinite_steps && consecutive_skipped === 0 && typeof loss !== "string";
+  return over ? { under: "read last at a skipped step" } : { bad: true };
 }
 
 function figure({ name, value, under, since, bad }) {

@@ -13,16 +13,19 @@ export function showIncidents(place, run, incidents, doors) {
   open.sort((a, b) => urgent(a) - urgent(b) || a.first_step - b.first_step);
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
   const [now, before] = place.children;
-  const items = open.length ? open : [{ id: "calm", run }];
-  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, closed.length) : card(item, doors)));
+  const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
+  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, doors)));
   before.hidden = closed.length === 0;
+  if (run.state !== "running" && !before.hidden && !open.length && !before.told) before.open = before.told = true;
   before.firstChild.textContent = plural(closed.length, "closed incident");
   keep(before.lastChild, closed, (item) => item.id, (item) => card(item, doors));
 }
 
 function calm(run, closed) {
   if (run.last_step === null) return make("p", { class: "calm" }, "Waiting for the first step.");
-  return make("p", { class: "calm good" }, closed ? "Nothing is wrong now." : "Nothing wrong has been found.");
+  if (!closed) return make("p", { class: "calm good" }, "Nothing wrong has been found.");
+  if (run.state === "running") return make("p", { class: "calm good" }, "Nothing is wrong now.");
+  return make("p", { class: "calm" }, `The run is over. ${plural(closed, "incident was", "incidents were")} closed:`);
 }
 
 function card(incident, doors) {

@@ -85,7 +85,7 @@ function table() {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   return make("table", { class: "runs" },
     make("caption", { class: "unseen" }, "Runs, newest first"),
-    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Incidents"),
+    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Open incidents"),
       column("Step", "num"), column("Scale", "num"), column("Loss", "num"), column("Skipped", "num wide"), column("Last step", "num"))),
     make("tbody"),
   );

@@ -110,6 +110,7 @@ class Delivery:
             if not self.alive and now >= self._settle_at:
                 self._settle_at = now + TIDY_SECONDS
                 journal.settle(self.folder, time.time_ns())
+                self._keeper.finish()
             if now >= self._tidy_at:
                 self._tidy_at = now + TIDY_SECONDS
                 self._keeper.tidy(self.offset, max(self._sent, self._read_to))

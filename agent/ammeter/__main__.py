@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from ammeter import __version__
+
 USAGE = """usage: ammeter COMMAND ...
 
   report PATH [--json] [--all]   what a journal says: diagnosis, cause and fix, without any server
   ship DIR [--url URL]           send the journals that lie in DIR to a collector
 
-ammeter COMMAND --help says more."""
+ammeter COMMAND --help says more, ammeter --version which version this is."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     if words[:1] in ([], ["-h"], ["--help"]):
         print(USAGE)
         return 0 if words else 2
+    if words[0] == "--version":
+        print(f"ammeter {__version__}")
+        return 0
     command = _commands().get(words[0])
     if command is None:
         print(f"ammeter: there is no command {words[0]!r}; try one of: {', '.join(_commands())}", file=sys.stderr)

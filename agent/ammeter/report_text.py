@@ -61,8 +61,7 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
         moved = (
             f"{words.count(summary['scale_growths'], 'growth')}, {words.count(summary['scale_backoffs'], 'backoff')}"
         )
-        reach = f"between {words.scale(scale['lowest'])} and {words.scale(scale['highest'])}"
-        yield "scale", f"{words.scale(scale['first'])} at first, {words.scale(scale['last'])} at last, {reach}; {moved}"
+        yield "scale", f"{_course(scale)}; {moved}"
     for name, column in (("loss", "loss"), ("validation", "val_loss"), ("gradient norm", "grad_norm")):
         numbers = summary[column]
         if numbers["first"] is not None:
@@ -71,6 +70,14 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
+
+
+def _course(scale: dict[str, float]) -> str:
+    """How a scale went from the first step to the last."""
+    first, last, lowest, highest = (words.scale(scale[name]) for name in ("first", "last", "lowest", "highest"))
+    if lowest == highest:
+        return f"{first} throughout"
+    return f"{first} at first, {last} at last, between {lowest} and {highest}"
 
 
 def _where(run: dict[str, Any]) -> Iterator[str]:

@@ -34,9 +34,10 @@ def settings(
     """Raises ValueError, naming the value and the remedy, for one that cannot be used, OSError for a missing home."""
     said_url = url or environment.get("AMMETER_URL") or None
     if said_url and not said_url.startswith(("http://", "https://")):
-        raise ValueError(f"AMMETER_URL is {said_url!r}; it must begin with http:// or https://")
+        name = "url" if url else "AMMETER_URL"
+        raise ValueError(f"{name} is {said_url!r}; use http:// or https://, such as http://127.0.0.1:8480")
     share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
-    if not 0 < share <= 1:
+    if not isinstance(share, (int, float)) or not 0 < share <= 1:
         name = "budget" if budget is not None else "AMMETER_BUDGET"
         raise ValueError(f"{name} is {share!r}; use a share of step time above 0 and at most 1, such as 0.01")
     flush = _number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH, "5")

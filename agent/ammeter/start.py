@@ -51,7 +51,8 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     for name in ("config", "tags"):
         if not isinstance(options[name], Mapping):
             kind = type(options[name]).__name__
-            raise TypeError(f"{name} is a {kind}; watch() takes a dict, such as vars(arguments)")
+            example = "vars(arguments)" if name == "config" else "{'team': 'vision'}"
+            raise TypeError(f"{name} is a {kind}; watch() takes a dict, such as {example}")
     models = _several(model, torch.nn.Module, "model")
     optimizers = _several(optimizer, torch.optim.Optimizer, "optimizer")
     scalers = _several(scaler, torch.amp.GradScaler, "scaler")
@@ -172,6 +173,20 @@ def _await_delivery(folder: Path, chosen: Settings) -> None:
         end = journal.end_of(folder)
         while time.monotonic() < deadline and journal.acknowledged(folder) < end:
             time.sleep(0.01)
+        if chosen.flush and journal.acknowledged(folder) < end:
+            _tell_undelivered(folder.parent, chosen)
+
+
+def _tell_undelivered(run_folder: Path, chosen: Settings) -> None:
+    from ammeter import ship
+
+    with suppress(Exception):  # somebody's log handler may raise
+        said = (run_folder / ship.LOG).read_text(errors="replace").splitlines()
+        log.warning(
+            "ammeter: after %g s %s has not taken all of this run; its shipper goes on trying and says: %s. "
+            "Meanwhile: ammeter report %s",
+            *(chosen.flush, chosen.url, said[-1] if said else "nothing yet", run_folder),
+        )
 
 
 def _close_at_exit(session: Session, farewell: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import ammeter
 from ammeter import report
 from ammeter.__main__ import main
 from ammeter.journal import Journal
@@ -81,7 +82,13 @@ def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.Cap
     text = as_text(capsys, tmp_path)
     assert "Nothing wrong was found. What was asked:" in text
     assert "no Is the training loss NaN or Inf?" in text
+    assert "65536 (2^16) throughout; 0 growths, 0 backoffs" in text
     assert "No loss was recorded" not in text
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["--version"])
+    assert f"ammeter {ammeter.__version__}\n" == capsys.readouterr().out
 
 
 def test_what_could_not_be_seen_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -316,7 +316,7 @@ def test_ammeter_disable_turns_everything_off(tmp_path: Path, monkeypatch: pytes
         ({"budget": 3}, "budget is 3; use a share of step time"),
         ({"also": {"ema": Model()}}, "this version of ammeter has no also yet, leave it away"),
         ({"preset": "heavy"}, "preset is 'heavy'; use one of light, default, full"),
-        ({"url": "collector:8480"}, "AMMETER_URL is 'collector:8480'; it must begin with http"),
+        ({"url": "collector:8480"}, "url is 'collector:8480'; use http"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_with_its_value(options: dict[str, Any], message: str) -> None:

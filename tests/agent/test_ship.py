@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import ammeter
 from ammeter import identity, journal, ship
@@ -169,6 +170,23 @@ def test_a_shipper_that_cannot_start_says_why_and_raises_nothing(tmp_path: Path)
     assert reason is not None
     assert "No such file or directory" in reason
     assert f"ammeter ship {tmp_path / 'nowhere'}" in reason
+
+
+def test_a_program_whose_collector_is_away_is_told_at_its_end(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AMMETER_RUN_ID", RUN)
+    monkeypatch.setenv("AMMETER_FLUSH", "0.2")
+    monkeypatch.setattr("ammeter.start.HOT_FOLDER", run_folder.parent)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    model = torch.nn.Linear(2, 1)
+    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), url=url, dir=run_folder.parent)
+    assert RUN == run.id
+    run.close()
+    assert f"after 0.2 s {url} has not taken all of this run; its shipper goes on trying" in caplog.text
+    assert f"Meanwhile: ammeter report {run_folder}" in caplog.text
+    until(lambda: shipper_pid(run_folder))
 
 
 def test_a_bye_arrives_at_once(double: CollectorDouble, run_folder: Path) -> None:
@@ -434,7 +452,7 @@ def test_a_run_folder_that_vanishes_ends_the_shipper(
     [
         (["nowhere", "--url", "http://h"], "nowhere is no folder; give AMMETER_DIR"),
         (["."], "no collector is named; give --url or set AMMETER_URL"),
-        ([".", "--url", "collector:8080"], "AMMETER_URL is 'collector:8080'; it must begin with http"),
+        ([".", "--url", "collector:8080"], "url is 'collector:8080'; use http"),
     ],
 )
 def test_a_wrong_call_names_the_remedy(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,6 +279,8 @@ def test_a_config_that_is_no_dict_is_refused_with_the_way_to_make_one() -> None:
     model = torch.nn.Linear(2, 1)
     with pytest.raises(TypeError, match=r"config is a Namespace; watch\(\) takes a dict, such as vars\(arguments\)"):
         ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), config=argparse.Namespace(lr=1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"tags is a list; watch\(\) takes a dict, such as {'team': 'vision'}"):
+        ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), tags=["friday"])  # type: ignore[arg-type]
 
 
 def test_a_lazy_module_can_be_watched_before_it_knows_its_shapes(tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def measured(column: Floats) -> Mask:
     return found
 
 
+def fits(row: Steps, schema: Schema) -> bool:
+    """Whether a row that stands in a journal can be one of this schema's; who wrote the journal may be anybody."""
+    whole = len(row.values) % 4 == 0 and len(row.values) // 4 <= schema.width
+    return whole and 0 <= row.step < 2**63 and 0 <= row.time < 2**63 and 16 + 4 * schema.width <= MAX_BLOCK_BYTES
+
+
 def view(
     schema: Schema,
     rows: Sequence[Steps],

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
     try:
         reports = [diagnose(run) for run in find_runs(given.path, every=given.all)]
-    except (NoJournal, block.BadBlock, PermissionError) as error:
+    except (NoJournal, block.BadBlock, OSError) as error:
         print(f"ammeter report: {error}", file=sys.stderr)
         return WRONG_CALL
     if given.json:
@@ -163,8 +163,8 @@ def _views(stream: Path) -> Iterator[block.View]:
     frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
     for frame in _frames(stream):
         if isinstance(frame, Steps):
-            if schema is None:
-                frames.append((0, Lost("no-schema", steps=1)))
+            if schema is None or not block.fits(frame, schema):
+                frames.append((len(rows), Lost("no-schema", steps=1)))
                 continue
             rows.append(frame)
         else:
@@ -172,10 +172,15 @@ def _views(stream: Path) -> Iterator[block.View]:
                 yield block.view(schema or frame.schema, rows, frames)
                 schema, rows, frames = frame.schema, [], []
             frames.append((len(rows), frame))
-        if len(rows) >= ROWS or len(frames) >= ROWS:
+        if len(rows) >= _at_once(schema) or len(frames) >= ROWS:
             yield block.view(schema or Schema(), rows, frames)
             rows, frames = [], []
     yield block.view(schema or Schema(), rows, frames)
+
+
+def _at_once(schema: Schema | None) -> int:
+    """Rows that are judged at a time: few of them where there are very many columns."""
+    return min(ROWS, max(1, block.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
 
 
 def _frames(stream: Path) -> Iterator[Frame]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ammeter.journal.locking import lock, unlock
-from ammeter.journal.places import acknowledged, replace, segment_path, segments
+from ammeter.journal.places import OFFSETS, acknowledged, replace, segment_path, segments
 from ammeter.journal.reading import behind_of, ended
 from ammeter.wire import Bye, Event, Frame, Lost, Steps, encode, scan
 
@@ -90,8 +90,9 @@ def _append_bye(folder: Path, now: int) -> bool:
 def _last_step(listed: list[tuple[int, Path]]) -> int:
     for _, path in reversed(listed):
         steps = [frame.step for _, _, _, frame in scan(path.read_bytes()) if isinstance(frame, Steps)]
-        if steps:
-            return steps[-1]
+        possible = [step for step in steps if 0 <= step < OFFSETS]
+        if possible:
+            return possible[-1]
     return -1
 
 

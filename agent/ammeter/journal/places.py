@@ -6,6 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+OFFSETS = 2**63
+"""Logical offsets lie below it."""
+
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
     """(logical start, path) of every segment of a stream in order, wherever it lies."""
@@ -21,9 +24,10 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
 def hot_folder(folder: Path) -> Path | None:
     """Where the open segment of a stream lies when it is not in its folder."""
     try:
-        return Path((folder / "hot").read_text())
-    except FileNotFoundError:
+        named = (folder / "hot").read_text()
+    except (OSError, ValueError):
         return None
+    return Path(named) if named.startswith("/") and "\0" not in named else None
 
 
 def segment_path(place: Path, offset: int) -> Path:
@@ -32,14 +36,16 @@ def segment_path(place: Path, offset: int) -> Path:
 
 def streams(run_folder: Path) -> list[Path]:
     """The stream folders of a run's folder."""
-    return sorted(path.parent for path in run_folder.glob("*/alive"))
+    return sorted(path.parent for path in run_folder.glob("*/alive") if path.is_file())
 
 
 def acknowledged(folder: Path) -> int:
+    """The offset up to which the collector has committed the stream; 0 where nobody can read it."""
     try:
-        return int((folder / "ack").read_text() or 0)
-    except (FileNotFoundError, ValueError):
+        offset = int((folder / "ack").read_text() or 0)
+    except (OSError, ValueError):
         return 0
+    return offset if 0 <= offset < OFFSETS else 0
 
 
 def acknowledge(folder: Path, offset: int) -> None:
@@ -77,8 +83,16 @@ def usage(place: Path) -> int:
 
 
 def _listed(place: Path) -> dict[int, Path]:
+    """Plain files named by an offset. What else lies there, a pipe or a link, would be waited on or led away by."""
     try:
-        names = os.listdir(place)
+        with os.scandir(place) as there:
+            names = [each.name for each in there if _is_segment(each)]
     except OSError:
         return {}
-    return {int(name[:-4]): place / name for name in names if name.endswith(".seg")}
+    return {int(name[:-4]): place / name for name in names}
+
+
+def _is_segment(entry: os.DirEntry[str]) -> bool:
+    stem, _, ending = entry.name.rpartition(".")
+    named = ending == "seg" and stem.isascii() and stem.isdigit() and len(stem) == 20 and int(stem) < OFFSETS
+    return named and entry.is_file(follow_symlinks=False)

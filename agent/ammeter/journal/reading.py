@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammeter.journal.places import segments, size_of
+from ammeter.journal.places import OFFSETS, segments, size_of
 from ammeter.wire import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
 
 _TAIL_BYTES = 64 * 2**10
@@ -97,7 +97,7 @@ def schema_before(folder: Path, offset: int) -> Hello | None:
 
 
 def behind_of(offset: int, size: int, frame: Frame) -> int:
-    return frame.end if isinstance(frame, Lost) and frame.end > frame.begin else offset + size
+    return frame.end if isinstance(frame, Lost) and frame.begin < frame.end < OFFSETS else offset + size
 
 
 def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ammeter.block import pack, view
+from ammeter.block import fits, pack, view
 from ammeter.journal import Entry
 from ammeter.wire import Event, Hello, Item, Lost, Schema, Steps
 
@@ -41,7 +41,7 @@ def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[
                 _close(made, rows, schema)
                 schema = None
         elif isinstance(frame, Steps):
-            if schema is None or not _fits(frame, schema):
+            if schema is None or not fits(frame, schema):
                 made.gaps.append(_gap("no-schema", entry))
                 continue
             if rows and frame.step < _step(rows[-1]):
@@ -84,10 +84,6 @@ def _close(made: Parcel, rows: list[Entry], schema: Schema | None) -> None:
 def _gap(reason: str, entry: Entry) -> Lost:
     steps, events = isinstance(entry.frame, Steps), isinstance(entry.frame, Event)
     return Lost(reason, int(steps), int(events), entry.begin, entry.end)
-
-
-def _fits(row: Steps, schema: Schema) -> bool:
-    return len(row.values) % 4 == 0 and len(row.values) // 4 <= schema.width
 
 
 def _step(entry: Entry) -> int:

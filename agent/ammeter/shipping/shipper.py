@@ -32,7 +32,10 @@ GIVE_UP_SECONDS = 3600.0
 """How long a collector may accept nothing after the last writer is gone before an idle-exit shipper leaves the rest."""
 
 ONCE_FAILURES = 4
-"""Tries in a row without success after which --once leaves: a second or two, for a collector that is just restarting."""
+"""Tries in a row without success after which --once leaves: a second or two, for a collector that restarts."""
+
+ONCE_FAULTS = 2
+"""How often a stream may fail to be read before a shipper that goes once leaves it."""
 
 FAULT_SECONDS = 5.0
 """How long a stream rests whose turn raised."""
@@ -80,6 +83,8 @@ class Shipper:
         self._active: dict[Path, Delivery] = {}
         self._locks: dict[Path, int] = {}
         self._passed: set[Path] = set()
+        self._closed: set[Path] = set()
+        self._faults: dict[Path, int] = {}
         self._busy: set[Path] = set()
         self._rests: dict[Path, float] = {}
         self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
@@ -128,14 +133,17 @@ class Shipper:
                 continue
             try:
                 self._take_on(folder)
-            except OSError as error:
+                self._closed.discard(folder)
+            except (OSError, ValueError) as error:
+                self._closed.add(folder)
                 self._log.say(f"open {folder}", str(error), f"{folder} cannot be shipped: {error}")
         return bool(self._active)
 
     def _stream_folders(self) -> list[Path]:
         if (self._folder / "alive").exists():
             return [self._folder]
-        return journal.streams(self._folder) or sorted(path.parent for path in self._folder.glob("*/*/alive"))
+        runs = (each for each in self._folder.glob("*/") if each.is_dir())
+        return journal.streams(self._folder) or sorted(stream for run in runs for stream in journal.streams(run))
 
     def _take_on(self, folder: Path) -> None:
         if self._host is not None:
@@ -168,9 +176,9 @@ class Shipper:
         settled = len(idle) == len(self._active)
         if self._once and settled:
             if all(each.up_to_date for each in self._active.values()):
-                return 0
-            if all(each.up_to_date or each.failures >= ONCE_FAILURES for each in self._active.values()):
-                return self._left_behind("the collector does not take it")
+                return 1 if self._closed else 0
+            if all(self._given_up(path) for path in self._active):
+                return self._left_behind("the collector does not take it, or it cannot be read")
         if self._deadline is not None:
             if not self._active:
                 return 0
@@ -184,6 +192,11 @@ class Shipper:
         if silent and not any(each.alive for each in self._active.values()):
             return self._left_behind("the collector accepted nothing for an hour")
         return None
+
+    def _given_up(self, folder: Path) -> bool:
+        stream = self._active[folder]
+        tried = stream.failures >= ONCE_FAILURES or self._faults.get(folder, 0) >= ONCE_FAULTS
+        return stream.up_to_date or tried
 
     def _left_behind(self, why: str) -> int:
         left = [path.name for path, each in self._active.items() if not each.up_to_date]
@@ -207,7 +220,9 @@ class Shipper:
             try:
                 if self._active[folder].turn():
                     self._wake.set()
+                self._faults.pop(folder, None)
             except Exception as error:  # noqa: BLE001 - the one place: a fault of one stream must not stop the others
+                self._faults[folder] = self._faults.get(folder, 0) + 1
                 self._rests[folder] = time.monotonic() + FAULT_SECONDS
                 self._log.say(f"fault {folder}", repr(error), f"{folder} rests for a while: {error!r}")
                 if not isinstance(error, OSError):

@@ -27,6 +27,7 @@ COUNTERS_STAY = 5 * 60 * 10**9
 INFO_STAYS = 3600 * 10**9
 """ns that a finished run's numbers, and what it was, stay on /metrics: seen by the last scrapes, stale for nobody."""
 
+LONGEST_LABEL = 200
 MOST_REASONS = 8
 MOST_INCIDENTS = 16
 """Caps on what grows with names from outside; a run keeps below 100 series."""
@@ -108,7 +109,7 @@ def _add_info(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]]) -> No
     precision = next((stream.precision for stream in reversed(ranks) if stream.precision), None)
     environment = run.environment or {}
     known = (precision, environment.get("torch"), environment.get("device"))
-    shown.add("ammeter_run_info", 1, run.id, run.project, *(str(each or "") for each in known))
+    shown.add("ammeter_run_info", 1, run.id, run.project, *(str(each or "")[:LONGEST_LABEL] for each in known))
 
 
 def _add_state(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], now: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ammeter.block import Floats, View, measured
 from ammeter.wire import Event, Lost
+from ammeter_server.plain import text
 
 Counters = dict[str, Any]
 
@@ -37,6 +38,17 @@ apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_secon
 LATEST = ("consecutive_skipped", "last_nonfinite_time")
 """Not sums: skipped steps in a row at the end; when the last non-finite step closed, in ns, 0 for never."""
 
+MOST = 2**53
+"""Where a sum stays: beyond it JSON's readers, SQL and Prometheus each have another number for it."""
+
+MOST_NAMES = 1_000
+MOST_REASONS = 64
+LONGEST = 128
+"""Caps on what grows with names from outside and is written with every batch: scalars, reasons, their characters."""
+
+OTHER = "_other"
+"""The reason of losses whose own is one too many."""
+
 BOUNDS = {
     "grad_norm": tuple(10.0**power for power in range(-8, 9)),
     "step_seconds": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
@@ -52,7 +64,7 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
     for _, frame in view.frames:
         if isinstance(frame, Event):
             _add_event(after, frame)
-    return after
+    return after | {name: min(after[name], MOST) for name in SUMS}
 
 
 def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
@@ -62,13 +74,22 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
     """
     after = dict(before)
     if not len(view):
-        return after | _logged_late(view)
+        return _joined(after, _logged_late(view))
+    seen: dict[str, float] = {}
     for index, name in enumerate(view.schema.scalars):
         column = view.values[index]
         where = np.flatnonzero(measured(column))
         if len(where):
-            after[name] = float(column[where[-1]])
-    return after | _underflow(view) | _logged_late(view)
+            seen[name] = float(column[where[-1]])
+    return _joined(after, _underflow(view) | seen | _logged_late(view))
+
+
+def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]:
+    """What was seen, over what was known; new names only while there is room for them."""
+    for name, value in seen.items():
+        if name in before or (len(before) < MOST_NAMES and len(name) <= LONGEST):
+            before[name] = value
+    return before
 
 
 def _logged_late(view: View) -> dict[str, float]:
@@ -86,23 +107,28 @@ def _logged_late(view: View) -> dict[str, float]:
 
 def _underflow(view: View) -> dict[str, float]:
     """Over all tensors of the last step that sampled them; nothing where none did."""
-    lost = view.stat("grad.zeros") + view.stat("grad.subnormals")
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = view.stat("grad.zeros") + view.stat("grad.subnormals")
     sampled = np.isfinite(lost)
     where = np.flatnonzero(sampled.any(axis=0))
     if not len(where):
         return {}
     there = sampled[:, where[-1]]
     elements = int(view.numel[there].sum())
-    return {"grad_underflow": float(lost[there, where[-1]].sum(dtype=np.float64)) / elements} if elements else {}
+    share = float(lost[there, where[-1]].sum(dtype=np.float64)) / max(elements, 1)
+    return {"grad_underflow": share} if elements and 0 <= share <= 1 else {}
 
 
 def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[str, int]]:
     """Reason -> {steps, events}, with these losses added."""
     after = {reason: dict(counts) for reason, counts in before.items()}
     for loss in losses:
-        counts = after.setdefault(loss.reason, {"steps": 0, "events": 0})
-        counts["steps"] += loss.steps
-        counts["events"] += loss.events
+        reason = text(loss.reason[:LONGEST])
+        if reason not in after and len(after) >= MOST_REASONS:
+            reason = OTHER
+        counts = after.setdefault(reason, {"steps": 0, "events": 0})
+        counts["steps"] = min(counts["steps"] + loss.steps, MOST)
+        counts["events"] = min(counts["events"] + loss.events, MOST)
     return after
 
 
@@ -165,7 +191,7 @@ def _add_event(after: Counters, event: Event) -> None:
         after["growths"] += 1
     elif event.name == "values.logged":
         samples = event.data.get("samples", 0)
-        after["samples"] += samples if isinstance(samples, int | float) and np.isfinite(samples) else 0
+        after["samples"] += samples if isinstance(samples, int | float) and 0 < samples < np.inf else 0
 
 
 def _nonfinite(view: View) -> np.typing.NDArray[np.bool_]:

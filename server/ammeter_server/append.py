@@ -123,7 +123,7 @@ def _said(row: Row[Any], found: Read) -> dict[str, Any]:
     if found.hello is not None:
         hello = found.hello
         said |= {"role": hello.role, "rank": hello.rank, "world_size": hello.world_size, "host": text(hello.host)}
-        said |= {"pid": hello.pid, "started": hello.started, "schema": found.stretches[-1].schema.id}
+        said |= {"pid": hello.pid, "started": hello.started, "schema": found.stretches[-1].schema_id}
     if found.bye is not None:
         bye = msgspec.structs.asdict(found.bye)
         said |= {"bye": bye, "bye_reason": found.bye.reason}

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import anyio
 import anyio.to_thread
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -28,6 +29,9 @@ router = APIRouter(tags=["ingest"])
 
 MAX_STREAMS = 16_384
 """Streams of one run: the ranks of a large job, and some lives of each."""
+
+AT_ONCE = 4
+"""Batches that are taken at the same time. They wait here, not in the threads that answer everybody else."""
 
 Offset = Annotated[int, Query(ge=0, lt=2**63)]
 
@@ -86,12 +90,20 @@ async def append_frames(
     try:
         body = await _body(request, here.settings.max_body_bytes)
         with meters.ingest_seconds.time():
-            committed = await anyio.to_thread.run_sync(take, here, run, stream, offset, end, body, caller.project)
+            committed = await anyio.to_thread.run_sync(
+                take, here, run, stream, offset, end, body, caller.project, limiter=_limiter(request)
+            )
     except Problem as problem:
         meters.ingest_requests.labels(problem.status).inc()
         raise
     meters.ingest_requests.labels(200).inc()
     return Response(msgspec.json.encode(wire.Ack(committed)), media_type="application/json")
+
+
+def _limiter(request: Request) -> anyio.CapacityLimiter:
+    """The application's own: it belongs to the loop that runs it."""
+    found: anyio.CapacityLimiter = request.app.state.taking
+    return found
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 DEPTH = 16
-"""Nesting that is kept; what lies deeper is shown as text."""
+"""Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
@@ -27,10 +28,10 @@ def plain(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if depth > 0 and isinstance(value, dict):
-        return {text(str(key)): plain(each, depth - 1) for key, each in value.items()}
+        return {_key(key): plain(each, depth - 1) for key, each in value.items()}
     if depth > 0 and isinstance(value, list | tuple | set | frozenset):
         return [plain(each, depth - 1) for each in value]
-    return text(str(value))
+    return _words(value)
 
 
 def number(value: float) -> float | str:
@@ -54,3 +55,11 @@ def instant(nanoseconds: int | None) -> str | None:
     except (OverflowError, OSError, ValueError):
         when = datetime.max.replace(tzinfo=UTC)
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _key(key: Any) -> str:
+    return text(key) if isinstance(key, str) else _words(key)
+
+
+def _words(value: Any) -> str:
+    return text(reprlib.repr(value) if isinstance(value, dict | list | tuple | set | frozenset) else str(value))

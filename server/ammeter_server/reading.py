@@ -20,6 +20,10 @@ class Stretch:
     blocks: list[block.View] = field(default_factory=list)
     frames: list[tuple[int, Hello | Event | Lost | Bye]] = field(default_factory=list)
     rows: int = 0
+    schema_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.schema_id = self.schema.id  # a hash of all of it: once, not for every block
 
     def view(self) -> block.View:
         rows = self.blocks[0] if len(self.blocks) == 1 else block.join(self.schema, self.blocks)
@@ -80,14 +84,15 @@ def _read_one(found: Read, item: Item) -> str:
 def _read_hello(found: Read, hello: Hello) -> None:
     found.hello = hello
     if not found.stretches or found.stretches[-1].schema != hello.schema:
-        found.stretches.append(Stretch(hello.schema))
-        found.schemas[hello.schema.id] = hello.schema
+        stretch = Stretch(hello.schema)
+        found.stretches.append(stretch)
+        found.schemas[stretch.schema_id] = hello.schema
 
 
 def _read_block(found: Read, packed: Block) -> str:
     stretch = found.stretches[-1] if found.stretches else None
-    if stretch is None or packed.schema != stretch.schema.id:
-        said = stretch.schema.id if stretch else "none"
+    if stretch is None or packed.schema != stretch.schema_id:
+        said = stretch.schema_id if stretch else "none"
         return f"the block's schema is {packed.schema[:64]!r}; the last hello said {said}"
     try:
         view = block.unpack(packed, stretch.schema)

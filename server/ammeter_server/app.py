@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import anyio
 from fastapi import Depends, FastAPI
 
 from ammeter_server import (
@@ -17,6 +18,7 @@ from ammeter_server import (
     ingest,
     metrics,
     page,
+    pagination,
     problems,
     rules,
     runbooks,
@@ -31,7 +33,7 @@ from ammeter_server.settings import Settings
 from ammeter_server.store import connect
 from ammeter_server.sweeper import Sweeper
 
-READ = [Depends(auth.read)]
+READ = [Depends(auth.read), Depends(pagination.sayable)]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -53,6 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sweeper = Sweeper(collector, channels)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
+    app.state.taking = anyio.CapacityLimiter(ingest.AT_ONCE)
     app.add_middleware(SecurityHeaders)
     problems.register(app)
 

@@ -41,10 +41,10 @@ def list_events(
     here: Here,
     run: str,
     name: Annotated[str | None, Query(description="Only events of these names, between commas.")] = None,
-    rank: Annotated[int | None, Query(ge=0)] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     stream: str | None = None,
-    first: Annotated[int | None, Query(alias="from", ge=0, description="First step.")] = None,
-    last: Annotated[int | None, Query(alias="to", ge=0, description="Last step.")] = None,
+    first: Annotated[int | None, Query(alias="from", ge=0, lt=2**63, description="First step.")] = None,
+    last: Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> EventList:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from typing import Annotated
+from urllib.parse import unquote
 
 import msgspec
 from fastapi import Query
+from starlette.requests import HTTPConnection
 
 from ammeter_server.problems import Problem
 
@@ -26,10 +28,20 @@ def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | 
         return None
     try:
         key = msgspec.json.decode(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         key = None
-    if not isinstance(key, list) or [type(part) for part in key] != list(kinds):
+    if not isinstance(key, list) or [type(part) for part in key] != list(kinds) or not all(map(_storable, key)):
         raise Problem(
             422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
         )
     return tuple(key)
+
+
+def sayable(connection: HTTPConnection) -> None:
+    """Refuses a question with a NUL in it: no name has one, and PostgreSQL cannot be asked with it."""
+    if "\x00" in connection.url.path or "\x00" in unquote(connection.url.query):
+        raise Problem(422, "the URL holds %00, which no name has; leave it out")
+
+
+def _storable(part: str | int) -> bool:
+    return "\x00" not in part if isinstance(part, str) else -(2**63) <= part < 2**63

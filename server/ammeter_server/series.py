@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from fastapi import APIRouter, Query, Response
 
-from ammeter import block
+from ammeter import block, wire
 from ammeter_server.collector import Here
 from ammeter_server.plain import number
 from ammeter_server.points import choose
@@ -50,10 +50,10 @@ def read_series(
     names: Annotated[
         str, Query(description="`loss,scale`; of a tensor `grad.norm:<tensor>`. %2C is a comma in a name.")
     ],
-    rank: Annotated[int | None, Query(ge=0)] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     stream: str | None = None,
-    first: Annotated[int | None, Query(alias="from", ge=0, description="First step.")] = None,
-    last: Annotated[int | None, Query(alias="to", ge=0, description="Last step.")] = None,
+    first: Annotated[int | None, Query(alias="from", ge=0, lt=2**63, description="First step.")] = None,
+    last: Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")] = None,
     points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
 ) -> Response:
     """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
@@ -82,28 +82,28 @@ def curves(
 ) -> dict[str, Curve]:
     """(steps, times, values) of each name that was measured between the steps, in the order asked."""
     parts: dict[str, list[Curve]] = {name: [] for name in names}
+    schema, places = wire.Schema(), dict[str, int]()
     for view in views:
+        if view.schema is not schema:
+            schema, places = view.schema, places_of(view.schema, names)
         within = (view.steps >= (first or 0)) & (view.steps <= (view.steps[-1] if last is None else last))
-        for name in names:
-            column = column_of(view, name)
-            if column is None:
-                continue
+        for name, place in places.items():
+            column = view.values[place]
             there = within & block.measured(column)
             if there.any():
                 parts[name].append((view.steps[there], view.times[there], column[there]))
     return {name: _joined(found) for name, found in parts.items() if found}
 
 
-def column_of(view: block.View, name: str) -> block.Floats | None:
-    """float32[n] of a scalar, or of a tensor's stat as `stat:tensor`; None where the stream has no such column."""
-    if name in view.schema.scalars:
-        return view.scalar(name)
-    stat, _, tensor = name.partition(":")
-    names = [each.name for each in view.schema.tensors]
-    if stat not in view.schema.stats or tensor not in names:
-        return None
-    column: block.Floats = view.stat(stat)[names.index(tensor)]
-    return column
+def places_of(schema: wire.Schema, names: Sequence[str]) -> dict[str, int]:
+    """Name -> its column, of a scalar or, as `stat:tensor`, of a tensor's stat. Names it does not have are left out."""
+    columns = {name: place for place, name in enumerate(schema.scalars)}
+    tensors = {tensor.name: place for place, tensor in enumerate(schema.tensors)}
+    for name in names:
+        stat, _, tensor = name.partition(":")
+        if name not in columns and stat in schema.stats and tensor in tensors:
+            columns[name] = schema.span(stat).start + tensors[tensor]
+    return {name: columns[name] for name in names if name in columns}
 
 
 def _joined(parts: Sequence[Curve]) -> Curve:

@@ -51,7 +51,7 @@ def list_tensors(
     here: Here,
     run: str,
     stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
-    rank: Annotated[int | None, Query(ge=0, description="Without it the lowest rank there is.")] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=2**63, description="Without it the lowest rank there is.")] = None,
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:

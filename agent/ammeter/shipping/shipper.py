@@ -32,7 +32,7 @@ GIVE_UP_SECONDS = 3600.0
 """How long a collector may accept nothing after the last writer is gone before an idle-exit shipper leaves the rest."""
 
 ONCE_FAILURES = 4
-"""Tries in a row without success after which --once leaves: a second or two, for a collector that restarts."""
+"""Tries in a row without success after which --once leaves: a second or two, for a collector that just restarts."""
 
 ONCE_FAULTS = 2
 """How often a stream may fail to be read before a shipper that goes once leaves it."""

@@ -575,3 +575,20 @@ def test_any_history_of_a_stream_reads_back_as_it_was_written(
 
 def _last_step(written: list[Frame]) -> int:
     return max((frame.step for frame in written if isinstance(frame, Steps)), default=-1)
+
+
+def test_nothing_is_read_or_written_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    folder = tmp_path / "stream"
+    writer = Journal(folder)
+    writer.hello(HELLO)
+    writer.append(row(0))
+    writer.close()
+    for name in (f"{journal.end_of(folder):020d}.seg", "ack.tmp"):
+        (folder / name).symlink_to(victim)
+    assert [row(0)] == said(folder)
+    assert journal.settle(folder, 1)
+    with pytest.raises(OSError, match="symbolic links"):
+        journal.acknowledge(folder, 7)
+    assert b"precious" == victim.read_bytes()

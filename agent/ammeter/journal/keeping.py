@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ammeter.journal.locking import lock, unlock
-from ammeter.journal.places import OFFSETS, acknowledged, replace, segment_path, segments
+from ammeter.journal.places import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments
 from ammeter.journal.reading import behind_of, ended
 from ammeter.wire import Bye, Event, Frame, Lost, Steps, encode, scan
 
@@ -28,7 +28,7 @@ def settle(folder: Path, now: int) -> bool:
 
 def move(path: Path, folder: Path) -> None:
     """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
-    replace(folder / path.name, path.read_bytes())
+    replace(folder / path.name, contents(path))
     path.unlink()
 
 
@@ -39,7 +39,7 @@ def thin(path: Path, keep: int) -> None:
     """
     kept: list[bytes] = []
     gone: Lost | None = None
-    data = path.read_bytes()
+    data = contents(path)
     for position, size, offset, frame in scan(data):
         lost = _thinned(frame, offset, size, keep)
         if lost and gone and gone.end == lost.begin:
@@ -57,7 +57,7 @@ def drop(path: Path, end: int) -> None:
     """Replaces a closed segment, which ends at the logical offset `end`, by one Lost frame that counts it."""
     steps = events = 0
     start = int(path.stem)
-    for _, _, _, frame in scan(path.read_bytes()):
+    for _, _, _, frame in scan(contents(path)):
         steps += frame.steps if isinstance(frame, Lost) else isinstance(frame, Steps)
         events += frame.events if isinstance(frame, Lost) else isinstance(frame, Event)
     replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
@@ -69,16 +69,17 @@ def _append_bye(folder: Path, now: int) -> bool:
         return False
     start, path = listed[-1]
     whole, end, last = 0, start, None
-    for position, size, offset, last in scan(path.read_bytes()):
+    for position, size, offset, last in scan(contents(path)):
         whole, end = position + size, behind_of(offset, size, last)
     if isinstance(last, Bye):
-        os.truncate(path, whole)
+        with open_plain(path, os.O_RDWR) as file:
+            file.truncate(whole)
         return False
     beyond = acknowledged(folder)
     if beyond > end:
         # The host went down and lost a tail that the collector has: the bye must stand behind it.
         whole, end, path = 0, beyond, segment_path(folder, beyond)
-    with open(path, "r+b" if path.exists() else "xb") as file:
+    with open_plain(path, os.O_RDWR | os.O_CREAT) as file:
         file.truncate(whole)
         file.seek(whole)
         file.write(encode(Bye("lost", _last_step(listed), now), end))
@@ -89,7 +90,7 @@ def _append_bye(folder: Path, now: int) -> bool:
 
 def _last_step(listed: list[tuple[int, Path]]) -> int:
     for _, path in reversed(listed):
-        steps = [frame.step for _, _, _, frame in scan(path.read_bytes()) if isinstance(frame, Steps)]
+        steps = [frame.step for _, _, _, frame in scan(contents(path)) if isinstance(frame, Steps)]
         possible = [step for step in steps if 0 <= step < OFFSETS]
         if possible:
             return possible[-1]

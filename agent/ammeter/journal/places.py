@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 OFFSETS = 2**63
 """Logical offsets lie below it."""
@@ -56,8 +57,24 @@ def acknowledge(folder: Path, offset: int) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Writes a whole file in one go: a reader sees the old one or the new one."""
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(data)
+    with open_plain(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+        file.write(data)
     draft.replace(path)
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Opens a file of a journal, never through a link: a folder may be somebody else's, and we may be root.
+
+    Raises OSError for a link, as for anything else that cannot be opened.
+    """
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.fdopen(file, "rb" if flags == os.O_RDONLY else "r+b" if flags & os.O_RDWR else "wb")
+
+
+def contents(path: Path) -> bytes:
+    """All of a file of a journal."""
+    with open_plain(path) as file:
+        return file.read()
 
 
 def private_folder(path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammeter.journal.places import OFFSETS, segments, size_of
+from ammeter.journal.places import OFFSETS, open_plain, segments, size_of
 from ammeter.wire import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
 
 _TAIL_BYTES = 64 * 2**10
@@ -70,7 +70,7 @@ def written(folder: Path) -> int:
 def ended(folder: Path) -> bool:
     """Whether the stream's last frame is a bye: nobody writes behind one."""
     for _, path in segments(folder)[-1:]:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read()
@@ -107,7 +107,7 @@ def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
     """
     for place in (path, folder / path.name):
         try:
-            with open(place, "rb") as file:
+            with open_plain(place) as file:
                 skip = max(0, expected - start)
                 file.seek(skip)
                 if skip and offset_in(file.read(HEADER_BYTES)) != expected:

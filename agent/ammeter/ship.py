@@ -45,7 +45,7 @@ def start(run_folder: Path, url: str, token: str | None = None) -> str | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """ammeter ship. 0: everything was delivered, or another shipper is at it; 1: something was not; 2: wrong call."""
+    """ammeter ship. 0: everything was delivered; 1: something was not, by this process; 2: wrong call."""
     parser = _parser()
     words = parser.parse_args(argv)
     folder = Path(words.dir).expanduser().absolute()

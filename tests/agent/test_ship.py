@@ -401,8 +401,8 @@ def test_a_stream_that_another_shipper_has_is_left_to_it(double: CollectorDouble
     held_elsewhere = journal.lock(opened.folder / "shipper")
     assert held_elsewhere is not None
     result = ship_once(run_folder, double.url)
-    assert 0 == result.returncode
-    assert "is shipped by another process" in result.stdout
+    assert 1 == result.returncode
+    assert f"process {os.getpid()} ships it" in result.stdout
     assert [] == double.requests
     journal.unlock(held_elsewhere)
     opened.close()

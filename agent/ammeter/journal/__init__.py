@@ -10,7 +10,7 @@ change: what is removed leaves a hole that the next frame's header makes visible
 """
 
 from ammeter.journal.keeping import drop, move, settle, thin
-from ammeter.journal.locking import is_alive, is_locked, lock, unlock
+from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
     acknowledge,
     acknowledged,
@@ -34,6 +34,7 @@ __all__ = [
     "drop",
     "end_of",
     "ended",
+    "holder",
     "hot_folder",
     "is_alive",
     "is_locked",

@@ -21,15 +21,21 @@ def is_alive(folder: Path) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Whether a process, this one included, holds the lock on a file; False when there is no such file."""
+    return holder(path) is not None
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds the lock on a file, 0 for one that cannot be named here; None when nobody does."""
     try:
         if _identity(path.stat()) in _held:
-            return True
+            return os.getpid()
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
     try:
         answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+        kind, _, _, _, process = struct.unpack(_FLOCK, answer)
+        return None if kind == fcntl.F_UNLCK else max(0, process)
     finally:
         os.close(file)
 

@@ -155,8 +155,9 @@ class Shipper:
                 return
         held = journal.lock(folder / "shipper")
         if held is None:
-            self._log.say(f"lock {folder}", "held", f"{folder} is shipped by another process")
-            return
+            raise BlockingIOError(
+                f"process {journal.holder(folder / 'shipper')} ships it; end that to ship it otherwise"
+            )
         self._locks[folder] = held
         self._active[folder] = Delivery(
             folder, self._collector, self._log.say, flush=self._once, cap_bytes=self._cap_bytes

@@ -147,7 +147,7 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="page" if state.page else "ticket",
         title=f"Non-finite gradients{where} with a finite loss",
-        cause=f"{_when(state)} gradients were NaN or Inf although the loss was not.{place.words()}{_why(state)}",
+        cause=f"{_when(state)} gradients were not finite although the loss was.{place.words()}{_why(state)}",
         fix=_fix(state),
         tensor=place.tensor,
         module=place.module,

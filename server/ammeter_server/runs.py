@@ -49,6 +49,7 @@ class Run:
     lost: dict[str, dict[str, int]]
     faults: dict[str, Any]
     open_incidents: int
+    closed_incidents: int
     worst: Literal["page", "ticket"] | None
 
 
@@ -94,15 +95,14 @@ def found(connection: Connection, run: str) -> Row[Any]:
 def _told(connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
-    incidents = _by_run(query.open_incidents(connection, ids))
+    incidents = _by_run(query.incidents_of(connection, ids))
     now = time.time_ns()
-    return [
-        tell(row, streams.get(row.id, []), [each.severity for each in incidents.get(row.id, [])], now) for row in rows
-    ]
+    return [tell(row, streams.get(row.id, []), incidents.get(row.id, []), now) for row in rows]
 
 
-def tell(row: Row[Any], streams: Sequence[Row[Any]], severities: Sequence[str], now: int) -> Run:
-    """The run as people see it. streams: all of its own, oldest first. severities: of the incidents not closed."""
+def tell(row: Row[Any], streams: Sequence[Row[Any]], incidents: Sequence[Row[Any]], now: int) -> Run:
+    """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each."""
+    severities = [each.severity for each in incidents if each.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
     ahead = max(ranks, key=lambda stream: stream.last_step_time or 0, default=None)
     environment = row.environment or {}
@@ -127,6 +127,7 @@ def tell(row: Row[Any], streams: Sequence[Row[Any]], severities: Sequence[str], 
         lost=lost(streams),
         faults={name: fault for stream in streams for name, fault in stream.faults.items()},
         open_incidents=len(severities),
+        closed_incidents=len(incidents) - len(severities),
         worst="page" if "page" in severities else "ticket" if severities else None,
     )
 

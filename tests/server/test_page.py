@@ -121,7 +121,7 @@ def test_the_list_shows_runs_and_what_is_open(browser: webdriver.Chrome, client:
     show(browser, client, "/")
     rows = appears(browser, ".runs tbody", "broken gpt")
     assert "healthy vit" in rows
-    assert "1 to page" in rows
+    assert "1 urgent" in rows
     assert "2¹⁶" in rows
     assert "blocks.1.mlp.fc" in appears(browser, "#alarms", "broken gpt")
 

@@ -55,7 +55,8 @@ def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     return connection.execute(query.order_by(streams.c.started)).all()
 
 
-def open_incidents(connection: Connection, ids: Sequence[str]) -> Rows:
-    """(run, severity) of each incident that is not closed."""
-    query: Select[Any] = select(incidents.c.run, incidents.c.severity)
-    return connection.execute(query.where(incidents.c.run.in_(ids), incidents.c.state != "closed")).all()
+def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
+    """(run, severity, state) of each incident that stood for itself: not of those that another took over."""
+    query: Select[Any] = select(incidents.c.run, incidents.c.severity, incidents.c.state)
+    superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
+    return connection.execute(query.where(incidents.c.run.in_(ids), ~superseded)).all()

@@ -34,7 +34,7 @@ function showAlarms(incidents) {
   alarms.hidden = incidents.length === 0;
   if (!alarms.firstChild) alarms.append(make("h2", {}), make("ul", { class: "alarms" }));
   const pages = incidents.filter((incident) => incident.severity === "page").length;
-  alarms.firstChild.textContent = pages ? `${plural(incidents.length, "open incident")}, ${pages} to page` : plural(incidents.length, "open incident");
+  alarms.firstChild.textContent = pages ? `${plural(incidents.length, "open incident")}, ${pages} urgent` : plural(incidents.length, "open incident");
   const first = [...incidents].sort((a, b) => (a.severity > b.severity) - (a.severity < b.severity));
   keep(alarms.lastChild, first.slice(0, 8), (incident) => incident.id, alarm);
 }
@@ -85,7 +85,7 @@ function table() {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   return make("table", { class: "runs" },
     make("caption", { class: "unseen" }, "Runs, newest first"),
-    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Open incidents"),
+    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Incidents"),
       column("Step", "num"), column("Scale", "num"), column("Loss", "num"), column("Skipped", "num wide"), column("Last step", "num"))),
     make("tbody"),
   );
@@ -117,8 +117,8 @@ export function state(name) {
 }
 
 function badge(run) {
-  if (!run.open_incidents) return make("span", { class: "quiet" }, "none");
-  return make("span", { class: `badge ${run.worst}` }, whole(run.open_incidents) + (run.worst === "page" ? " to page" : " open"));
+  if (!run.open_incidents) return make("span", { class: "quiet" }, run.closed_incidents ? `${whole(run.closed_incidents)} closed` : "none");
+  return make("span", { class: `badge ${run.worst}` }, whole(run.open_incidents) + (run.worst === "page" ? " urgent" : " open"));
 }
 
 function nothingChosen() {

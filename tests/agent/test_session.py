@@ -215,8 +215,10 @@ def test_lbfgs_with_its_closure_is_one_step(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
     x = torch.randn(16, 4)
+    evaluations: list[int] = []
 
     def closure() -> torch.Tensor:
+        evaluations[-1] += 1
         optimizer.zero_grad()
         loss: torch.Tensor = (model(x) - x.sum(1, keepdim=True)).square().mean()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -224,11 +226,14 @@ def test_lbfgs_with_its_closure_is_one_step(tmp_path: Path) -> None:
 
     run = ammeter.watch(model, optimizer, dir=tmp_path)
     for _ in range(3):
+        evaluations.append(0)
         optimizer.step(closure)  # type: ignore[no-untyped-call]
     run.close()
     rows, _ = stream(run.id, tmp_path)
     assert [0, 1, 2] == rows.steps.tolist()
     assert [1.0] * 3 == rows.scalar("applied").tolist()
+    assert evaluations == rows.scalar("micro_batches").tolist()
+    assert 1 < min(evaluations)
 
 
 def test_a_parameter_group_added_later_gets_columns(tmp_path: Path) -> None:

@@ -53,12 +53,17 @@ class Bucket:
 LEAST = 0.25
 """Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
 
-PRESETS: dict[str, Callable[[float], tuple[float, float]]] = {
-    "light": lambda budget: (budget, 0.0),
-    "default": lambda budget: (0.7 * budget, 0.3 * budget),
-    "full": lambda _: (math.inf, math.inf),
+READINGS = ("norms", "full", "weights", "kernels")
+"""What can be sampled: gradient norms, full gradient statistics, slices of the weights, a census of the kernels."""
+
+EVERY = math.inf
+
+PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
+    "light": lambda budget: (budget, 0.0, 0.0, 0.0),
+    "default": lambda budget: (0.6 * budget, 0.2 * budget, 0.1 * budget, 0.1 * budget),
+    "full": lambda budget: (EVERY, EVERY, 0.5 * budget, 0.5 * budget),
 }
-"""What a preset makes of the budget: the shares of step time for norms, and for reading everything."""
+"""What a preset makes of the budget: for each of the READINGS, its share of step time."""
 
 
 class Governor:
@@ -70,13 +75,14 @@ class Governor:
             raise ValueError(f"budget is {budget!r}; use a share of step time above 0 and at most 1, such as 0.01")
         if preset not in PRESETS:
             raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
-        norms, full = PRESETS[preset](budget)
-        self.norms, self.full = Bucket(norms), Bucket(full)
+        self.preset = preset
+        self.norms, self.full, self.weights, self.kernels = map(Bucket, PRESETS[preset](budget))
         self._budget = budget
 
     def earn(self, step_seconds: float, overhead: float = 0.0) -> None:
         """A step took this long, and `overhead` of it was ours: what no schedule can leave out is paid first."""
-        fixed = max(0.0, overhead - self.norms.take_spent() - self.full.take_spent())
+        buckets = (self.norms, self.full, self.weights, self.kernels)
+        fixed = max(0.0, overhead - sum(bucket.take_spent() for bucket in buckets))
         left = max(step_seconds - fixed / self._budget, LEAST * step_seconds)
-        self.norms.earn(left)
-        self.full.earn(left)
+        for bucket in buckets:
+            bucket.earn(left)

@@ -34,6 +34,19 @@ SCALARS: dict[str, str] = {
     "micro_batches": "backward passes in the step",
     "step_seconds": "wall time since the previous step closed",
     "overhead_seconds": "host time spent inside Ammeter during the step",
+    "tokens": "elements of the root module's integer inputs, all micro-batches together",
+    "norms_every": "steps between two readings of the gradient norms, as the budget has it",
+    "full_every": "steps between two readings of everything, as the budget has it",
+    "host_rss_bytes": "resident memory of the process; sampled",
+    "device_allocated_bytes": "device memory in tensors, its peak since the last sample; CUDA, sampled",
+    "device_reserved_bytes": "device memory held by torch's allocator; CUDA, sampled",
+    "device_alloc_retries": "allocations so far that failed once and freed caches; CUDA, sampled",
+    "lost_updates": "share of sampled weights that an applied step did not change although it meant to; sampled",
+    "update_ratio": "norm of the update over the norm of the weights; sampled",
+    "weights_nonfinite": "NaN and Inf elements in sampled weights; sampled",
+    "grad_agreement": "cosine between sampled gradients of two neighbouring readings; sampled",
+    "low_precision_share": "share of the eligible FLOPs below autocast that ran in float16 or bfloat16; sampled",
+    "cast_bytes": "bytes that casts between dtypes wrote in the step's forward pass; sampled",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 
@@ -45,6 +58,11 @@ STATS: dict[str, str] = {
     "grad.nans": "NaN elements",
     "grad.infs": "infinite elements",
     "grad.fp16_grid": "share of small nonzero elements that are multiples of 2^-24, the spacing of float16; sampled",
+    "weight.norm": "L2 norm of the sampled elements of the weight; sampled",
+    "weight.nonfinite": "NaN and Inf elements among the sampled elements of the weight; sampled",
+    "update.ratio": "norm of the update over the norm of the weight, on sampled elements; sampled",
+    "update.lost": "share of sampled elements that an applied step did not change although it meant to; sampled",
+    "grad.agreement": "cosine between the gradients of two neighbouring readings, on sampled elements; sampled",
 }
 """Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
 

@@ -23,6 +23,7 @@ from torch.compiler import disable
 
 from ammeter import probes
 from ammeter.boundary import Boundary
+from ammeter.forward import Forward
 from ammeter.journal import Journal
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
@@ -63,6 +64,7 @@ class Session:
         self._off = False
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
+        self.forward = Forward(watched.models)
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
@@ -77,6 +79,7 @@ class Session:
     def subscribe(self) -> None:
         """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
         boundary, guard = Boundary(self), self.guard("boundary")
+        self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
             self._handles += probe.attach(self.guard(probe.name))

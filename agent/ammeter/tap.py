@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from torch._dynamo.decorators import skip
+from torch._dynamo.eval_frame import skip_code
 from torch.compiler import is_compiling
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+RAISED = object()
+"""What an after of called() gets as the result of a call that raised."""
 
 
 def method(kind: type, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
@@ -47,6 +51,20 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
     return _subscribe(module, name, before, after)
 
 
+def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: After) -> Handle:
+    """Calls back around calls of those instances of a class for which only(instance) is true.
+
+    A class that inherits its __call__ has one of its own until the last subscriber leaves; nothing is on an instance,
+    so a pickle or a copy of it knows nothing of us. after is called in any case: with RAISED where the call raised.
+    What torch.compile or torch.export traces holds nothing of it.
+    """
+    tap = _taps.get((id(kind), "__call__"))
+    if tap is None:
+        tap = _taps[(id(kind), "__call__")] = _Calls(kind)
+    skip_code(getattr(only, "__func__", only).__code__)
+    return tap.join((only, before, after))
+
+
 def attached() -> list[str]:
     """The names that are patched now, for tests and for people: 'GradScaler.update'."""
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
@@ -55,7 +73,7 @@ def attached() -> list[str]:
 class Handle:
     """One subscription. remove() undoes it; twice is fine."""
 
-    def __init__(self, tap: _Tap, subscriber: tuple[Before | None, After | None]) -> None:
+    def __init__(self, tap: _Tap, subscriber: tuple[Any, ...]) -> None:
         self._tap = tap
         self._subscriber = subscriber
 
@@ -68,17 +86,47 @@ class _Tap:
         self.owner = owner
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
-        self.subscribers: tuple[tuple[Before | None, After | None], ...] = ()
+        self.subscribers: tuple[tuple[Any, ...], ...] = ()
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
-    def leave(self, subscriber: tuple[Before | None, After | None]) -> None:
+    def join(self, subscriber: tuple[Any, ...]) -> Handle:
+        self.subscribers += (subscriber,)
+        return Handle(self, subscriber)
+
+    def leave(self, subscriber: tuple[Any, ...]) -> None:
         self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
         if self.subscribers:
             return
         _taps.pop((id(self.owner), self.name), None)
         if vars(self.owner).get(self.name) is self.wrapper:
-            setattr(self.owner, self.name, self.original)
+            self.restore()
+
+    def restore(self) -> None:
+        setattr(self.owner, self.name, self.original)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whoever pickles a class by its value, as cloudpickle does, gets a pass-through that needs no ammeter."""
+        return SimpleNamespace, (), {"subscribers": (), "name": self.name}
+
+
+class _Calls(_Tap):
+    """Of a class's __call__, which it may inherit."""
+
+    def __init__(self, owner: type) -> None:
+        self.owner = owner
+        self.name = "__call__"
+        self.own = "__call__" in vars(owner)
+        self.original = vars(owner)["__call__"] if self.own else _inherited(owner)
+        self.subscribers = ()
+        self.wrapper = _wrap_calls(self)
+        setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
+
+    def restore(self) -> None:
+        if self.own:
+            super().restore()
+        else:
+            delattr(self.owner, self.name)
 
 
 def _wrap(tap: _Tap) -> Callable[..., Any]:
@@ -107,6 +155,47 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     return functools.update_wrapper(wrapper if _breaks_graphs(tap) else _traceable(original, wrapper), original)
 
 
+def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
+    original = tap.original
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        heard: tuple[tuple[Before, After], ...] = ()
+        for only, before, after in tap.subscribers:
+            if only(args[0]):
+                heard += ((before, after),)
+        call = (id(args[0]), "__call__")
+        if not heard or call in _running:
+            return original(*args, **kwargs)
+        _running.add(call)
+        result = RAISED
+        try:
+            for before, _ in heard:
+                before(args, kwargs)
+            result = original(*args, **kwargs)
+        finally:
+            _running.discard(call)
+            for _, after in reversed(heard):
+                after(args, kwargs, result)
+        return result
+
+    # Not a frame of its own to compile. Where it is part of the program's frame, only the original is left of it.
+    skip_code(choose.__code__)
+    return functools.update_wrapper(choose, original)
+
+
+def _inherited(owner: type) -> Callable[..., Any]:
+    """The __call__ above a class, looked up at each call: torch.fx patches nn.Module's while it traces."""
+    source = next(each for each in owner.__mro__[1:] if "__call__" in vars(each))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return source.__call__(*args, **kwargs)
+
+    skip_code(call.__code__)
+    return functools.update_wrapper(call, source.__call__)
+
+
 def _breaks_graphs(tap: _Tap) -> bool:
     """Whether torch.compile ends a graph here in any case: it traces no method of torch's that we tap."""
     return not isinstance(tap.owner, ModuleType) and tap.original.__module__.partition(".")[0] == "torch"
@@ -132,9 +221,7 @@ def _subscribe(owner: Any, name: str, before: Before | None, after: After | None
     tap = _taps.get((id(owner), name))
     if tap is None:
         tap = _taps[(id(owner), name)] = _Tap(owner, name)
-    subscriber = (before, after)
-    tap.subscribers += (subscriber,)
-    return Handle(tap, subscriber)
+    return tap.join((before, after))
 
 
 _taps: dict[tuple[int, str], _Tap] = {}

@@ -26,6 +26,7 @@ class Watched:
         optimizers: Sequence[torch.optim.Optimizer],
         scalers: Sequence[torch.amp.GradScaler],
     ) -> None:
+        self.models = [weakref.ref(model) for model in models]
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
         self.scalers: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet(scalers)
         self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}

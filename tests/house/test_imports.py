@@ -15,7 +15,7 @@ AGENT_ORDER = (
     ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats"),
     ("block",),
     ("journal",),
-    ("verdicts", "tally", "watched", "row"),
+    ("verdicts", "tally", "watched", "row", "forward"),
     ("shipping",),
     ("ship",),
     ("probes",),

@@ -1,0 +1,109 @@
+"""The door to the forward pass: calls back around each forward call of the watched model.
+
+Nothing is put on the model itself: its class has a __call__ of its own while we watch, see tap.called. So a pickled
+or copied model knows nothing of us, and what torch.compile traces is the same with and without us.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import OptimizedModule
+from torch.compiler import disable
+
+from ammeter import tap
+from ammeter.tap import RAISED
+
+__all__ = ["RAISED", "Forward", "wrapped"]
+
+Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class Forward:
+    """Heard are the models given to watch(), with or without torch's wrappers around them, compiled or not.
+
+    Of calls within a call only the outermost counts. A copy of the model is another model. A call inside a function
+    that torch.compile traces is not heard, nor one that torch.jit.trace or torch.export records.
+    """
+
+    def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
+        given = [model for ref in models if (model := ref()) is not None]
+        inside = [each for model in given for each in wrapped(model)]
+        self._roots = {id(each): weakref.ref(each) for each in (*given, *inside)}
+        self._subscribers: tuple[tuple[Before | None, After | None], ...] = ()
+        self._open: int | None = None
+
+    def attach(self) -> list[tap.Handle]:
+        """Subscribes to the classes of the models. Before this nobody is called back."""
+        kinds = {type(model): self._is_root for model in self.models()}
+        around = {"before": disable(self._before), "after": disable(self._after)}  # type: ignore[no-untyped-call]
+        return [
+            tap.called(kind, only, **around)
+            for kind, only in {**kinds, OptimizedModule: self._is_compiled_root}.items()
+        ]
+
+    def subscribe(self, *, before: Before | None = None, after: After | None = None) -> Subscription:
+        """before gets (module, args, kwargs), after (module, args, kwargs, output), both made safe by a guard.
+
+        module is what the program called: a wrapper around the model, or the model. after is called in any case,
+        with RAISED as the output of a call that raised.
+        """
+        subscriber = (before, after)
+        self._subscribers += (subscriber,)
+        return Subscription(self, subscriber)
+
+    def leave(self, subscriber: tuple[Before | None, After | None]) -> None:
+        self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+
+    def models(self) -> list[torch.nn.Module]:
+        """The models that are still there, each also without torch's wrappers."""
+        found = [ref() for ref in self._roots.values()]
+        return [each for each in found if each is not None]
+
+    def _is_root(self, module: torch.nn.Module) -> bool:
+        ref = self._roots.get(id(module))
+        return ref is not None and ref() is module
+
+    def _is_compiled_root(self, module: OptimizedModule) -> bool:
+        """torch.compile(model) may come after watch(model)."""
+        return self._is_root(module.__dict__["_modules"].get("_orig_mod")) or self._is_root(module)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._open is None and torch._C._get_tracing_state() is None:
+            self._open = id(args[0])
+            for before, _ in self._subscribers:
+                if before:
+                    before(args[0], args[1:], kwargs)
+
+    def _after(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self._open == id(args[0]):
+            self._open = None
+            for _, after in reversed(self._subscribers):
+                if after:
+                    after(args[0], args[1:], kwargs, output)
+
+
+class Subscription:
+    """remove() ends it; twice is fine."""
+
+    def __init__(self, forward: Forward, subscriber: tuple[Before | None, After | None]) -> None:
+        self._forward = forward
+        self._subscriber = subscriber
+
+    def remove(self) -> None:
+        self._forward.leave(self._subscriber)
+
+
+def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """What lies inside torch's wrappers (DDP, DataParallel, FSDP, torch.compile) around a model, outermost first."""
+    while type(model).__module__.startswith("torch."):
+        inside = (model._modules.get(name) for name in ("module", "_orig_mod", "_fsdp_wrapped_module"))
+        found = next((each for each in inside if each is not None), None)
+        if found is None:
+            return
+        yield found
+        model = found

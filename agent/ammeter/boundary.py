@@ -58,7 +58,9 @@ class Boundary:
 
     def _close_if_complete(self) -> None:
         row = self._session.row
-        if row.stepped.issuperset(map(id, self._watched.optimizers)) and row.stepped and not self._awaits_more():
+        if not row.stepped or self._awaits_more():
+            return
+        if row.stepped.issuperset(map(id, self._watched.optimizers)):
             self._session.close_step()
 
     def _awaits_more(self) -> bool:

@@ -15,14 +15,14 @@ from ammeter.wire import ABSENT_BITS, Schema
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key.
 
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
     host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
     clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
-    torch found their norm to be.
+    torch found their norm to be. urgent: not to wait for company. closed: when it closed, by perf_counter.
     """
 
     step: int
@@ -38,6 +38,8 @@ class Row:
     scaler_used: set[int] = field(default_factory=set)
     clipped: list[Any] = field(default_factory=list)
     clip_is_finite: bool = True
+    urgent: bool = False
+    closed: float = 0.0
 
     def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
         """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
@@ -55,14 +57,14 @@ class Row:
         return [transfer.array() for transfer in self.transfers.get(key, [])]
 
     def ready(self) -> bool:
-        return all(transfer.ready() for several in self.transfers.values() for transfer in several)
+        return all([transfer.ready() for several in self.transfers.values() for transfer in several])
 
     def stamp(self) -> None:
-        self.time = time.time_ns()
+        self.time, self.closed = time.time_ns(), time.perf_counter()
 
     def values(self, layout: Layout) -> bytes:
         """The row as a `steps` frame carries it: columns behind the last measured one are left away."""
-        values = np.full(layout.width if self.stats else len(layout.scalars), ABSENT, "<f4")
+        values = np.full(self._reach(layout), ABSENT, "<f4")
         said = [(layout.scalars[name], number) for name, number in self.scalars.items() if name in layout.scalars]
         with np.errstate(all="ignore"):  # a number of the program's own may not fit into float32: infinite then
             values[[position for position, _ in said]] = [number for _, number in said]
@@ -72,12 +74,18 @@ class Row:
                 values[indices + first] = numbers
         return values.tobytes()
 
+    def _reach(self, layout: Layout) -> int:
+        """Columns up to the last one that may have been measured."""
+        if not self.stats:
+            return len(layout.scalars)
+        return max(layout.stats[stat] for stat in self.stats) + layout.tensors
+
 
 class Layout:
     """Where the columns of a schema stand: scalar -> position, stat -> position of its first tensor."""
 
     def __init__(self, schema: Schema) -> None:
-        self.width = schema.width
+        self.tensors = len(schema.tensors)
         self.scalars = {name: position for position, name in enumerate(schema.scalars)}
         self.stats = {stat: schema.span(stat).start for stat in schema.stats}
 

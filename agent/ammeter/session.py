@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from torch.compiler import disable
 
 from ammeter import probes
 from ammeter.boundary import Boundary
@@ -29,6 +28,7 @@ from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
+from ammeter.tap import uncompiled
 from ammeter.watched import Watched
 from ammeter.wire import STATS, Bye, Event, Hello, Lost, Schema, Steps
 
@@ -40,8 +40,12 @@ MAX_LATE_ROWS = 64
 LAST_WAIT = 2.0
 """Seconds that close() waits at most for numbers from the device; a device that hangs must not hold up the end."""
 
-URGENT = ("step.skipped", "gradient.nonfinite", "usage.clip_before_unscale")
-"""Events that are written when their step closes; other rows wait for run.log until the next step begins."""
+URGENT = frozenset({"step.skipped", "gradient.nonfinite", "usage.clip_before_unscale"})
+"""Events that are written when their step closes. Other rows wait, for run.log and for company: one cache miss for all."""
+
+HOLD_SECONDS = 0.02
+HOLD_ROWS = 32
+"""A row that is not urgent is written with the first step that begins this much, or this many rows, later."""
 
 
 class Session:
@@ -57,18 +61,20 @@ class Session:
         self.row = Row(0)
         self.faults: dict[str, int] = {}
         self._hello = hello
-        self._held: Row | None = None
         self._working = False
-        self._late: deque[Row] = deque()
+        self._closed: deque[Row] = deque()
         self._overhead = 0.0
         self._off = False
+        self._inside = False
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
-        self._finish_each = [self.guard(probe.name)(probe.finish) for probe in self._probes]
+        self._finish_each = [
+            self.guard(probe.name)(probe.finish) for probe in self._probes if hasattr(probe, "finish")
+        ]
 
     def attach(self) -> None:
         """Writes the hello and subscribes. Nothing of torch is touched before this."""
@@ -95,30 +101,34 @@ class Session:
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
         self._working = True
-        if self._held is not None:
+        self.write_old()
+
+    def write_old(self) -> None:
+        """Writes the rows that have waited long enough."""
+        closed = self._closed
+        if closed and (len(closed) >= HOLD_ROWS or perf_counter() - closed[0].closed >= HOLD_SECONDS):
             self._release()
 
     def close_step(self) -> None:
         """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
-        self._release()
         self._working = False
         row, self.row = self.row, Row(self.row.step + 1)
         row.stamp()
         self._resources.close(row)
-        if row.ready():
-            self._finish(row)
-        self._held = row
-        if any(event in URGENT for event, _ in row.events) or not row.raw.get("finished"):
+        self._closed.append(row)
+        if row.urgent or row.skipped or (row.events and any(event in URGENT for event, _ in row.events)):
             self._release()
+        elif len(self._closed) > HOLD_ROWS:
+            self.write_old()
 
     def loggable(self) -> Row | None:
         """The row that run.log speaks of: of the step that closed last, or of the one the program works on now.
 
         None when the step closed, was written at once, and the program does not work on another yet.
         """
-        if self._held is not None or self._working or self.row.step == 0:
-            return self._held or self.row
-        return self._late[-1] if self._late else None
+        if self._working or self.row.step == 0:
+            return self.row
+        return self._closed[-1] if self._closed else None
 
     def tell_late(self, event: str, data: dict[str, Any]) -> None:
         """Something is said about the step that closed last, whose row is written."""
@@ -146,8 +156,9 @@ class Session:
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             def guarded(*args: Any) -> None:
-                if self._off or name in self.faults or _capturing():
+                if self._off or name in self.faults or (_CUDA and _capturing()):
                     return
+                outermost, self._inside = not self._inside, True
                 began = perf_counter()
                 try:
                     call(*args)
@@ -155,9 +166,11 @@ class Session:
                     with suppress(Exception):  # somebody's log handler may raise
                         self._fault(name, error)
                 finally:
-                    self._overhead += perf_counter() - began
+                    if outermost:
+                        self._overhead += perf_counter() - began
+                        self._inside = False
 
-            return disable(guarded)  # type: ignore[no-any-return, no-untyped-call]
+            return uncompiled(guarded)
 
         return safe
 
@@ -188,8 +201,8 @@ class Session:
             self.close_step()
         self._release()
         deadline = time.monotonic() + LAST_WAIT
-        while self._late:
-            row = self._late.popleft()
+        while self._closed:
+            row = self._closed.popleft()
             while not row.ready() and time.monotonic() < deadline:
                 time.sleep(0.001)
             self._write_or_lose(row)
@@ -201,11 +214,9 @@ class Session:
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _release(self) -> None:
-        if self._held is not None:
-            self._late.append(self._held)
-            self._held = None
-        while len(self._late) > MAX_LATE_ROWS or (self._late and self._late[0].ready()):
-            self._write_or_lose(self._late.popleft())
+        closed = self._closed
+        while closed and (len(closed) > MAX_LATE_ROWS or closed[0].ready()):
+            self._write_or_lose(closed.popleft())
 
     def _write_or_lose(self, row: Row) -> None:
         if row.ready():
@@ -214,9 +225,7 @@ class Session:
             self.journal.append(Lost("device-late", 1, len(row.events)))
 
     def _write(self, row: Row) -> None:
-        if not row.raw.get("finished"):
-            self._finish(row)
-        self._user.finish(row)
+        self._finish(row)
         if len(self.watched.tensors) != len(self.schema.tensors):
             self._describe(tensors=tuple(self.watched.tensors))
         self.journal.append(Steps(row.step, row.time, row.values(self._layout)))
@@ -224,10 +233,10 @@ class Session:
             self.journal.append(Event(event, row.step, row.time, data))
 
     def _finish(self, row: Row) -> None:
-        row.raw["finished"] = True
         with np.errstate(all="ignore"):  # non-finite numbers are data here, and no warning to the program
             for finish in self._finish_each:
                 finish(row)
+            self._user.finish(row)
 
     def _fault(self, name: str, error: Exception) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
@@ -261,6 +270,9 @@ def _capturing() -> bool:
     """Nothing of ours may run while a CUDA graph is being captured: it would become part of the graph."""
     started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return started and torch.cuda.is_current_stream_capturing()
+
+
+_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
 
 _here: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from torch._C._dynamo import eval_frame
 from torch._dynamo.decorators import skip
 from torch._dynamo.eval_frame import skip_code
-from torch.compiler import is_compiling
+from torch.compiler import disable, is_compiling
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
@@ -68,6 +69,17 @@ def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: Af
 def attached() -> list[str]:
     """The names that are patched now, for tests and for people: 'GradScaler.update'."""
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
+
+
+def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
+    """The same call, which torch.compile never traces; outside of compiled regions for next to nothing."""
+    hidden = disable(call)  # type: ignore[no-untyped-call]
+
+    def choose(*args: Any) -> None:
+        (call if _compiler() is None else hidden)(*args)
+
+    skip(choose)
+    return choose
 
 
 class Handle:
@@ -223,6 +235,9 @@ def _subscribe(owner: Any, name: str, before: Before | None, after: After | None
         tap = _taps[(id(owner), name)] = _Tap(owner, name)
     return tap.join((before, after))
 
+
+_compiler: Callable[[], Any] = getattr(eval_frame, "get_eval_frame_callback", lambda: eval_frame)
+"""What torch.compile looks at new frames with, None outside of its regions; where torch does not say, something."""
 
 _taps: dict[tuple[int, str], _Tap] = {}
 _running: set[tuple[int, str]] = set()

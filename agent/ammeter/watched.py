@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.amp.grad_scaler import OptState
@@ -17,6 +17,34 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 """Path parts that DDP, torch.compile and FSDP put in; a name is the same with and without them."""
 
 
+Thing = TypeVar("Thing")
+
+
+class Held(Generic[Thing]):
+    """Objects by identity, held weakly: a WeakSet that answers `in` without hashing, several times a step."""
+
+    def __init__(self, things: Iterable[Thing]) -> None:
+        self._refs: dict[int, weakref.ref[Thing]] = {}
+        for each in things:
+            self.add(each)
+
+    def add(self, thing: Thing) -> None:
+        self._refs[id(thing)] = weakref.ref(thing)
+
+    def __contains__(self, thing: object) -> bool:
+        ref = self._refs.get(id(thing))
+        return ref is not None and ref() is thing
+
+    def __iter__(self) -> Iterator[Thing]:
+        return iter([thing for ref in self._refs.values() if (thing := ref()) is not None])
+
+    def __len__(self) -> int:
+        """Of those that are still there; the others are forgotten."""
+        for key in [key for key, ref in self._refs.items() if ref() is None]:
+            del self._refs[key]
+        return len(self._refs)
+
+
 class Watched:
     """Names are settled here once; everything else speaks of tensors by their index."""
 
@@ -27,8 +55,8 @@ class Watched:
         scalers: Sequence[torch.amp.GradScaler],
     ) -> None:
         self.models = [weakref.ref(model) for model in models]
-        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
-        self.scalers: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet(scalers)
+        self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
+        self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
         self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.tensors: list[Tensor] = []
@@ -60,8 +88,9 @@ class Watched:
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """This scaler unscales and steps this optimizer: from now on both are watched."""
-        self.scalers.add(scaler)
-        self._scaler_of[optimizer] = weakref.ref(scaler)
+        if self._scaler(optimizer) is not scaler:
+            self.scalers.add(scaler)
+            self._scaler_of[optimizer] = weakref.ref(scaler)
 
     def owns(self, scaler: torch.amp.GradScaler) -> bool:
         """Whether a scaler is ours. Where none was given, the first one the program uses is."""

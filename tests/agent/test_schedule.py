@@ -34,7 +34,7 @@ def test_a_reading_that_is_cheap_enough_is_never_refused() -> None:
 
 def test_a_young_run_is_read_densely() -> None:
     bucket = Bucket(0.005)
-    assert 5 * 0.003 == pytest.approx(_run(bucket, 5, 0.08, 0.003))
+    assert 3 * 0.003 == pytest.approx(_run(bucket, 3, 0.08, 0.003))
 
 
 def test_a_reading_of_unknown_cost_is_allowed_once_and_then_paid_back() -> None:

@@ -86,7 +86,7 @@ def test_a_number_that_never_arrives_costs_its_row_which_is_counted(program: Pro
 
 def test_a_device_far_behind_loses_the_oldest_rows_and_memory_stays_bounded(program: Program) -> None:
     numbers = [program.step() for _ in range(session.MAX_LATE_ROWS + 10)]
-    assert len(program.session._late) <= session.MAX_LATE_ROWS + 1
+    assert len(program.session._closed) <= session.MAX_LATE_ROWS + 1
     for number in numbers:
         number.there = True
     program.run.close()

@@ -22,6 +22,8 @@ class Transfer(Protocol):
 
     def ready(self) -> bool: ...
     def array(self) -> Array: ...
+    def number(self) -> float:
+        """The first of them."""
 
 
 def of(values: torch.Tensor) -> Transfer:
@@ -31,15 +33,14 @@ def of(values: torch.Tensor) -> Transfer:
 
 def number(value: float) -> Transfer:
     """A number the host has already."""
-    with np.errstate(over="ignore"):
-        return Arrived(np.array([value], np.float32))
+    return Number(value)
 
 
 def _sent(values: torch.Tensor) -> Transfer:
     if values.device.type == "cuda":
         return _FromCuda(values)
-    if values.is_cpu and values.dtype is torch.float32 and not values.dim():
-        return Arrived(np.array([values.item()], np.float32))  # it is here already: nothing is waited for
+    if values.is_cpu and not values.dim() and not values.is_complex():
+        return Number(values.item())  # it is here already: nothing is waited for
     return Arrived(_flat(values).cpu().numpy().copy())
 
 
@@ -47,7 +48,26 @@ def _flat(values: torch.Tensor) -> torch.Tensor:
     return values.detach().to(torch.float32).reshape(-1)
 
 
+class Number:
+    """One number that the host has."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def ready(self) -> bool:
+        return True
+
+    def array(self) -> Array:
+        with np.errstate(over="ignore"):
+            return np.array([self._value], np.float32)
+
+    def number(self) -> float:
+        return self._value
+
+
 class Arrived:
+    """Numbers that the host has."""
+
     def __init__(self, values: Array) -> None:
         self._values = values
 
@@ -56,6 +76,9 @@ class Arrived:
 
     def array(self) -> Array:
         return self._values
+
+    def number(self) -> float:
+        return float(self._values[0])
 
 
 class _FromCuda:
@@ -71,3 +94,6 @@ class _FromCuda:
 
     def array(self) -> Array:
         return self._host.numpy()
+
+    def number(self) -> float:
+        return float(self._host[0])

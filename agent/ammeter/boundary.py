@@ -1,8 +1,8 @@
 """Where one step ends and the next begins.
 
 A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a
-scaler it closes when an optimizer that stepped is used again (zero_grad, step), or when backward or scale is called
-and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one step. What an optimizer
+scaler it closes when an optimizer that stepped is used again (zero_grad, step), or when the next training-mode forward,
+backward or scale is called and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one step. What an optimizer
 does inside its own step() (L-BFGS and its closure) belongs to that step.
 """
 
@@ -35,6 +35,7 @@ class Boundary:
     def before_probes(self, guard: Guard) -> list[Any]:
         scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
         return [
+            self._session.forward.subscribe(before=guard(self._forward)),
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
             register_optimizer_step_pre_hook(guard(self._optimizer_steps)),
             register_optimizer_step_post_hook(guard(self._optimizer_stepped)),
@@ -47,6 +48,14 @@ class Boundary:
 
     def after_probes(self, guard: Guard) -> list[Any]:
         return [*tap.methods(self._watched.scaler_kinds, "update", after=guard(self._after_update))]
+
+    def _forward(self, model: torch.nn.Module, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        """An evaluation between two steps belongs to neither; only the rows that wait are written."""
+        if model.training and torch.is_grad_enabled():
+            self._close_if_complete()
+            self._session.begin()
+        else:
+            self._session.write_old()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         self._close_if_complete()

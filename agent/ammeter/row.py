@@ -57,7 +57,7 @@ class Row:
         return [transfer.array() for transfer in self.transfers.get(key, [])]
 
     def ready(self) -> bool:
-        return all([transfer.ready() for several in self.transfers.values() for transfer in several])
+        return all(transfer.ready() for several in self.transfers.values() for transfer in several)
 
     def stamp(self) -> None:
         self.time, self.closed = time.time_ns(), time.perf_counter()
@@ -78,7 +78,8 @@ class Row:
         """Columns up to the last one that may have been measured."""
         if not self.stats:
             return len(layout.scalars)
-        return max(layout.stats[stat] for stat in self.stats) + layout.tensors
+        last: int = max(layout.stats[stat] for stat in self.stats)
+        return last + layout.tensors
 
 
 class Layout:

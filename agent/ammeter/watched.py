@@ -60,6 +60,7 @@ class Watched:
         self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.tensors: list[Tensor] = []
+        self._owners: tuple[tuple[int, ...], list[weakref.ref[torch.optim.Optimizer]]] = (), []
         self._index: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[list[weakref.ref[Any]], list[int]]] = (
             weakref.WeakKeyDictionary()
@@ -81,10 +82,17 @@ class Watched:
             self._plans[optimizer] = [weakref.ref(each) for each in present], indices
         return present, list(indices)
 
-    def optimizers_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.optim.Optimizer]:
-        """The watched optimizers that own any of these parameters."""
-        asked = set(map(id, parameters))
-        return [each for each in self.optimizers if asked and not asked.isdisjoint(map(id, _parameters(each)))]
+    def optimizers_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
+        """The watched optimizers that own any of these parameters. The same parameters again are not looked up again."""
+        if not parameters:
+            return []
+        ends = (len(parameters), id(parameters[0]), id(parameters[-1]))
+        known, owners = self._owners
+        if ends != known or any(self._index_of(parameters[at]) is None for at in (0, -1)):
+            asked = set(map(id, parameters))
+            found = [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
+            self._owners = ends, owners = ends, [weakref.ref(each) for each in found]
+        return [owner for ref in owners if (owner := ref()) is not None]
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """This scaler unscales and steps this optimizer: from now on both are watched."""

@@ -269,3 +269,41 @@ def test_a_scaler_called_with_keywords_is_heard(rows: Any) -> None:
     found = rows(loop, scalers=1)
     assert [4.0, 8.0] == found.scalar("scale").tolist()
     assert [0.0, 1.0] == found.scalar("loss").tolist()
+
+
+def test_without_a_scaler_the_next_forward_in_training_ends_a_step_and_what_is_logged_behind_it_is_the_next_ones(
+    tmp_path: Path,
+) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    watching = ammeter.watch(model, optimizer, dir=tmp_path)
+    for step in range(3):
+        loss = _loss(model, step)
+        watching.log(behind_forward=step)
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss.backward()
+        optimizer.step()
+        watching.log(behind_step=step)
+    watching.close()
+    found, _ = stream(watching.id, tmp_path)
+    assert [0.0, 1.0, 2.0] == found.scalar("behind_forward").tolist()
+    assert [0.0, 1.0, 2.0] == found.scalar("behind_step").tolist()
+
+
+def test_a_forward_in_evaluation_ends_nothing_and_belongs_to_no_step(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    watching = ammeter.watch(model, optimizer, dir=tmp_path)
+    for step in range(3):
+        _loss(model, step).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(1, 3))
+        model.train()
+        watching.log(val_loss=step)
+    watching.close()
+    found, _ = stream(watching.id, tmp_path)
+    assert [0.0, 1.0, 2.0] == found.scalar("val_loss").tolist()
+    assert [0.0, 1.0, 2.0] == found.scalar("loss").tolist()

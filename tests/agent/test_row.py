@@ -83,6 +83,9 @@ def test_a_row_is_ready_when_everything_has_arrived() -> None:
         def array(self) -> transfer.Array:
             return np.array([1.0], np.float32)
 
+        def number(self) -> float:
+            return 1.0
+
     row, late = Row(0), Later()
     row.later("scale", transfer.number(2.0))
     assert row.ready()

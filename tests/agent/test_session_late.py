@@ -30,6 +30,9 @@ class Number:
         assert self.there, "read before it was there"
         return np.array([7.0], np.float32)
 
+    def number(self) -> float:
+        return float(self.array()[0])
+
 
 class Program:
     """A loop whose every step has one such number."""

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ammeter.stats import ABSMAX, COLUMNS, NORM
+
 SUBNORMAL = 2.0**-14
 """Smallest normal float16 (IEEE 754 binary16). Below it float16 loses bits, below 2^-24 everything."""
 
@@ -23,12 +25,31 @@ SPACING = 2.0**-24
 TINY = 2.0**-63
 """A norm below it was summed from squares that are subnormal in float32 or vanished."""
 
-PART = 2**20
+TINY64 = 2.0**-900
+"""A sum of squares below it may have lost squares that are subnormal in float64."""
+
+PART = 2**18
 """Elements that are widened to float64 at a time."""
 
 GRID_SAMPLE = 4096
 GRID_LIMIT = 2.0**-3
 """Only elements below it are asked for the grid: a float32 of 0.5 is a multiple of 2^-24 by nature."""
+
+
+class _Bits(NamedTuple):
+    """Patterns of non-negative numbers, which are in the numbers' order, and what rounds to multiples of SPACING."""
+
+    integer: torch.dtype
+    infinite: int
+    subnormal: int
+    small: int
+    rounder: float
+
+
+_BITS = {
+    torch.float32: _Bits(torch.int32, 0x7F800000, 0x38800000, 0x3E000000, 0.75),
+    torch.float64: _Bits(torch.int64, 0x7FF0 << 48, 0x3F10 << 48, 0x3FC0 << 48, 1.5 * 2**28),
+}
 
 
 class Full(NamedTuple):
@@ -38,6 +59,14 @@ class Full(NamedTuple):
     zeros: int
     subnormals: int
     fp16_grid: float
+
+
+def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
+    """float64[n, COLUMNS] of real, floating-point tensors on the CPU: the numbers of native.Reader.read.
+
+    Reads each tensor about ten times.
+    """
+    return np.array([_row(each.detach()) for each in tensors], np.float64).reshape(-1, COLUMNS)
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -88,6 +117,41 @@ def full(gradient: torch.Tensor) -> Full:
     zeros = gradient.numel() - int(torch.count_nonzero(gradient))
     small = int(torch.lt(gradient.abs(), SUBNORMAL).sum())
     return Full(max(abs(float(low)), abs(float(high))), zeros, small - zeros, _on_grid(gradient))
+
+
+def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
+    parts = [_part(each) for each in torch.split(tensor.reshape(-1), PART)] if tensor.numel() else []
+    found = np.array(parts, np.float64).reshape(-1, COLUMNS)
+    row: npt.NDArray[np.float64] = found.sum(0)
+    row[ABSMAX] = found[:, ABSMAX].max(initial=0)
+    squares = row[NORM]
+    again = tensor.dtype is torch.float64 and (math.isinf(squares) or squares < TINY64)
+    row[NORM] = norm(tensor) if again and tensor.numel() else math.sqrt(squares)
+    return row
+
+
+def _part(part: torch.Tensor) -> tuple[float, ...]:
+    """A row of read() with the sum of squares where the norm will be. By bits: a program may flush subnormals."""
+    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
+    integer, infinite, subnormal, small, rounder = _BITS[wide]
+    magnitude = part.to(wide).abs()
+    bits = magnitude.view(integer)
+    finite = int((bits < infinite).sum())
+    nans = int((bits > infinite).sum()) if finite < part.numel() else 0
+    top = magnitude.max() if finite == part.numel() else magnitude.where(bits < infinite, 0).max()
+    zeros = int((bits == 0).sum())
+    nearest = (magnitude + rounder) - rounder
+    is_small = bits < small
+    return (
+        float(magnitude.double().square().sum()),
+        float(top),
+        nans,
+        part.numel() - finite - nans,
+        zeros,
+        int((bits < subnormal).sum()) - zeros,
+        int(is_small.sum()) - zeros,
+        int((is_small & (nearest.view(integer) == bits)).sum()) - zeros,
+    )
 
 
 _NOWHERE = np.zeros(0, np.int64)

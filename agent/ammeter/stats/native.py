@@ -1,0 +1,176 @@
+"""One pass over many tensors on the CPU by the compiled reading.c, about as fast as their memory can be read once.
+
+The same numbers as cpu.py. The library is compiled when the package is installed; without it nothing is read here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.stats import COLUMNS, cpu
+from ammeter.stats.unseen import unseen
+
+Array = npt.NDArray[np.float64]
+
+LIBRARY = Path(__file__).with_name("libreading.so")
+VERSION = 1
+"""Of the functions in reading.c and what they take and return; a library of another one is not used."""
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+"""reading.c's numbers for the dtypes it reads."""
+
+LONG_BYTES = 2**20
+"""Reading this much takes 30 us or more: other threads may run meanwhile. A shorter call would only wait for them."""
+
+
+class Reader:
+    """Reads one set of tensors step after step; whether they still look the same is checked in each.
+
+    No tensor is kept. Not shared between threads. level: the vector instructions to use, 0 for those every processor
+    has; as a rule the best that this one has.
+    """
+
+    def __init__(self, level: int | None = None) -> None:
+        self._level = LEVEL if level is None else min(level, LEVEL)
+        self._plan: _Plan | None = None
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> Array | None:
+        """float64[n, COLUMNS] of real, floating-point tensors with numbers on the CPU; None where there is no library.
+
+        What does not lie in one piece, or is of another dtype, is read by cpu.read. Raises ValueError for a tensor
+        whose memory was given back.
+        """
+        return self._read(tensors, COLUMNS)
+
+    def norms(self, tensors: Sequence[torch.Tensor]) -> Array | None:
+        """float64[n]: the first column of read() alone, which is cheaper."""
+        found = self._read(tensors, 1)
+        return None if found is None else found[:, 0]
+
+    def _read(self, tensors: Sequence[torch.Tensor], width: int) -> Array | None:
+        if MISSING or not tensors:
+            return None if MISSING else np.empty((0, width))
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if self._plan is None or not self._plan.fits(tensors):
+                self._plan = None
+                dense = [at for at, each in enumerate(tensors) if _is_dense(each)]
+                if len(dense) == len(tensors):
+                    self._plan = _Plan(tensors)
+            if self._plan is not None:
+                return self._plan.read(tensors, width, self._level)
+        return _apart(tensors, dense, width, self._level)
+
+
+def read(tensors: Sequence[torch.Tensor]) -> Array | None:
+    """What Reader.read returns, of tensors that are read once."""
+    return Reader().read(tensors)
+
+
+def norms(tensors: Sequence[torch.Tensor]) -> Array | None:
+    """What Reader.norms returns, of tensors that are read once."""
+    return Reader().norms(tensors)
+
+
+class _Plan:
+    """What stays the same about tensors of which each lies in one piece; only their addresses are asked each time."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._number = len(tensors)
+        self._same = _looks(tensors)
+        self._counts = array("q", [each.numel() for each in tensors])
+        self._kinds = bytes(KINDS[each.dtype] for each in tensors)
+        self._out = {width: np.empty((len(tensors), width)) for width in (1, COLUMNS)}
+        self._places = {width: out.ctypes.data for width, out in self._out.items()}
+        self._calls = _CALLS[sum(each.nbytes for each in tensors) >= LONG_BYTES]
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return len(tensors) == self._number and self._same(*tensors)
+
+    def read(self, tensors: Sequence[torch.Tensor], width: int, level: int) -> Array:
+        pointers = array("Q", list(map(torch.Tensor.data_ptr, tensors)))
+        counts, number = self._counts.buffer_info()
+        if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._places[width]):
+            raise ValueError(_GONE)
+        return self._out[width].copy()
+
+
+_GONE = "a tensor to be read has no memory: its storage was resized; keep gradients until the optimizer has stepped"
+
+
+def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
+    """Those that lie in one piece by one call, the others by plain torch."""
+    found = np.empty((len(tensors), width))
+    if dense:
+        chosen = [tensors[at] for at in dense]
+        found[dense] = unseen(lambda: _Plan(chosen).read(chosen, width, level), chosen)
+    for at in sorted(set(range(len(tensors))) - set(dense)):
+        other = [tensors[at]]
+        found[at] = unseen(lambda other=other: cpu.read(other), other)[0, :width]  # type: ignore[misc]
+    return found
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements are one piece of memory, in any order, that reading.c may be pointed at."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.dtype not in KINDS:
+        return False
+    if not tensor.is_cpu or tensor.is_nested or tensor.layout is not torch.strided or tensor._is_zerotensor():
+        return False
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    if not (tensor.is_contiguous() or _has_no_gaps(tensor)):
+        return False
+    if tensor.numel() and tensor.untyped_storage().nbytes() < end:
+        raise ValueError(_GONE)
+    return True
+
+
+def _has_no_gaps(tensor: torch.Tensor) -> bool:
+    """Whether it is a permutation of a contiguous tensor, as a transposed or a channels-last one is."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _looks(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Whether other tensors have the types, dtypes, shapes and strides of these and are as plain, in 50 ns for each.
+
+    torch's own test for a compiled graph. A torch without it has every step's tensors looked at one by one.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except (ImportError, TypeError, AttributeError):
+        return lambda *_: False
+
+
+def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
+    """(best level, why there is no library or "", long call? -> width -> function)."""
+    if not LIBRARY.is_file():
+        return 0, f"{LIBRARY.name} is not there: Ammeter was installed without a C compiler", {}
+    try:
+        kinds: dict[bool, Any] = {False: ctypes.PyDLL(str(LIBRARY)), True: ctypes.CDLL(str(LIBRARY))}
+        version, level = kinds[True].ammeter_version(), kinds[True].ammeter_level()
+    except (OSError, AttributeError) as error:
+        return 0, f"{LIBRARY.name} does not load: {error}", {}
+    if version != VERSION:
+        return 0, f"{LIBRARY.name} is of version {version}, not {VERSION}: install Ammeter again", {}
+    calls = {long: {1: library.ammeter_norms, COLUMNS: library.ammeter_read} for long, library in kinds.items()}
+    for each in (call for functions in calls.values() for call in functions.values()):
+        each.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
+    return level, "", calls
+
+
+LEVEL, MISSING, _CALLS = _loaded()
+"""LEVEL: 0 for any processor's instructions, 1 AVX2, 2 AVX-512. MISSING: why there is no library, "" when there is."""

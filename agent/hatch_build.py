@@ -1,0 +1,78 @@
+"""Compiles ammeter/stats/reading.c into the package where there is a C compiler; else the package is pure Python.
+
+Nothing is compiled when a program runs. ammeter.stats.available() says what an installation has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+STATS = Path("ammeter") / "stats"
+FLAGS = ("-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-ffp-contract=fast")
+"""Not CFLAGS: -ffast-math there would lose NaN, and flush subnormals in the whole process that loads the library."""
+
+
+class Compiling(BuildHookInterface[Any]):
+    """Before a wheel, editable or not, is put together."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        folder = Path(self.root) / STATS
+        failures = compile_into(folder)
+        if failures:
+            self.app.display_warning("ammeter reads gradients without compiled code: " + "; ".join(failures))
+            return
+        build_data["artifacts"].append((STATS / "libreading.so").as_posix())
+        build_data["pure_python"] = False
+        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def compile_into(folder: Path) -> list[str]:
+    """Compiles reading.c in this folder to libreading.so beside it. Returns what went wrong; then none is left."""
+    source, library = folder / "reading.c", folder / "libreading.so"
+    made = folder / f".libreading.{os.getpid()}.so"  # a running program keeps the old one: exchanged, not written
+    checksum = zlib.crc32(source.read_bytes())
+    failures: list[str] = []
+    for compiler in compilers():
+        for more in ((), ("-DPORTABLE",)):
+            words = [*compiler, *FLAGS, *more, f"-DSOURCE={checksum}u", str(source), "-o", str(made), "-lm"]
+            failure = attempt(words, made, checksum)
+            if failure is None:
+                made.replace(library)
+                return []
+            failures.append(failure)
+    made.unlink(missing_ok=True)
+    library.unlink(missing_ok=True)
+    return failures or ["no C compiler was found: install gcc or clang, or set CC"]
+
+
+def compilers() -> list[list[str]]:
+    """Command lines of the compilers to try; CC alone when it is set."""
+    asked = os.environ.get("CC")
+    if asked:
+        return [shlex.split(asked)]
+    return [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
+
+
+def attempt(words: list[str], made: Path, checksum: int) -> str | None:
+    """None when the command made a library that loads here, else why not."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{words[0]}: {error}"
+    if done.returncode:
+        return f"{words[0]}: {(done.stderr.strip() or 'no message').splitlines()[0]}"
+    try:
+        loaded = ctypes.CDLL(str(made)).ammeter_source() & 0xFFFFFFFF
+    except (OSError, AttributeError) as error:
+        return f"what {words[0]} made does not load: {error}"
+    return None if loaded == checksum else f"what {words[0]} made is not this source"

@@ -60,6 +60,7 @@ class Watched:
         self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.tensors: list[Tensor] = []
+        self.copies: list[tuple[int, weakref.ref[torch.Tensor], weakref.ref[torch.Tensor] | None]] = []
         self._owners: tuple[tuple[int, ...], list[weakref.ref[torch.optim.Optimizer]]] = (), []
         self._index: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[list[weakref.ref[Any]], list[int]]] = (
@@ -82,8 +83,28 @@ class Watched:
             self._plans[optimizer] = [weakref.ref(each) for each in present], indices
         return present, list(indices)
 
+    def alive(self) -> list[tuple[int, torch.Tensor]]:
+        """The tensors that are still there, trained or not, each with its index."""
+        found = [(index, ref()) for ref, index in self._index.values()]
+        return [(index, tensor) for index, tensor in found if tensor is not None]
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        return self._index_of(parameter) is not None
+
+    def follow(self, name: str, copy: torch.nn.Module) -> None:
+        """Watches a copy of the model that the program keeps, such as an EMA: its tensors are called 'name.…'.
+
+        copies gets (index, the tensor, the weight of which it is a copy if there is one of that name and shape).
+        """
+        weights = {self.tensors[index].name: tensor for index, tensor in self.alive()}
+        for own, parameter in _named([copy]):
+            if not self.knows(parameter):
+                weight = weights.get(own)
+                same = None if weight is None or weight.shape != parameter.shape else weakref.ref(weight)
+                self.copies.append((self._add(f"{name}.{own}", parameter), weakref.ref(parameter), same))
+
     def optimizers_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
-        """The watched optimizers that own any of these parameters. The same parameters again are not looked up again."""
+        """The watched optimizers that own any of these parameters. The same ones again are not looked up again."""
         if not parameters:
             return []
         ends = (len(parameters), id(parameters[0]), id(parameters[-1]))

@@ -164,3 +164,31 @@ def test_a_gradient_without_memory_of_its_own_is_not_read() -> None:
         parameter = torch.nn.Parameter(torch.ones(2))
         parameter.grad = torch.ones(2)
         assert gradient(parameter) is None
+
+
+def test_a_copy_is_named_and_knows_the_weights_it_is_a_copy_of() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    watched = Watched([model], [], [])
+    average = torch.optim.swa_utils.AveragedModel(model)
+    watched.follow("ema", average)
+    watched.follow("ema", average)
+    assert ["0.weight", "0.bias", "ema.0.weight", "ema.0.bias"] == _names(watched)
+    assert [(2, "0.weight"), (3, "0.bias")] == [
+        (index, next(name for name, each in model.named_parameters() if weight and each is weight()))
+        for index, _, weight in watched.copies
+    ]
+    watched.follow("head", torch.nn.Sequential(torch.nn.Linear(5, 5), model[0]))
+    assert ["head.0.weight", "head.0.bias"] == _names(watched)[4:]
+    assert [None, None] == [weight for _, _, weight in watched.copies[2:]]
+
+
+def test_frozen_parameters_are_among_those_alive_and_dead_ones_are_not() -> None:
+    model = torch.nn.Linear(2, 1)
+    model.weight.requires_grad_(False)
+    watched = Watched([model], [], [])
+    assert [0, 1] == [index for index, _ in watched.alive()]
+    assert watched.knows(model.weight)
+    assert not watched.knows(torch.nn.Parameter(torch.ones(1)))
+    del model
+    gc.collect()
+    assert [] == watched.alive()

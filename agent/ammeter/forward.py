@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch._dynamo import OptimizedModule
-from torch.compiler import disable
 
 from ammeter import tap
 from ammeter.tap import RAISED
@@ -38,13 +38,14 @@ class Forward:
         self._open: int | None = None
 
     def attach(self) -> list[tap.Handle]:
-        """Subscribes to the classes of the models. Before this nobody is called back."""
+        """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
         kinds = {type(model): self._is_root for model in self.models()}
-        around = {"before": disable(self._before), "after": disable(self._after)}  # type: ignore[no-untyped-call]
-        return [
-            tap.called(kind, only, **around)
-            for kind, only in {**kinds, OptimizedModule: self._is_compiled_root}.items()
-        ]
+        around = {"before": tap.uncompiled(self._before), "after": tap.uncompiled(self._after)}
+        handles = []
+        for kind, only in {**kinds, OptimizedModule: self._is_compiled_root}.items():
+            with suppress(AttributeError, TypeError):
+                handles.append(tap.called(kind, only, **around))
+        return handles
 
     def subscribe(self, *, before: Before | None = None, after: After | None = None) -> Subscription:
         """before gets (module, args, kwargs), after (module, args, kwargs, output), both made safe by a guard.

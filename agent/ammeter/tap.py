@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from torch._C._dynamo import eval_frame
+from torch._dynamo import convert_frame
 from torch._dynamo.decorators import skip
 from torch._dynamo.eval_frame import skip_code
 from torch.compiler import disable, is_compiling
@@ -59,11 +60,12 @@ def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: Af
     so a pickle or a copy of it knows nothing of us. after is called in any case: with RAISED where the call raised.
     What torch.compile or torch.export traces holds nothing of it.
     """
-    tap = _taps.get((id(kind), "__call__"))
-    if tap is None:
-        tap = _taps[(id(kind), "__call__")] = _Calls(kind)
+    key = (id(kind), "__call__")
+    if key not in _taps:
+        left = _inert.pop(key, None)
+        _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else _Calls(kind)
     skip_code(getattr(only, "__func__", only).__code__)
-    return tap.join((only, before, after))
+    return _taps[key].join((only, before, after))
 
 
 def attached() -> list[str]:
@@ -131,12 +133,16 @@ class _Calls(_Tap):
         self.own = "__call__" in vars(owner)
         self.original = vars(owner)["__call__"] if self.own else _inherited(owner)
         self.subscribers = ()
+        self.frames = convert_frame.FRAME_COUNTER
         self.wrapper = _wrap_calls(self)
         setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
 
     def restore(self) -> None:
+        """What was compiled meanwhile is valid for the class as it is: taking __call__ away would compile it again."""
         if self.own:
             super().restore()
+        elif convert_frame.FRAME_COUNTER != self.frames:
+            _inert[id(self.owner), self.name] = self
         else:
             delattr(self.owner, self.name)
 
@@ -240,5 +246,6 @@ _compiler: Callable[[], Any] = getattr(eval_frame, "get_eval_frame_callback", la
 """What torch.compile looks at new frames with, None outside of its regions; where torch does not say, something."""
 
 _taps: dict[tuple[int, str], _Tap] = {}
+_inert: dict[tuple[int, str], _Tap] = {}
 _running: set[tuple[int, str]] = set()
 """(object, method) now on the stack: an override and the super() it calls are one call."""

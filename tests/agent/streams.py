@@ -107,8 +107,8 @@ class Stream:
         data = {"tensors": tensors, "count": len(tensors), "last": tensors[-1]["tensor"], "scaled": skips}
         return self.event("gradient.nonfinite", **data, finite_after=count - 1 - last, finite=count - len(tensors))
 
-    def bye(self, reason: str = "closed") -> Stream:
-        self.frames.append(Bye(reason, self.next_step - 1, self.now))  # type: ignore[arg-type]
+    def bye(self, reason: str = "closed", message: str = "") -> Stream:
+        self.frames.append(Bye(reason, self.next_step - 1, self.now, message))  # type: ignore[arg-type]
         return self
 
 

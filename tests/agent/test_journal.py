@@ -472,6 +472,32 @@ def test_a_writer_that_said_goodbye_is_not_settled(tmp_path: Path, process: subp
     assert Bye("closed", 49, 7) == frames(folder)[-1]
 
 
+def test_what_is_known_of_a_death_is_written_down(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    folder = tmp_path / "stream"
+    process.kill()
+    process.wait()
+    assert journal.settle(folder, 9, "killed by SIGKILL")
+    assert [Bye("lost", 49, 9, "killed by SIGKILL")] == said(folder)[50:]
+
+
+def test_a_process_that_was_told_to_end_is_not_lost(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    folder = tmp_path / "stream"
+    (folder / journal.TERMINATED).write_text("Current thread:\n")
+    process.terminate()
+    process.wait()
+    assert journal.settle(folder, 9, "killed by SIGTERM")
+    assert [Bye("signal", 49, 9, "SIGTERM")] == said(folder)[50:]
+
+
+def test_a_witness_is_there_as_long_as_its_process_is(tmp_path: Path) -> None:
+    assert not journal.has_witness(tmp_path)
+    held = journal.lock(journal.witness_path(tmp_path))
+    assert held is not None
+    assert journal.has_witness(tmp_path)
+    journal.unlock(held)
+    assert not journal.has_witness(tmp_path)
+
+
 def test_the_bye_of_a_settled_stream_stands_behind_what_was_acknowledged(
     tmp_path: Path, process: subprocess.Popen[str]
 ) -> None:

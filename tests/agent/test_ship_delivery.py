@@ -109,6 +109,37 @@ def test_what_passes_is_tried_again(double: CollectorDouble, opened: Journal, re
     assert len(double.requests) >= 2
 
 
+def test_a_dead_stream_is_left_for_a_while_to_the_process_that_waited_for_it(
+    double: CollectorDouble, opened: Journal
+) -> None:
+    fill(opened)
+    opened.close()
+    held = journal.lock(journal.witness_path(opened.folder.parent))
+    assert held is not None
+    delivery = shipped(double, opened.folder)
+    delivery.turn()
+    assert not journal.ended(opened.folder)
+    assert journal.settle(opened.folder, 9, "killed by SIGKILL")
+    deliver(delivery)
+    (told,) = [frame for frame in double.frames(STREAM) if isinstance(frame, Bye)]
+    assert ("lost", "killed by SIGKILL") == (told.reason, told.message)
+    journal.unlock(held)
+
+
+def test_a_witness_that_says_nothing_is_not_waited_for_long(
+    double: CollectorDouble, opened: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(way, "WITNESS_SECONDS", 0.2)
+    fill(opened)
+    opened.close()
+    held = journal.lock(journal.witness_path(opened.folder.parent))
+    assert held is not None
+    delivery = shipped(double, opened.folder)
+    deliver(delivery)
+    assert journal.ended(opened.folder)
+    journal.unlock(held)
+
+
 def test_what_a_dead_writer_left_on_tmpfs_comes_to_disk_although_the_collector_is_away(
     double: CollectorDouble, tmp_path: Path
 ) -> None:

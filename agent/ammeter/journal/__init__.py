@@ -4,12 +4,13 @@
                         /<offset>.seg             frames; the name is the logical offset the segment starts at
                         /hot                      where the open segment lies, if not here (a path on tmpfs)
                         /ack                      the offset the collector has acknowledged, as text
+                        /terminated               not empty: SIGTERM ended the writer (`ammeter run` only)
 
 Only the writer creates segments; only the shipper moves, thins or deletes closed ones. Logical offsets never
 change: what is removed leaves a hole that the next frame's header makes visible.
 """
 
-from ammeter.journal.keeping import drop, move, settle, thin
+from ammeter.journal.keeping import TERMINATED, drop, move, settle, thin
 from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
     acknowledge,
@@ -22,11 +23,13 @@ from ammeter.journal.places import (
     streams,
 )
 from ammeter.journal.reading import Entry, end_of, ended, read, schema_before, written
+from ammeter.journal.witness import has_witness, witness_path
 from ammeter.journal.writing import CAP_BYTES, SEGMENT_BYTES, Journal
 
 __all__ = [
     "CAP_BYTES",
     "SEGMENT_BYTES",
+    "TERMINATED",
     "Entry",
     "Journal",
     "acknowledge",
@@ -34,6 +37,7 @@ __all__ = [
     "drop",
     "end_of",
     "ended",
+    "has_witness",
     "holder",
     "hot_folder",
     "is_alive",
@@ -50,5 +54,6 @@ __all__ = [
     "streams",
     "thin",
     "unlock",
+    "witness_path",
     "written",
 ]

@@ -6,22 +6,26 @@ import os
 from pathlib import Path
 
 from ammeter.journal.locking import lock, unlock
-from ammeter.journal.places import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments
+from ammeter.journal.places import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments, size_of
 from ammeter.journal.reading import behind_of, ended
 from ammeter.wire import Bye, Event, Frame, Lost, Steps, encode, scan
 
+TERMINATED = "terminated"
+"""A file in the stream's folder: no longer empty once SIGTERM has reached a process that had no handler for it."""
 
-def settle(folder: Path, now: int) -> bool:
+
+def settle(folder: Path, now: int, how: str = "") -> bool:
     """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
 
-    now: nanoseconds since the epoch, the time the bye carries. True when this call wrote it; False when the
+    now: nanoseconds since the epoch, the time the bye carries. how: what is known of the end, such as "killed by
+    SIGKILL". Who was told to end by SIGTERM is not lost: bye{signal}. True when this call wrote it; False when the
     writer lives or has said goodbye itself.
     """
     file = lock(folder / "alive") if (folder / "alive").exists() else None
     if file is None:
         return False
     try:
-        return _append_bye(folder, now)
+        return _append_bye(folder, now, how)
     finally:
         unlock(file)
 
@@ -63,7 +67,7 @@ def drop(path: Path, end: int) -> None:
     replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
 
 
-def _append_bye(folder: Path, now: int) -> bool:
+def _append_bye(folder: Path, now: int, how: str) -> bool:
     listed = segments(folder)
     if not listed or ended(folder):
         return False
@@ -82,10 +86,15 @@ def _append_bye(folder: Path, now: int) -> bool:
     with open_plain(path, os.O_RDWR | os.O_CREAT) as file:
         file.truncate(whole)
         file.seek(whole)
-        file.write(encode(Bye("lost", _last_step(listed), now), end))
+        file.write(encode(_bye(folder, _last_step(listed), now, how), end))
         file.flush()
         os.fsync(file.fileno())
     return True
+
+
+def _bye(folder: Path, step: int, now: int, how: str) -> Bye:
+    told_to_end = size_of(folder / TERMINATED) > 0
+    return Bye("signal", step, now, "SIGTERM") if told_to_end else Bye("lost", step, now, how)
 
 
 def _last_step(listed: list[tuple[int, Path]]) -> int:

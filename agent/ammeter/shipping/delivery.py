@@ -31,6 +31,9 @@ HEARTBEAT_SECONDS = 2.0
 TIDY_SECONDS = 1.0
 """Between two looks at a stream's segments: each look lists a folder."""
 
+WITNESS_SECONDS = 2.0
+"""How long a dead writer's stream is left to the process that waited for it, and knows what killed it."""
+
 PARCELS_PER_TURN = 8
 """So that a stream with a long backlog lets the others have their turn."""
 
@@ -77,6 +80,7 @@ class Delivery:
         self._sent_at = 0.0
         self._tidy_at = 0.0
         self._settle_at = 0.0
+        self._dead_since: float | None = None
         self._not_before = 0.0
         self._recoveries: int | None = None
         self._most_bytes = READ_BYTES
@@ -107,7 +111,7 @@ class Delivery:
     def _keep_house(self, now: float) -> None:
         """Ends the stream of a writer that died, at once, and tidies its folder, now and then."""
         try:
-            if not self.alive and now >= self._settle_at:
+            if not self.alive and now >= self._settle_at and not self._left_to_witness(now):
                 self._settle_at = now + TIDY_SECONDS
                 journal.settle(self.folder, time.time_ns())
                 self._keeper.finish()
@@ -116,6 +120,13 @@ class Delivery:
                 self._keeper.tidy(self.offset, max(self._sent, self._read_to))
         except OSError as error:
             self._say(f"disk {self._stream}", str(error), f"stream {self._stream} cannot be tidied: {error}")
+
+    def _left_to_witness(self, now: float) -> bool:
+        """Whether somebody else is about to end this stream, and knows more."""
+        if self._dead_since is None:
+            self._dead_since = now
+        waited = now - self._dead_since >= WITNESS_SECONDS
+        return not waited and journal.has_witness(self.folder.parent) and not journal.ended(self.folder)
 
     @property
     def _read_to(self) -> int:

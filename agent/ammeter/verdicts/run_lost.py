@@ -14,6 +14,9 @@ SILENCE_SECONDS = 15.0
 """A live shipper is heard every 2 s however quiet the run is; seven heartbeats missed in a row are no hiccup of the
 network, which its retries would have bridged."""
 
+MAX_WORDS = 200
+"""Characters that are kept of what is known of the end."""
+
 NEVER = -1
 
 
@@ -28,6 +31,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     ended: bool = False
     died: bool = False
     silent_seconds: float = 0.0
+    how: str = ""
+    """What is known of the end: 'killed by SIGKILL'."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -53,7 +58,7 @@ def _bye(state: State, bye: Bye) -> State:
     step = max(state.step, bye.step)
     if bye.reason != "lost" or not state.watched:
         return replace(state, step=step, ended=True, opened=state.opened.over())
-    return replace(state, step=step, ended=True, died=True, opened=_at(state.opened, step))
+    return replace(state, step=step, ended=True, died=True, how=bye.message[:MAX_WORDS], opened=_at(state.opened, step))
 
 
 def _tick(state: State, tick: Tick) -> State:
@@ -86,6 +91,7 @@ def _conclude(state: State) -> Finding:
             "host": state.host,
             "pid": state.pid,
             "cause": "process" if state.died else "host",
+            "how": state.how,
             "silent_seconds": round(state.silent_seconds, 1),
         },
         **found(state.opened),
@@ -94,7 +100,8 @@ def _conclude(state: State) -> Finding:
 
 def _story(state: State, who: str) -> str:
     if state.died:
-        return f"The process of {who} died without a goodbye: killed (SIGKILL, out of memory) or crashed."
+        how = state.how or "killed (SIGKILL, out of memory) or crashed"
+        return f"The process of {who} died without a goodbye: {how}."
     silent = f"{state.silent_seconds:.0f} s"
     return (
         f"Nothing was heard of {who} for {silent}, neither from the process nor from the shipper beside it: the host, "
@@ -103,6 +110,11 @@ def _story(state: State, who: str) -> str:
 
 
 def _fix(state: State) -> str:
+    if "OOM" in state.how:
+        return (
+            "Give the job more memory, or let it use less: fewer DataLoader workers, smaller batches, no list of losses"
+            " that still carry their graph. Then resume from the last checkpoint."
+        )
     if state.died:
         return (
             f"Look on {state.host or 'its host'} for the reason: `dmesg -T | grep -i -E 'killed process|segfault'`, the"

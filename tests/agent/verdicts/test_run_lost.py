@@ -29,6 +29,19 @@ def test_a_bye_with_reason_lost_is_a_process_that_died() -> None:
     assert "process" == finding.evidence["cause"]
 
 
+def test_what_is_known_of_the_end_is_said() -> None:
+    finding = found(warm(40).bye("lost", "killed by SIGKILL"))
+    assert "died without a goodbye: killed by SIGKILL. Its last step was 39." in finding.cause
+    assert "killed by SIGKILL" == finding.evidence["how"]
+    assert "dmesg" in finding.fix
+
+
+def test_who_ran_out_of_memory_is_told_what_to_do_about_memory() -> None:
+    finding = found(warm(40).bye("lost", "killed by SIGKILL; the kernel's OOM killer did it"))
+    assert "the kernel's OOM killer did it" in finding.cause
+    assert finding.fix.startswith("Give the job more memory")
+
+
 def test_silence_that_nobody_can_explain_is_a_lost_host() -> None:
     stream = warm(40)
     finding = found(stream, tick(stream, 15, alive=None))

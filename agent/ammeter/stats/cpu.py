@@ -131,7 +131,7 @@ def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
 
 
 def _part(part: torch.Tensor) -> tuple[float, ...]:
-    """A row of read() with the sum of squares where the norm will be. By bits: a program may flush subnormals."""
+    """A row of read() with the sum of squares for the norm. Counts are by bits: a program may flush subnormals."""
     wide = torch.float64 if part.dtype is torch.float64 else torch.float32
     integer, infinite, subnormal, small, rounder = _BITS[wide]
     magnitude = part.to(wide).abs()

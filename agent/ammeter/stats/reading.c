@@ -13,8 +13,9 @@
 enum { FLOAT32, BFLOAT16, FLOAT16, FLOAT64 };
 enum { NORM, ABSMAX, NANS, INFS, ZEROS, SUBNORMALS, SMALL, GRID, COLUMNS };
 
-/* Elements whose counts are kept in 32 bits and that are read again, out of the cache, where one is not finite. */
-enum { SPAN = 16384 };
+/* Elements whose counts are kept in 32 bits and that are read again, out of the cache, where one is not finite.
+ * A piece is what is widened to float32 at a time; 16-bit loads in the loops below would not become vectors. */
+enum { SPAN = 16384, PIECE = 2048 };
 
 /* Bits of non-negative float32 numbers; as integers they are in the same order. */
 enum { INFINITE = 0x7f800000, NORMAL_HALF = 0x38800000 /* 2^-14 */, GRID_LIMIT = 0x3e000000 /* 2^-3 */ };
@@ -33,7 +34,6 @@ enum { INFINITE = 0x7f800000, NORMAL_HALF = 0x38800000 /* 2^-14 */, GRID_LIMIT =
 typedef uint16_t bits16 __attribute__((aligned(1), may_alias));
 typedef uint32_t bits32 __attribute__((aligned(1), may_alias));
 typedef uint64_t bits64 __attribute__((aligned(1), may_alias));
-typedef double real64 __attribute__((aligned(1), may_alias));
 
 typedef struct {
     double squares, absmax;
@@ -58,32 +58,38 @@ INLINE double number64(int64_t bits)
 INLINE int32_t widened(int32_t half)
 {
     float subnormal = (float)half * 0x1p-24f;
-    int32_t small, normal = (half << 13) + ((half >= 0x7c00 ? 224 : 112) << 23);
+    int32_t small, is_small = -(half < 0x400), is_special = -(half >= 0x7c00);
+    int32_t normal = (half << 13) + (112 << 23) + (is_special & (112 << 23));
     memcpy(&small, &subnormal, sizeof small);
-    return half < 0x400 ? small : normal;
+    return (small & is_small) | (normal & ~is_small); /* a condition would keep the loop from becoming vectors */
 }
 
-/* The bits of |element|, as float32. */
-INLINE int32_t magnitude(const void *elements, int64_t at, int kind)
+INLINE void widen(const bits16 *elements, int64_t count, int kind, uint32_t *wide)
 {
     if (kind == FLOAT16)
-        return widened(((const bits16 *)elements)[at] & 0x7fff);
-    if (kind == BFLOAT16)
-        return (int32_t)(((const bits16 *)elements)[at] & 0x7fff) << 16;
-    return (int32_t)(((const bits32 *)elements)[at] & 0x7fffffff);
+        for (int64_t at = 0; at < count; at++)
+            wide[at] = (uint32_t)widened(elements[at] & 0x7fff);
+    else
+        for (int64_t at = 0; at < count; at++)
+            wide[at] = (uint32_t)elements[at] << 16;
 }
 
-INLINE int64_t magnitude64(const void *elements, int64_t at)
+INLINE int32_t magnitude(const bits32 *elements, int64_t at)
 {
-    return (int64_t)(((const bits64 *)elements)[at] & 0x7fffffffffffffff);
+    return (int32_t)(elements[at] & 0x7fffffff);
 }
 
-INLINE void nonfinite(const void *elements, int64_t count, int kind, found *sums)
+INLINE int64_t magnitude64(const bits64 *elements, int64_t at)
+{
+    return (int64_t)(elements[at] & 0x7fffffffffffffff);
+}
+
+INLINE void nonfinite(const bits32 *elements, int64_t count, found *sums)
 {
     int32_t nans = 0, infs = 0, top = 0;
 #pragma omp simd reduction(+ : nans, infs) reduction(max : top)
     for (int64_t at = 0; at < count; at++) {
-        int32_t bits = magnitude(elements, at, kind);
+        int32_t bits = magnitude(elements, at);
         int32_t finite = bits < INFINITE ? bits : 0;
         nans += bits > INFINITE;
         infs += bits == INFINITE;
@@ -94,13 +100,13 @@ INLINE void nonfinite(const void *elements, int64_t count, int kind, found *sums
     sums->absmax = fmax(sums->absmax, number(top));
 }
 
-INLINE void span(const void *elements, int64_t count, int kind, found *sums)
+INLINE void span(const bits32 *elements, int64_t count, found *sums)
 {
     double squares = 0;
     int32_t top = 0, zeros = 0, below = 0, small = 0, grid = 0;
 #pragma omp simd reduction(+ : squares, zeros, below, small, grid) reduction(max : top)
     for (int64_t at = 0; at < count; at++) {
-        int32_t bits = magnitude(elements, at, kind), rounded;
+        int32_t bits = magnitude(elements, at), rounded;
         float value = number(bits), nearest = (value + ROUNDER) - ROUNDER;
         memcpy(&rounded, &nearest, sizeof rounded);
         squares += (double)value * (double)value;
@@ -116,12 +122,12 @@ INLINE void span(const void *elements, int64_t count, int kind, found *sums)
     sums->small += small;
     sums->grid += grid;
     if (top >= INFINITE)
-        nonfinite(elements, count, kind, sums);
+        nonfinite(elements, count, sums);
     else
         sums->absmax = fmax(sums->absmax, number(top));
 }
 
-INLINE void span64(const void *elements, int64_t count, found *sums)
+INLINE void span64(const bits64 *elements, int64_t count, found *sums)
 {
     double squares = 0, top = 0;
     int64_t nans = 0, infs = 0, zeros = 0, below = 0, small = 0, grid = 0;
@@ -150,19 +156,30 @@ INLINE void span64(const void *elements, int64_t count, found *sums)
     sums->absmax = fmax(sums->absmax, top);
 }
 
-INLINE double squares_of(const void *elements, int64_t count, int kind)
+INLINE double squares_of(const bits32 *elements, int64_t count)
 {
     double squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t at = 0; at < count; at++) {
-        double value = kind == FLOAT64 ? ((const real64 *)elements)[at] : number(magnitude(elements, at, kind));
+        double value = number(magnitude(elements, at));
+        squares += value * value;
+    }
+    return squares;
+}
+
+INLINE double squares_of64(const bits64 *elements, int64_t count)
+{
+    double squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t at = 0; at < count; at++) {
+        double value = number64(magnitude64(elements, at));
         squares += value * value;
     }
     return squares;
 }
 
 /* The norm of float64 elements whose squares leave float64, or nearly; rare, so it reads again. */
-static double scaled_norm(const void *elements, int64_t count)
+static double scaled_norm(const bits64 *elements, int64_t count)
 {
     double top = 0, squares = 0;
     for (int64_t at = 0; at < count; at++)
@@ -183,17 +200,21 @@ static double norm_of(double squares, const void *elements, int64_t count, int k
     return sqrt(squares);
 }
 
-INLINE void one(const char *elements, int64_t count, int kind, double *out)
+INLINE void one(const void *elements, int64_t count, int kind, double *out)
 {
-    static const int sizes[] = {4, 2, 2, 8};
     found sums = {0};
-    for (int64_t from = 0; from < count; from += SPAN) {
-        const char *at = elements + from * sizes[kind];
-        int64_t length = count - from < SPAN ? count - from : SPAN;
-        if (kind == FLOAT64)
-            span64(at, length, &sums);
-        else
-            span(at, length, kind, &sums);
+    uint32_t wide[PIECE];
+    int64_t step = kind == FLOAT32 || kind == FLOAT64 ? SPAN : PIECE;
+    for (int64_t from = 0; from < count; from += step) {
+        int64_t length = count - from < step ? count - from : step;
+        if (kind == FLOAT32)
+            span((const bits32 *)elements + from, length, &sums);
+        else if (kind == FLOAT64)
+            span64((const bits64 *)elements + from, length, &sums);
+        else {
+            widen((const bits16 *)elements + from, length, kind, wide);
+            span(wide, length, &sums);
+        }
     }
     out[NORM] = norm_of(sums.squares, elements, count, kind);
     out[ABSMAX] = sums.absmax;
@@ -205,15 +226,27 @@ INLINE void one(const char *elements, int64_t count, int kind, double *out)
     out[GRID] = (double)(sums.grid - sums.zeros);
 }
 
-INLINE void one_norm(const char *elements, int64_t count, int kind, double *out)
+INLINE void one_norm(const void *elements, int64_t count, int kind, double *out)
 {
-    *out = norm_of(squares_of(elements, count, kind), elements, count, kind);
+    double squares = 0;
+    uint32_t wide[PIECE];
+    if (kind == FLOAT32)
+        squares = squares_of(elements, count);
+    else if (kind == FLOAT64)
+        squares = squares_of64(elements, count);
+    else
+        for (int64_t from = 0; from < count; from += PIECE) {
+            int64_t length = count - from < PIECE ? count - from : PIECE;
+            widen((const bits16 *)elements + from, length, kind, wide);
+            squares += squares_of(wide, length);
+        }
+    *out = norm_of(squares, elements, count, kind);
 }
 
 /* `kind` is a constant in each call, so each gets loops of its own. */
 #define EACH(call, width)                                                                                     \
     for (int64_t at = 0; at < tensors; at++) {                                                                \
-        const char *elements = (const char *)(uintptr_t)pointers[at];                                         \
+        const void *elements = (const void *)(uintptr_t)pointers[at];                                         \
         double *numbers = out + (width) * at;                                                                 \
         switch (kinds[at]) {                                                                                  \
         case FLOAT32: call(elements, counts[at], FLOAT32, numbers); break;                                    \

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import ammeter
+from ammeter.session import HOLD_SECONDS
 from ammeter.wire import Hello
 from tests import parts
 from tests.agent import programs
@@ -87,7 +88,7 @@ UNWATCHED = programs.BEGIN.replace("run = ammeter.watch(model, optimizer)\n", ""
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Programs by name, ended; they run two at a time, for importing torch is most of what they do."""
     folder = tmp_path_factory.mktemp("programs")
-    two_steps = "step()\nstep()\nprint('done', flush=True)\n"
+    two_steps = f"import time\nstep()\ntime.sleep({2 * HOLD_SECONDS})\nstep()\nprint('done', flush=True)\n"
     wanted = {name: (programs.BEGIN, two_steps + body) for name, (body, *_) in ENDS.items()}
     wanted["spawns children"] = (UNWATCHED, CHILD + MAIN + "    multiprocessing.spawn(child, nprocs=2)\n")
     wanted["forks children"] = (UNWATCHED, CHILD + FORKS)
@@ -122,7 +123,7 @@ def test_a_watched_program_ends_as_it_would_have_ended_and_says_how(name: str, e
     assert ("Traceback" in found.err) == (goodbye is not None and goodbye[0] == "exception")
     frames = found.stream()
     assert goodbye == bye(frames)
-    assert ([0, 1] if goodbye else [0]) == steps(frames)  # the last row waits for run.log until the next step begins
+    assert ([0, 1] if goodbye else [0]) == steps(frames)  # the last row waits for run.log
 
 
 def test_spawned_children_have_streams_of_their_own_and_tell_their_errors(ended: Any) -> None:

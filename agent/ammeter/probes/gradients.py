@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ammeter import tap
 from ammeter.probes.usage import clip_function
-from ammeter.stats import cpu, transfer
+from ammeter.stats import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, cpu, transfer
+from ammeter.stats.host import Host
 from ammeter.stats.unseen import unseen
 from ammeter.watched import gradients, optimizer_in
 
@@ -33,15 +36,22 @@ TOLD_AGAIN = 100
 COUNTED_STEPS = 10
 """Non-finite steps in a row whose elements are counted exactly; later ones only as the governor allows."""
 
+Indices = npt.NDArray[np.int64]
 
-class Reading:
-    """The gradients of one optimizer at one moment. scale: a number that may still be on its way."""
 
-    def __init__(self, indices: list[int], tensors: list[torch.Tensor], scale: transfer.Transfer) -> None:
-        self.indices = np.array(indices, np.int64)
-        self.tensors = tensors
-        self.scale = scale
-        self.norms: list[tuple[npt.NDArray[np.int64], transfer.Transfer]] = []
+@dataclass(frozen=True)
+class Part:
+    """What was read of the gradients on one device, still multiplied by scale; numbers may be on their way.
+
+    numbers: their norms, or, where everything was read, the columns of stats one gradient behind the other.
+    counted: (which of them, those columns) for gradients that are not finite, where only norms were read.
+    """
+
+    indices: Indices
+    numbers: transfer.Transfer
+    scale: transfer.Transfer
+    whole: bool
+    counted: tuple[Indices, npt.NDArray[np.float64]] | None = None
 
 
 class Gradients:
@@ -51,6 +61,7 @@ class Gradients:
         self._session = session
         self._bad_rows = 0
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
+        self._hosts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Host] = weakref.WeakKeyDictionary()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
@@ -66,39 +77,36 @@ class Gradients:
 
         What is known to be skipped is read in any case, and before a clip turns all of it into NaN.
         """
-        row, key = self._session.row, id(optimizer)
+        row, key, governor = self._session.row, id(optimizer), self._session.governor
         asked: dict[int, bool] = row.raw.setdefault("gradients_read", {})
         if asked.get(key):
             return
-        allowed = always or (key not in asked and self._session.governor.norms.allows())
+        whole = key not in asked and governor.full.allows()
+        allowed = always or whole or (key not in asked and governor.norms.allows())
         asked[key] = allowed or self._session.watched.overflowed(optimizer)
         if not asked[key]:
             return
         began = perf_counter()
-        reading = self._collect(optimizer)
-        if reading is None:
-            return
-        try:
-            unseen(lambda: self._take(row, reading, began), reading.tensors)
-        finally:
-            reading.tensors = []  # the program frees its gradients when it wants to
+        indices, found = self._collect(optimizer)
+        if found:
+            scale = self._scale(optimizer)
+            unseen(lambda: self._take(row, optimizer, indices, found, scale, whole), found)
+        (governor.full if whole else governor.norms).spend(perf_counter() - began)
 
     def finish(self, row: Row) -> None:
-        squares, bad, known = 0.0, [], 0
-        for reading in row.raw.get("gradient_readings", ()):
-            scale = float(reading.scale.array()[0])
-            for indices, arriving in reading.norms:
-                scaled = arriving.array().astype(np.float64)
-                row.fill("grad.norm", indices, scaled / scale if scale else scaled * np.inf)
-                narrow = row.stats["grad.norm"][-1][1].astype(np.float64)
-                squares += float(narrow @ narrow)
-                known += len(indices)
-                if not math.isfinite(float(scaled.sum())):
-                    bad += [int(index) for index in indices[~np.isfinite(scaled)]]
-        if known:
-            row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
-            self._tell(row, sorted(bad), known)
+        parts: list[Part] | None = row.raw.get("gradients")
+        if not parts:
+            return
+        squares, bad, known = 0.0, [], []
+        for part in parts:
+            norms = _fill(row, part)
+            squares += float(norms @ norms)
+            known += part.indices.tolist()
+            if not math.isfinite(float(norms.sum())):
+                bad += part.indices[~np.isfinite(part.numbers.array().reshape(len(norms), -1)[:, NORM])].tolist()
+        row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
         self._bad_rows = self._bad_rows + 1 if bad else 0
+        self._tell(row, sorted(bad), sorted(known))
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._read_if_watched(optimizer_in(args, kwargs))
@@ -122,89 +130,70 @@ class Gradients:
         if id(optimizer) in self._session.row.skipped:
             self.read(optimizer, always=True)
 
-    def _collect(self, optimizer: torch.optim.Optimizer) -> Reading | None:
+    def _collect(self, optimizer: torch.optim.Optimizer) -> tuple[Indices, list[torch.Tensor]]:
+        """The gradients that there are. Where they look as they did the last time, nothing more is asked about them."""
         parameters, indices = self._session.watched.parameters(optimizer)
-        found = gradients(parameters)
-        pairs = [(index, each) for index, each in zip(indices, found, strict=True) if each is not None]
-        if not pairs:
-            return None
+        found = [parameter.grad for parameter in parameters]
+        there = [each for each in found if each is not None]
+        if not self._host(optimizer).fits(there):
+            found = gradients(parameters)
+            there = [each for each in found if each is not None]
+        if len(there) < len(found):
+            indices = [index for index, each in zip(indices, found, strict=True) if each is not None]
+        return np.array(indices, np.int64), there
+
+    def _scale(self, optimizer: torch.optim.Optimizer) -> transfer.Transfer:
+        """The scale that is in the gradients now, 1 without one."""
         row = self._session.row
         scaled = row.raw.get("scaled") or id(optimizer) in row.scaler_used
         scaler = self._session.watched.scaling(optimizer) if scaled else None
-        scale = transfer.number(1.0) if scaler is None or scaler._scale is None else transfer.of(scaler._scale)
-        return Reading([index for index, _ in pairs], [each for _, each in pairs], scale)
+        return transfer.number(1.0) if scaler is None or scaler._scale is None else transfer.of(scaler._scale)
 
-    def _take(self, row: Row, reading: Reading, began: float) -> None:
-        on_host = all(each.device.type == "cpu" for each in reading.tensors)
-        self._norms(row, reading)
-        if on_host:
-            self._mend_norms(reading)
-        self._session.governor.norms.spend(perf_counter() - began)
-        if on_host:
-            self._on_host(row, reading)
-
-    def _norms(self, row: Row, reading: Reading) -> None:
-        on = [each.device for each in reading.tensors]
+    def _take(
+        self,
+        row: Row,
+        optimizer: torch.optim.Optimizer,
+        indices: Indices,
+        found: list[torch.Tensor],
+        scale: transfer.Transfer,
+        whole: bool,
+    ) -> None:
+        parts = row.raw.setdefault("gradients", [])
+        on = [each.device for each in found]
         for device in set(on):
-            chosen = [at for at, each in enumerate(on) if each == device]
-            arriving = transfer.of(cpu.norms([reading.tensors[at] for at in chosen]))
-            reading.norms.append((reading.indices[chosen], arriving))
-            row.later("gradients", arriving)
-        row.later("gradients", reading.scale)
-        row.raw.setdefault("gradient_readings", []).append(reading)
+            at = [place for place, each in enumerate(on) if each == device]
+            here, chosen = (indices, found) if len(at) == len(on) else (indices[at], [found[place] for place in at])
+            if device.type == "cpu":
+                part = self._on_host(row, self._host(optimizer), here, chosen, scale, whole)
+            else:
+                part = Part(here, transfer.of(cpu.norms(chosen)), scale, whole=False)
+            parts.append(part)
+            row.later("gradients", part.numbers)
+            row.later("gradients", scale)
 
-    def _mend_norms(self, reading: Reading) -> None:
-        """On the CPU the norms are here; where float32 squared too far, they are taken again."""
-        ((indices, arrived),) = reading.norms
-        doubtful = cpu.doubtful(arrived.array())
-        if doubtful.size:
-            norms = arrived.array().astype(np.float64)
-            for at in doubtful:
-                norms[at] = cpu.norm(reading.tensors[at])
-            reading.norms = [(indices, transfer.Arrived(norms))]
-
-    def _on_host(self, row: Row, reading: Reading) -> None:
-        """Counts what is not finite, or reads everything when that is due."""
-        bad = np.flatnonzero(~np.isfinite(reading.norms[0][1].array()))
-        budget = self._session.governor.full
+    def _on_host(
+        self, row: Row, host: Host, indices: Indices, found: list[torch.Tensor], scale: transfer.Transfer, whole: bool
+    ) -> Part:
+        """Reads what is asked for; elements that are not finite are counted in any case, at least at first."""
+        numbers = host.read(found) if whole else host.norms(found)
+        bad = np.flatnonzero(~np.isfinite(numbers[:, NORM] if whole else numbers))
+        counted = None
         if bad.size:
-            if self._bad_rows >= COUNTED_STEPS and not budget.allows():
-                return
-        elif not budget.allows():
-            return
-        began = perf_counter()
-        if bad.size:
-            self._count_nonfinite(row, reading, bad)
-        else:
-            self._read_full(row, reading)
-        budget.spend(perf_counter() - began)
+            row.urgent = True
+            if not whole and (self._bad_rows < COUNTED_STEPS or self._session.governor.full.allows()):
+                counted = indices[bad], cpu.read([found[at] for at in bad])
+        return Part(indices, transfer.Arrived(numbers.reshape(-1)), scale, whole, counted)
 
-    def _count_nonfinite(self, row: Row, reading: Reading, bad: npt.NDArray[np.int64]) -> None:
-        counts = np.array([cpu.nonfinite(reading.tensors[at]) for at in bad], np.float32)
-        row.fill("grad.nans", reading.indices[bad], counts[:, 0])
-        row.fill("grad.infs", reading.indices[bad], counts[:, 1])
-        row.scalars["grad_nonfinite"] = row.scalars.get("grad_nonfinite", 0.0) + float(counts.sum())
+    def _host(self, optimizer: torch.optim.Optimizer) -> Host:
+        return self._hosts.setdefault(optimizer, Host())
 
-    def _read_full(self, row: Row, reading: Reading) -> None:
-        scale = float(reading.scale.array()[0])
-        read = np.array([cpu.full(each) for each in reading.tensors], np.float64)
-        absmax = read[:, 0] / np.float64(scale)
-        row.fill("grad.absmax", reading.indices, absmax)
-        row.fill("grad.zeros", reading.indices, read[:, 1])
-        row.fill("grad.subnormals", reading.indices, read[:, 2])
-        gridded = ~np.isnan(read[:, 3])
-        row.fill("grad.fp16_grid", reading.indices[gridded], read[gridded, 3])
-        row.scalars["grad_absmax"] = max(row.scalars.get("grad_absmax", 0.0), min(float(absmax.max()), LARGEST))
-        row.scalars.setdefault("grad_nonfinite", 0.0)
-
-    def _tell(self, row: Row, bad: list[int], known: int) -> None:
+    def _tell(self, row: Row, bad: list[int], known: list[int]) -> None:
         if not bad:
             return
         if self._told[0] == bad and row.step - self._told[1] < TOLD_AGAIN and self._bad_rows >= COUNTED_STEPS:
             return
         self._told = (bad, row.step)
         names = self._session.watched.tensors
-        read = sorted(int(i) for reading in row.raw["gradient_readings"] for part, _ in reading.norms for i in part)
         tensors = [{"tensor": names[index].name, **_counts(row, index)} for index in bad[:NAMED]]
         row.events.append(
             (
@@ -213,8 +202,8 @@ class Gradients:
                     "tensors": tensors,
                     "count": len(bad),
                     "last": names[bad[-1]].name,
-                    "finite_after": sum(index > bad[-1] for index in read),
-                    "finite": known - len(bad),
+                    "finite_after": sum(index > bad[-1] for index in known),
+                    "finite": len(known) - len(bad),
                     "scaled": bool(row.raw.get("scaled")),
                 },
             )
@@ -228,3 +217,38 @@ def _counts(row: Row, index: int) -> dict[str, int]:
             for at in np.flatnonzero(indices == index):
                 found[name] = int(numbers[at])
     return found
+
+
+def _fill(row: Row, part: Part) -> npt.NDArray[np.float64]:
+    """Puts a part into the row, unscaled; returns the norms as the row holds them."""
+    scale = part.scale.number()
+    numbers = part.numbers.array().astype(np.float64)
+    if part.whole:
+        columns = numbers.reshape(-1, COLUMNS)
+        _fill_all(row, part.indices, columns, scale)
+        numbers = columns[:, NORM]
+        _count(row, part.indices, columns)
+    elif part.counted is not None:
+        _count(row, *part.counted)
+    row.fill("grad.norm", part.indices, numbers / scale if scale else numbers * np.inf)
+    return row.stats["grad.norm"][-1][1].astype(np.float64)
+
+
+def _fill_all(row: Row, indices: Indices, columns: npt.NDArray[np.float64], scale: float) -> None:
+    absmax = columns[:, ABSMAX] / np.float64(scale)
+    row.fill("grad.absmax", indices, absmax)
+    row.fill("grad.zeros", indices, columns[:, ZEROS])
+    row.fill("grad.subnormals", indices, columns[:, SUBNORMALS])
+    small = columns[:, SMALL] > 0
+    row.fill("grad.fp16_grid", indices[small], columns[small, GRID] / columns[small, SMALL])
+    row.scalars["grad_absmax"] = max(row.scalars.get("grad_absmax", 0.0), min(float(absmax.max()), LARGEST))
+
+
+def _count(row: Row, indices: Indices, columns: npt.NDArray[np.float64]) -> None:
+    """NaN and Inf elements: of all in all, of each gradient that has some."""
+    counts = columns[:, NANS] + columns[:, INFS]
+    row.scalars["grad_nonfinite"] = row.scalars.get("grad_nonfinite", 0.0) + float(counts.sum())
+    bad = counts > 0
+    if bad.any():
+        row.fill("grad.nans", indices[bad], columns[bad, NANS])
+        row.fill("grad.infs", indices[bad], columns[bad, INFS])

@@ -42,6 +42,10 @@ class Reader:
         self._level = LEVEL if level is None else min(level, LEVEL)
         self._plan: _Plan | None = None
 
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these look as those that were read the last time, and are in one piece each."""
+        return self._plan is not None and self._plan.fits(tensors)
+
     def read(self, tensors: Sequence[torch.Tensor]) -> Array | None:
         """float64[n, COLUMNS] of real, floating-point tensors with numbers on the CPU; None where there is no library.
 

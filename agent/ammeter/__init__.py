@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ammeter.run import Run
+from ammeter.run import Run, stand_ins
 
 if TYPE_CHECKING:
     import os
@@ -48,11 +48,15 @@ def watch(
     at all. tags: words to find the run by.
     budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
     preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs).
-    also, guards: must be empty in this version.
+    also: copies of the model that the program keeps, {"ema": ema_model}: whether they move is watched too. torch's
+    AveragedModel is found by itself.
+    guards: must be empty in this version.
 
     Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
     log and training goes on unwatched.
     """
+    for make_way in stand_ins:
+        make_way()
     from ammeter import start
 
     return start.watch(

@@ -1,4 +1,4 @@
-"""The command line: ammeter report | ship."""
+"""The command line: ammeter run | report | ship."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ammeter import __version__
 
 USAGE = """usage: ammeter COMMAND ...
 
+  run -- COMMAND                 run a command and watch the training in it, without a change to the script
   report PATH [--json] [--all]   what a journal says: diagnosis, cause and fix, without any server
   ship DIR [--url URL]           send the journals that lie in DIR to a collector
 
@@ -32,7 +33,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"report": _report, "ship": _ship}
+    return {"run": _run, "report": _report, "ship": _ship}
+
+
+def _run(words: list[str]) -> int:
+    from ammeter import launch
+
+    return launch.main(words)
 
 
 def _report(words: list[str]) -> int:

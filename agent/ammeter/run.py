@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from ammeter.session import Session
 
 
+stand_ins: list[Callable[[], None]] = []
+"""What makes way when the program calls watch() itself: `ammeter run` watches only where nobody else does."""
+
+
 class Run:
     """id: the run's UUID, '' when nothing is watched (AMMETER_DISABLE, or a fault of ours at the start)."""
 

@@ -40,7 +40,9 @@ MAX_LATE_ROWS = 64
 LAST_WAIT = 2.0
 """Seconds that close() waits at most for numbers from the device; a device that hangs must not hold up the end."""
 
-URGENT = frozenset({"step.skipped", "gradient.nonfinite", "usage.clip_before_unscale"})
+URGENT = frozenset(
+    {"step.skipped", "gradient.nonfinite", "usage.clip_before_unscale", "weights.nonfinite", "moments.nonfinite"}
+)
 """Events that are written when their step closes. Other rows wait for run.log, and to be written several at once."""
 
 HOLD_SECONDS = 0.02

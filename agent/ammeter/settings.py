@@ -25,6 +25,27 @@ class Settings:
     flush: float
 
 
+@dataclass(frozen=True)
+class Launched:
+    """What `ammeter run` hands on to the processes it starts. name, project: '' for none said. profile: whether
+    kernels are to be named."""
+
+    name: str
+    project: str
+    preset: str
+    profile: bool
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launched:
+    """What `ammeter run` was told, for the process in which training is watched."""
+    return Launched(
+        name=environment.get("AMMETER_NAME", ""),
+        project=environment.get("AMMETER_PROJECT", ""),
+        preset=environment.get("AMMETER_PRESET", "") or "default",
+        profile=environment.get("AMMETER_PROFILE", "").strip().lower() not in _NO,
+    )
+
+
 def settings(
     url: str | None = None,
     dir: str | os.PathLike[str] | None = None,
@@ -54,7 +75,10 @@ def settings(
 
 def disabled(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether AMMETER_DISABLE turns everything off, wrong settings included."""
-    return environment.get("AMMETER_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+    return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
+
+
+_NO = ("", "0", "false", "no", "off")
 
 
 def _folder(said: Path) -> Path:

@@ -38,6 +38,8 @@ HOT_FREE_BYTES = 256 * 2**20
 HOT_HOST_BYTES = 16 * 2**20
 """tmpfs for open segments is used where this much is free, and all ranks of a host together take at most 16 MiB."""
 
+_DICTS = {"config": "vars(arguments)", "tags": "{'team': 'vision'}", "also": "{'ema': ema_model}"}
+
 _SECRET = re.compile(r"secret|token|password|passwd|api_?key|credential|private", re.IGNORECASE)
 
 
@@ -45,14 +47,16 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
     if options["preset"] not in PRESETS:
         raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
-    for name in ("also", "guards"):
-        if options[name]:
-            raise ValueError(f"{name} is {options[name]!r}; this version of ammeter has no {name} yet, leave it away")
-    for name in ("config", "tags"):
+    if options["guards"]:
+        raise ValueError(f"guards is {options['guards']!r}; this version of ammeter has no guards yet, leave it away")
+    for name, example in _DICTS.items():
         if not isinstance(options[name], Mapping):
-            kind = type(options[name]).__name__
-            example = "vars(arguments)" if name == "config" else "{'team': 'vision'}"
-            raise TypeError(f"{name} is a {kind}; watch() takes a dict, such as {example}")
+            raise TypeError(f"{name} is a {type(options[name]).__name__}; watch() takes a dict, such as {example}")
+    for name, copy in options["also"].items():
+        if not isinstance(copy, torch.nn.Module):
+            raise TypeError(
+                f"also[{name!r}] is a {type(copy).__name__}; watch() takes a Module, such as a copy of the model"
+            )
     models = _several(model, torch.nn.Module, "model")
     optimizers = _several(optimizer, torch.optim.Optimizer, "optimizer")
     scalers = _several(scaler, torch.amp.GradScaler, "scaler")
@@ -63,7 +67,10 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     except OSError as error:
         return _unwatched(error)
     try:
-        return _start(Watched(models, optimizers, scalers), chosen, options)
+        watched = Watched(models, optimizers, scalers)
+        for name, copy in options["also"].items():
+            watched.follow(_words(name), copy)
+        return _start(watched, chosen, options)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         return _unwatched(error)
 

@@ -88,6 +88,18 @@ class Watched:
         found = [(index, ref()) for ref, index in self._index.values()]
         return [(index, tensor) for index, tensor in found if tensor is not None]
 
+    def join(self, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:
+        """Watches an optimizer that appears later, and under their names the models it trains."""
+        for model in models:
+            prefix = f"model{len(self.models)}." if self.models else ""
+            if any(not self.knows(each) for each in model.parameters()):
+                self.models.append(weakref.ref(model))
+            for name, parameter in _named([model]):
+                self._add(prefix + name, parameter)
+        self.parameters(optimizer)
+        self.optimizers.add(optimizer)
+        self._owners = (), []
+
     def knows(self, parameter: torch.Tensor) -> bool:
         return self._index_of(parameter) is not None
 
@@ -231,4 +243,9 @@ def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tenso
     for number, model in enumerate(several):
         prefix = f"model{number}." if len(several) > 1 else ""
         for name, parameter in model.named_parameters():
-            yield prefix + ".".join(part for part in name.split(".") if part not in _WRAPPERS), parameter
+            yield prefix + plain_name(name), parameter
+
+
+def plain_name(name: str) -> str:
+    """The path of a module or tensor without the parts that torch's wrappers put in."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ammeter.stats import COLUMNS, NORM
+from ammeter.stats.spectrum import BINS, HIGHEST, LOWEST, NONFINITE, ZERO
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
@@ -85,3 +86,16 @@ def assert_same(expected: npt.NDArray[np.float64], found: npt.NDArray[np.float64
     assert found is not None
     np.testing.assert_array_equal(expected[:, NORM + 1 :], found[:, NORM + 1 :])
     np.testing.assert_allclose(found[:, NORM], expected[:, NORM], rtol=rel, atol=0)
+
+
+def spectrum_reference(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
+    """int64[BINS] of every element."""
+    found = np.zeros(BINS, np.int64)
+    for each in tensors:
+        values = each.double().numpy().reshape(-1)
+        finite = values[np.isfinite(values) & (values != 0)]
+        exponents = np.frexp(finite)[1].astype(np.int64) - 1
+        found += np.bincount(np.clip(exponents, LOWEST, HIGHEST) - LOWEST, minlength=BINS)
+        found[ZERO] += np.sum(values == 0)
+        found[NONFINITE] += np.sum(~np.isfinite(values))
+    return found

@@ -320,7 +320,7 @@ def test_ammeter_disable_turns_everything_off(tmp_path: Path, monkeypatch: pytes
     ("options", "message"),
     [
         ({"budget": 3}, "budget is 3; use a share of step time"),
-        ({"also": {"ema": Model()}}, "this version of ammeter has no also yet, leave it away"),
+        ({"guards": ["stop"]}, "this version of ammeter has no guards yet, leave it away"),
         ({"preset": "heavy"}, "preset is 'heavy'; use one of light, default, full"),
         ({"url": "collector:8480"}, "url is 'collector:8480'; use http"),
     ],
@@ -335,6 +335,11 @@ def test_a_wrong_argument_is_refused_by_its_type() -> None:
     model = Model()
     with pytest.raises(TypeError, match=r"optimizer is a Model; watch\(\) takes a Optimizer"):
         ammeter.watch(model, model)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    with pytest.raises(TypeError, match=r"also\['ema'\] is a dict; watch\(\) takes a Module"):
+        ammeter.watch(model, optimizer, also={"ema": model.state_dict()})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"also is a Model; watch\(\) takes a dict, such as \{'ema': ema_model\}"):
+        ammeter.watch(model, optimizer, also=model)  # type: ignore[arg-type]
 
 
 def test_a_forked_child_neither_writes_nor_says_goodbye(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ammeter.stats import slices
-from ammeter.stats.slices import COMPARED, Buffer, Slices, compare, most_of, positions, readable
+from ammeter.stats.slices import COMPARED, Buffer, Slices, compare, most_of, most_tensors, positions, readable
 
 
 def _dice(seed: int) -> torch.Generator:
@@ -32,9 +32,11 @@ def test_a_slice_of_a_matrix_comes_from_many_of_its_columns() -> None:
 
 
 def test_buffers_of_any_number_of_tensors_keep_within_the_limit() -> None:
-    assert 4096 == most_of(300)
-    for tensors in (1, 300, 1000, slices.most_tensors()):
-        assert tensors * most_of(tensors) * slices.ELEMENT_BYTES <= slices.LIMIT_BYTES
+    limit = slices.UPDATES_BYTES
+    assert 4096 == most_of(300, limit)
+    for tensors in (1, 300, 1000, most_tensors(limit)):
+        assert tensors * most_of(tensors, limit) * slices.ELEMENT_BYTES <= limit
+    assert 32 * 2**20 >= slices.UPDATES_BYTES + slices.COPIES_BYTES
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ammeter import stats
 from ammeter.stats import ABSMAX, COLUMNS, GRID, NANS, NORM, SMALL, ZEROS, cpu, native
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, random_bits, reference
 
@@ -336,3 +337,15 @@ def test_a_reading_of_nothing_has_no_rows() -> None:
         found = native.read([])
         assert found is not None
         assert (0, COLUMNS) == found.shape
+
+
+def test_how_gradients_are_read_is_told_for_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"cpu", "cuda"} == set(stats.available())
+    monkeypatch.setattr(native, "MISSING", "")
+    assert "compiled code" in stats.available()["cpu"]
+    monkeypatch.setattr(native, "MISSING", "it was forgotten")
+    assert "torch's operators, rarely, as the budget allows: it was forgotten" == stats.available()["cpu"]
+    monkeypatch.setattr(stats, "_triton", lambda: "")
+    assert stats.available()["cuda"].endswith("Triton is not installed")
+    monkeypatch.setattr(stats, "_triton", lambda: "3.9.0")
+    assert "Triton 3.9.0" == stats.available()["cuda"]

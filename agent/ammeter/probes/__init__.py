@@ -12,6 +12,7 @@ from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.usage import Usage
 from ammeter.probes.user import User
+from ammeter.probes.weights import Weights
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -32,5 +33,5 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Resources)
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Resources)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

@@ -23,8 +23,9 @@ TOGETHER = 16
 BLOCK = 256
 """Elements that are summed on the device; sums over a tensor's blocks are taken on the host, in float64."""
 
-LIMIT_BYTES = 32 * 2**20
-"""Memory of all buffers of a run."""
+UPDATES_BYTES = 24 * 2**20
+COPIES_BYTES = 8 * 2**20
+"""Memory of all buffers of a run: for what steps do to the weights, and for copies of the model."""
 
 ELEMENT_BYTES = 5 * 4
 """Five float32 buffers; float64 tensors, which are rare, take twice as much."""
@@ -35,17 +36,17 @@ COMPARED = ("norm", "norm_before", "update", "lost", "meant", "nonfinite", "prod
 Numbers = npt.NDArray[np.float64]
 
 
-def most_of(tensors: int) -> int:
-    """Elements to read of each of so many tensors, at least one BLOCK, so that the buffers keep within their limit."""
+def most_of(tensors: int, limit: int) -> int:
+    """Elements to read of each of so many tensors, at least one BLOCK, so that buffers keep within the limit."""
     most = MOST
-    while most > BLOCK and tensors * most * ELEMENT_BYTES > LIMIT_BYTES:
+    while most > BLOCK and tensors * most * ELEMENT_BYTES > limit:
         most //= 2
     return most
 
 
-def most_tensors() -> int:
-    """Tensors that can be read at all within the limit."""
-    return LIMIT_BYTES // (BLOCK * ELEMENT_BYTES)
+def most_tensors(limit: int) -> int:
+    """Tensors that can be read at all within the limit of bytes."""
+    return limit // (BLOCK * ELEMENT_BYTES)
 
 
 def positions(numel: int, most: int = MOST) -> npt.NDArray[np.int64]:
@@ -106,8 +107,11 @@ class Slices:
         self.total = int(blocks.sum()) * BLOCK
 
     def take(self, tensors: Sequence[torch.Tensor | None], into: Buffer) -> None:
-        """Reads the slices of these tensors; where one is None, or has another size, its place becomes zero."""
-        usable = [each is not None and each.numel() == numel for each, numel in zip(tensors, self.numels, strict=True)]
+        """Reads the slices of these tensors; where one is None, or not as it was, its place becomes zero."""
+        usable = [
+            each is not None and each.numel() == numel and each.device == self.device
+            for each, numel in zip(tensors, self.numels, strict=True)
+        ]
         if not all(usable):
             into.blocks.zero_()
         at = [number for number, yes in enumerate(usable) if yes]

@@ -1,0 +1,109 @@
+"""The kernels of five steps by name, for `ammeter run --profile`.
+
+torch has one profiler per process, and a second one breaks the first: none is started where the program has made
+one, and ours makes way at once when the program does.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.profiler import emit_itt, emit_nvtx, profile
+
+from ammeter import tap
+
+if TYPE_CHECKING:
+    from ammeter.session import Session
+
+WARM_UP = 20
+STEPS = 5
+MOST_KERNELS = 30
+MAX_NAME = 200
+
+_PROFILERS = (profile, emit_nvtx, emit_itt, torch.profiler._KinetoProfile)
+
+
+class Profiling:
+    """attach() returns what removes it. It counts the steps at which backward begins and reads once."""
+
+    name = "profiling"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._profiler: profile | None = None
+        self._begins = 0
+        self._seen = -1
+        self._over = False
+        self._ours = False
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        made = [tap.method(kind, "__init__", before=guard(self._program_makes_one)) for kind in _PROFILERS]
+        return [self, *made, tap.method(torch.Tensor, "backward", before=guard(self._backward))]
+
+    def remove(self) -> None:
+        """Stops a profiler of ours that still runs; what it has seen is left alone."""
+        self._over = True
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.__exit__(None, None, None)
+
+    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        """Every step is counted once, however many backward passes it has."""
+        step = self._session.row.step
+        if self._over or step == self._seen:
+            return
+        self._seen = step
+        self._begins += 1
+        if self._begins == WARM_UP:
+            self._start()
+        elif self._begins == WARM_UP + STEPS:
+            self._finish()
+
+    def _start(self) -> None:
+        if torch.autograd._profiler_enabled() or any(isinstance_of(each) for each in gc.get_objects()):
+            self._refuse("the program has a profiler of its own")
+            return
+        self._ours = True
+        try:
+            self._profiler = profile(use_device="cuda" if torch.cuda.is_available() else None, acc_events=False)
+            self._profiler.__enter__()
+        finally:
+            self._ours = False
+
+    def _finish(self) -> None:
+        profiler = self._profiler
+        self.remove()
+        if profiler is not None:
+            self._session.tell("kernels.profiled", {"steps": STEPS, "kernels": _kernels(profiler)})
+
+    def _program_makes_one(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        if self._profiler is not None and not self._ours:
+            self.remove()
+            self._refuse("the program has made a profiler meanwhile")
+
+    def _refuse(self, why: str) -> None:
+        self._over = True
+        self._session.tell("kernels.profiled", {"steps": 0, "kernels": [], "refused": why})
+
+
+def isinstance_of(thing: Any) -> bool:
+    """Whether it is a profiler, asked of its type only."""
+    return issubclass(type(thing), _PROFILERS)
+
+
+def _kernels(profiler: profile) -> list[dict[str, Any]]:
+    """The longest of them: on a device what ran there, else the operators of the CPU."""
+    rows = [_row(each) for each in profiler.key_averages()]
+    devices = [each for each in rows if each["device"] != "cpu"]
+    rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))
+    return rows[:MOST_KERNELS]
+
+
+def _row(average: Any) -> dict[str, Any]:
+    device = str(average.device_type).rpartition(".")[2].lower()
+    micros = average.self_cpu_time_total if device == "cpu" else average.self_device_time_total
+    name = str(average.key)[:MAX_NAME]
+    return {"name": name, "calls": int(average.count), "seconds": float(micros) / 1e6, "device": device}

@@ -1,0 +1,58 @@
+"""What a command line is to us: how it is run, and where its Python will not let us in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+
+_CLOSED = {
+    "I": "is isolated and does not look at PYTHONPATH",
+    "E": "does not look at PYTHONPATH",
+    "S": "does not import site",
+}
+_WITH_VALUE = ("-c", "-m", "-W", "-X", "--check-hash-based-pycs")
+
+
+def runnable(command: Sequence[str]) -> list[str]:
+    """The words to start: a script that is no program of its own is given to this Python."""
+    first = command[0] if command else ""
+    if first.endswith(".py") and Path(first).is_file() and not os.access(first, os.X_OK):
+        return [sys.executable, *command]
+    return list(command)
+
+
+def blind(command: Sequence[str]) -> Iterator[str]:
+    """A line for each option of Python that keeps us out."""
+    for option in _options(command):
+        for letter, why in _CLOSED.items():
+            if letter in option:
+                yield f"ammeter: python -{letter} {why}, so nothing can be watched; leave it away, or call ammeter.watch()"
+                return
+
+
+def value_of(command: Sequence[str], *names: str) -> str | None:
+    """What an option of the command says, as '--name value' or '--name=value'."""
+    for word, behind in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else behind
+    return None
+
+
+def _options(command: Sequence[str]) -> Iterator[str]:
+    """The letters of Python's own options: what stands between it and the script."""
+    if not command or not _PYTHON.match(os.path.basename(command[0])):
+        return
+    for word in command[1:]:
+        if not word.startswith("-") or word in ("-", "--") or word[:2] in ("-c", "-m"):
+            return
+        if word[:2] in ("-W", "-X") or word.startswith("--"):
+            if word in _WITH_VALUE:
+                return
+            continue
+        yield word[1:]

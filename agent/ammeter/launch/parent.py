@@ -1,0 +1,92 @@
+"""A parent that nobody notices: it hands signals on, waits, and ends as its child has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals for the command. What the terminal sends reaches it without us: it is in our process group."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[Waiting]:
+    """Holds signals back while the command runs; afterwards they do again what they did before."""
+    waited = {*HANDED_ON, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        yield Waiting(waited, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Waiting:
+    """The signals that are held back, and those that were when we came."""
+
+    def __init__(self, waited: set[signal.Signals], before: set[int | signal.Signals]) -> None:
+        self._waited = waited
+        self._before = before
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Starts the command as if it stood in our place: its process id. Raises OSError when that cannot be done."""
+        libc = ctypes.CDLL(None)
+        us = os.getpid()
+
+        def prepare() -> None:
+            # Who kills us means the command: it must not go on without its parent.
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != us:
+                os._exit(1)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+        child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=prepare)  # noqa: PLW1509, S603
+        child.returncode = 0  # it is waited for below, as orphans are
+        return child.pid
+
+    def wait(self, process: int) -> int:
+        """The command's wait status, once it has ended. It stays a zombie: whoever looks on may read it there, too."""
+        while True:
+            received = signal.sigwaitinfo(self._waited)
+            if received.si_signo == signal.SIGCHLD:
+                status = _ended(process)
+                if status is not None:
+                    return status
+            elif received.si_code <= 0:  # from a process; the terminal has told the command itself
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, received.si_signo)
+
+
+def end_like(status: int) -> int:
+    """The exit code to end with. Does not return when a signal killed the command: the same one kills us."""
+    if not os.WIFSIGNALED(status):
+        return os.waitstatus_to_exitcode(status)
+    number = os.WTERMSIG(status)
+    sys.stdout.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def say(line: str) -> None:
+    """A line on stderr; one that is closed hears nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _ended(process: int) -> int | None:
+    """The status of the command if it has ended. As the first process of a container we have orphans to reap."""
+    while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if found.si_pid == process:
+            return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
+        os.waitpid(found.si_pid, 0)
+    return None

@@ -336,7 +336,7 @@ def test_a_wrong_argument_is_refused_by_its_type() -> None:
     with pytest.raises(TypeError, match=r"optimizer is a Model; watch\(\) takes a Optimizer"):
         ammeter.watch(model, model)  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    with pytest.raises(TypeError, match=r"also\['ema'\] is a dict; watch\(\) takes a Module"):
+    with pytest.raises(TypeError, match=r"also\['ema'\] is a OrderedDict; watch\(\) takes a Module"):
         ammeter.watch(model, optimizer, also={"ema": model.state_dict()})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match=r"also is a Model; watch\(\) takes a dict, such as \{'ema': ema_model\}"):
         ammeter.watch(model, optimizer, also=model)  # type: ignore[arg-type]

@@ -122,20 +122,24 @@ class Copies:
 
 
 def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
-    """What each copy is a copy of, as exactly as the copy's dtype can say it; NaN, equal to nothing, without one."""
+    """What each copy is a copy of, as exactly as the copy's dtype can say it; without one far away."""
     lane.slices.take(weights, lane.weights)
     if lane.dtype is not lane.slices.dtype:
         lane.weights.blocks.copy_(lane.weights.blocks.to(lane.dtype))
     for room, weight in zip(lane.weights.rooms, weights, strict=True):
         if weight is None:
-            room.fill_(float("nan"))
+            room.fill_(float("inf"))
 
 
 def _moved(lane: _Lane) -> torch.Tensor:
-    """[len(READ), blocks]. lost: elements that differ from the weight and did not move; meant: those and the moved."""
+    """[len(READ), blocks]. lost: elements that are apart from the weight and did not move; meant: those and the moved.
+
+    Apart by more than rounding: a weight that only trembles need not be followed.
+    """
     now, then = lane.now.blocks, lane.then.blocks
     norms = [torch.linalg.vector_norm(each, dim=1) for each in (now, then)]
-    apart = torch.ne(now, lane.weights.blocks, out=lane.weights.blocks)
+    near = torch.abs(now, out=lane.flags.blocks).mul_(2 * torch.finfo(lane.dtype).eps)
+    apart = torch.gt(lane.weights.blocks.sub_(now).abs_(), near, out=lane.weights.blocks)
     update = torch.sub(now, then, out=lane.flags.blocks)
     norms.append(torch.linalg.vector_norm(update, dim=1))
     moved = torch.ne(update, 0, out=then)

@@ -17,7 +17,7 @@ from torch._dynamo import OptimizedModule
 from ammeter import tap
 from ammeter.tap import RAISED
 
-__all__ = ["RAISED", "Forward", "wrapped"]
+__all__ = ["RAISED", "Forward", "innermost", "is_compiled", "wrapped"]
 
 Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -34,6 +34,8 @@ class Forward:
         given = [model for ref in models if (model := ref()) is not None]
         inside = [each for model in given for each in wrapped(model)]
         self._roots = {id(each): weakref.ref(each) for each in (*given, *inside)}
+        several = len(given) > 1
+        self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
         self._subscribers: tuple[tuple[Before | None, After | None], ...] = ()
         self._open: int | None = None
 
@@ -64,6 +66,10 @@ class Forward:
         """The models that are still there, each also without torch's wrappers."""
         found = [ref() for ref in self._roots.values()]
         return [each for each in found if each is not None]
+
+    def prefix(self, model: torch.nn.Module) -> str:
+        """What stands before the names of this model's tensors and modules, where several models are watched."""
+        return self._prefixes.get(id(model), "")
 
     def _is_root(self, module: torch.nn.Module) -> bool:
         ref = self._roots.get(id(module))
@@ -108,3 +114,13 @@ def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
             return
         yield found
         model = found
+
+
+def innermost(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that the program wrote, without torch's wrappers around it."""
+    return [model, *wrapped(model)][-1]
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether torch.compile runs in place of the module's forward."""
+    return isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None

@@ -66,7 +66,7 @@ class Heard:
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> torch.nn.Module:
     torch.manual_seed(0)
-    return MODELS[request.param]().eval()  # type: ignore[no-any-return]
+    return MODELS[request.param]().eval()
 
 
 @pytest.fixture

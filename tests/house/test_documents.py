@@ -46,7 +46,7 @@ def constants(path: Path) -> Iterator[str]:
 
 
 def events_in_code() -> set[str]:
-    writers = [*(tree.AGENT / "probes").glob("*.py"), tree.AGENT / "session.py"]
+    writers = [*(tree.AGENT / "probes").rglob("*.py"), tree.AGENT / "session.py"]
     said = {each for path in writers for each in constants(path) if EVENT.fullmatch(each)}
     return said - set(wire.STATS)
 

@@ -16,7 +16,7 @@ AGENT_ORDER = (
     ("block",),
     ("journal",),
     ("verdicts", "tally", "watched", "row", "forward"),
-    ("shipping",),
+    ("shipping", "directives"),
     ("ship",),
     ("probes",),
     ("boundary",),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.gradients import Gradients
 from ammeter.probes.loss import Loss
+from ammeter.probes.origin import Origin
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.usage import Usage
@@ -33,5 +34,5 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Resources)
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Origin, Resources)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

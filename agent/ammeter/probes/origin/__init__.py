@@ -1,0 +1,188 @@
+"""Where the first NaN or Inf of a bad step was born: in the inputs, in the forward pass, in backward, in the weights.
+
+Asked in the order of what it costs: the inputs, remembered weakly; the frontier of finite and non-finite gradients;
+if wished for, the same forward pass once more; and, when bad steps follow each other, hooks on the modules for a few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ammeter import tap
+from ammeter.directives import Directives
+from ammeter.forward import innermost, is_compiled
+from ammeter.probes.origin import culprit, frontier
+from ammeter.probes.origin.armed import Armed
+from ammeter.probes.origin.inputs import Inputs
+from ammeter.probes.origin.visits import Visits
+from ammeter.watched import optimizer_in
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+TOLD_AGAIN = 100
+"""Steps after which the same origin is told again."""
+
+LOOKED_AT = 10
+"""Bad steps in a row whose inputs are looked at; of later ones one in TOLD_AGAIN."""
+
+FOLLOWING = 2
+"""Bad steps in a row after which modules are looked at, where the loss itself is finite: a scaler that calibrates
+skips single steps."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known about the origin in one step."""
+
+    inputs: Inputs = field(default_factory=Inputs)
+    visits: Visits | None = None
+    looked: bool = False
+    compiled: bool = False
+    last_of_window: bool = False
+
+
+class Origin:
+    name = "origin"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._armed = Armed()
+        self._directives = Directives(session.journal.folder)
+        self._hooks: list[Any] = []
+        self._bad_since = 0
+        self._bad_steps = 0
+        self._told: dict[tuple[Any, ...], int] = {}
+        self._unknown: set[str] = set()
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        self._guard = guard
+        kinds = self._session.watched.scaler_kinds
+        return [
+            self,
+            self._session.forward.subscribe(before=guard(self._begins), after=guard(self._ends)),
+            register_optimizer_step_pre_hook(guard(self._stepping)),
+            *tap.methods(kinds, "step", after=guard(self._stepped)),
+        ]
+
+    def remove(self) -> None:
+        """Takes the hooks off the modules."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def finish(self, row: Row) -> None:
+        step: _Step | None = row.raw.pop("origin", None)
+        nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
+        loss_is_finite = math.isfinite(row.scalars.get("loss", 0.0))
+        if step and step.visits and step.last_of_window:
+            self._tell_peaks(row, step.visits)
+        if nonfinite is None and loss_is_finite and not row.scalars.get("skipped"):
+            self._bad_steps = 0
+            return
+        self._bad_since = row.step if not self._bad_steps else self._bad_since
+        self._bad_steps += 1
+        found = self._found(step, nonfinite, loss_is_finite)
+        if found:
+            self._tell(row, found)
+        elif not loss_is_finite or self._bad_steps >= FOLLOWING:
+            self._look_further(row, step)
+
+    def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pass in training mode begins."""
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        row, model = self._session.row, innermost(module)
+        for asked in self._directives.take():
+            self._obey(asked)
+        step: _Step | None = row.raw.get("origin")
+        if step is None:
+            step = row.raw["origin"] = _Step()
+        step.inputs.remember(model, args, kwargs)
+        step.compiled = step.compiled or is_compiled(module)
+        if self._armed.is_on(row.step) and not step.compiled:
+            step.visits = step.visits or Visits()
+            step.last_of_window = self._armed.is_last(row.step)
+            prefix = self._session.forward.prefix(model)
+            self._hooks += step.visits.enter(model, prefix, self._guard)
+
+    def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self._hooks:
+            self.remove()
+            step: _Step = self._session.row.raw["origin"]
+            if step.visits:
+                step.visits.leave()
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if optimizer in self._session.watched.optimizers:
+            self._backward_is_over(self._session.row, bad=False)
+
+    def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        row = self._session.row
+        if id(optimizer_in(args, kwargs)) in row.skipped:
+            self._backward_is_over(row, bad=True)
+
+    def _backward_is_over(self, row: Row, *, bad: bool) -> None:
+        """The inputs are still there, and the weights not yet changed."""
+        step: _Step | None = row.raw.get("origin")
+        if step is None:
+            return
+        if not step.looked and (bad or _loss_is_bad(row)):
+            row.urgent = step.looked = True
+            if self._bad_steps < LOOKED_AT or self._bad_steps % TOLD_AGAIN == 0:
+                step.inputs.look()
+        for readings in (step.inputs.readings, step.visits.readings if step.visits else None):
+            for arriving in readings.send() if readings else ():
+                row.later("origin", arriving)
+
+    def _found(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
+        found = step.inputs.found() if step else None
+        if found is None and step and step.visits:
+            step.visits.closed = True
+            found = culprit.found(step.visits, "hooks", loss_is_finite=loss_is_finite)
+        if found is None and nonfinite and loss_is_finite:
+            found = frontier.found(nonfinite)
+        return found
+
+    def _look_further(self, row: Row, step: _Step | None) -> None:
+        if step is None:
+            self._tell_unknown(row, "unheard")
+        elif step.compiled:
+            self._tell_unknown(row, "compiled")
+        elif step.visits:
+            self._tell_unknown(row, "finite")
+        elif not self._armed.arm():
+            self._tell_unknown(row, "windows")
+
+    def _obey(self, asked: dict[str, Any]) -> None:
+        steps = asked.get("steps", 0)
+        if asked.get("arm") == self.name and isinstance(steps, int):
+            self._armed.ask(steps)
+
+    def _tell(self, row: Row, found: dict[str, Any]) -> None:
+        key = (found["kind"], found["module"], found.get("tensor"), found.get("input"))
+        if row.step - self._told.get(key, -TOLD_AGAIN) >= TOLD_AGAIN:
+            self._told[key] = row.step
+            row.events.append(("origin.found", {**found, "since": row.step - self._bad_since}))
+
+    def _tell_unknown(self, row: Row, reason: str) -> None:
+        if reason not in self._unknown:
+            self._unknown.add(reason)
+            row.events.append(("origin.unknown", {"reason": reason, "since": row.step - self._bad_since}))
+
+    def _tell_peaks(self, row: Row, visits: Visits) -> None:
+        peaks = culprit.peaks(visits)
+        if peaks:
+            row.events.append(("activation.peaks", {"modules": peaks}))
+
+
+def _loss_is_bad(row: Row) -> bool:
+    """As far as the host knows it already."""
+    arrived = (each.array() for each in row.transfers.get("loss", ()) if each.ready())
+    return any(not math.isfinite(float(each[0])) for each in arrived)

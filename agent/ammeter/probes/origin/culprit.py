@@ -1,0 +1,162 @@
+"""Which of the visited modules a NaN or an Inf came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ammeter.probes.origin.floats import Numbers
+from ammeter.probes.origin.visits import Visit, Visits
+
+LAST = 21
+"""Modules told of before the culprit, with the culprit."""
+
+FLOAT16_MAX = 65504.0
+
+PEAKS = 5
+
+Read = list[Numbers | None]
+Bad = Callable[[Numbers | None], bool]
+
+
+def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
+    """The first module whose output is not finite while what went in is; else who made it in backward.
+
+    confidence: how the visits were come by, hooks or replay.
+    """
+    read = visits.readings.all()
+    for bad in (_faulty,) if loss_is_finite else (_faulty, _not_finite):
+        at = _born_in_forward(visits, read, bad)
+        if at is not None:
+            return _forward(visits, read, at, bad) | {"confidence": confidence}
+    if not loss_is_finite:
+        return _in_the_loss(visits, read) | {"confidence": confidence} if visits.ended else None
+    back = _born_in_backward(visits, read)
+    return back | {"confidence": confidence} if back else None
+
+
+def peaks(visits: Visits) -> list[dict[str, Any]]:
+    """The modules whose finite float16 outputs came nearest to float16's largest number, most first."""
+    read, most = visits.readings.all(), dict[str, float]()
+    for visit in visits.visits:
+        for place, dtype in zip(visit.outputs, visit.dtypes, strict=True):
+            numbers = read[place]
+            if dtype == "float16" and numbers is not None:
+                most[visit.module] = max(most.get(visit.module, 0.0), numbers.absmax)
+    top = sorted(most.items(), key=lambda each: -each[1])[:PEAKS]
+    return [{"module": module, "absmax": absmax, "share": absmax / FLOAT16_MAX} for module, absmax in top]
+
+
+def _faulty(numbers: Numbers | None) -> bool:
+    """A mask's -Inf is none: what takes it in may make a NaN of it, and is the culprit then."""
+    return numbers is not None and numbers.bad and not numbers.masked
+
+
+def _not_finite(numbers: Numbers | None) -> bool:
+    return numbers is not None and numbers.bad
+
+
+def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> int | None:
+    for at in visits.ended:
+        visit = visits.visits[at]
+        if _any(read, visit.outputs, bad) and not _any(read, visit.inputs, bad):
+            return at
+    return None
+
+
+def _forward(visits: Visits, read: Read, at: int, bad: Bad) -> dict[str, Any]:
+    visit = visits.visits[at]
+    weights = [name for name, place in visit.weights if _not_finite(read[place])]
+    which = next(number for number, place in enumerate(visit.outputs) if bad(read[place]))
+    numbers = read[visit.outputs[which]]
+    assert numbers is not None
+    told: dict[str, Any] = {
+        "kind": "weights" if weights else "forward",
+        "module": visit.module,
+        "class": visit.kind,
+        "op": visit.op or visit.kind,
+        "direction": "forward",
+        "dtype": visit.dtypes[which],
+        "absmax": _absmax(read, visit.inputs),
+        "nans": int(numbers.nans),
+        "infs": int(numbers.positive + numbers.negative),
+        "sample": int(numbers.sample),
+        "last": _last(visits, read, at),
+    }
+    return told | {"tensor": ".".join(filter(None, (visit.module, weights[0])))} if weights else told
+
+
+def _in_the_loss(visits: Visits, read: Read) -> dict[str, Any]:
+    """All that the modules gave is finite and the loss is not: it was born between the two."""
+    told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward"}
+    outputs = visits.visits[visits.ended[-1]].outputs
+    return told | {"absmax": _absmax(read, outputs), "last": _last(visits, read, visits.ended[-1])}
+
+
+def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
+    """The first gradient to come back that is not finite, and who made it: the module it went into."""
+    came = {place: read[gradient] for place, gradient in reversed(visits.born)}
+    first = next((place for place, gradient in visits.born if _not_finite(read[gradient])), None)
+    if first is None:
+        return None
+    numbers = came[first]
+    assert numbers is not None
+    visit = _consumer(visits, came, first)
+    passed = [each for each in map(visits.visits.__getitem__, reversed(visits.ended)) if _clean(each, came)]
+    return {
+        "kind": "backward",
+        "module": visit.module if visit else "",
+        "class": visit.kind if visit else "",
+        "op": (visit.op or visit.kind) if visit else "loss",
+        "direction": "backward",
+        "dtype": visit.dtypes[0] if visit and visit.dtypes else "",
+        "absmax": _came(visit, came) if visit else 0.0,
+        "nans": int(numbers.nans),
+        "infs": int(numbers.positive + numbers.negative),
+        "sample": int(numbers.sample),
+        "last": [{"module": each.module, "absmax": _came(each, came)} for each in passed[-LAST:]],
+    }
+
+
+def _consumer(visits: Visits, came: dict[int, Numbers | None], place: int) -> Visit | None:
+    """The innermost module that took this tensor, or computed with it, and got finite gradients itself.
+
+    None: it went out of the model finite, so the gradient came from the loss.
+    """
+    takers = [each for each in visits.visits if each.last >= 0 and place in each.inputs and place not in each.outputs]
+    for visit in sorted(takers, key=lambda each: each.last - each.first):
+        if _clean(visit, came):
+            return visit
+    maker = next((each for each in visits.visits if place in each.outputs), None)
+    while maker is not None and maker.parent >= 0:
+        maker = visits.visits[maker.parent]
+        if place not in maker.outputs and _clean(maker, came):
+            return maker
+    return None
+
+
+def _clean(visit: Visit, came: dict[int, Numbers | None]) -> bool:
+    back = [came[place] for place in visit.outputs if place in came]
+    return bool(back) and not any(_not_finite(each) for each in back)
+
+
+def _came(visit: Visit, came: dict[int, Numbers | None]) -> float:
+    return max((_finite(came.get(place)) for place in visit.outputs), default=0.0)
+
+
+def _last(visits: Visits, read: Read, at: int) -> list[dict[str, Any]]:
+    ended = visits.ended[: visits.ended.index(at) + 1][-LAST:]
+    each = (visits.visits[before] for before in ended)
+    return [{"module": visit.module, "absmax": _absmax(read, visit.outputs)} for visit in each]
+
+
+def _any(read: Read, places: Iterable[int], bad: Bad) -> bool:
+    return any(bad(read[place]) for place in places)
+
+
+def _absmax(read: Read, places: Iterable[int]) -> float:
+    return max((_finite(read[place]) for place in places), default=0.0)
+
+
+def _finite(numbers: Numbers | None) -> float:
+    return numbers.absmax if numbers is not None else 0.0

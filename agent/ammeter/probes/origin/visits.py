@@ -1,0 +1,148 @@
+"""Which modules a forward pass visits, what went in and came out, and what came back to them in backward.
+
+Hooks are on the modules only while the pass runs. In backward the hooks are on the graph's own nodes, never on a
+module, so that operations in place behind a module stay possible.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ammeter.forward import is_compiled
+from ammeter.probes.origin.floats import Readings, inside, version
+from ammeter.watched import plain_name
+
+MOST = 20_000
+"""Visits recorded in one step."""
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+@dataclass(slots=True)
+class Visit:
+    """One call of one module. inputs, outputs, weights: places of numbers, with the names of the weights.
+
+    parent: the visit it was made in, -1 for the model's own. first, last: when it began and ended, counted in visits.
+    op: the operator that made its first output. grads: of the places, those that came in backward.
+    """
+
+    module: str
+    kind: str
+    parent: int
+    first: int
+    last: int = -1
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    weights: list[tuple[str, int]] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    op: str = ""
+
+
+class Visits:
+    """Of one step, all micro-batches. ended: visits in the order in which they ended; born: (place, its gradient's
+    place) in the order in which backward came by."""
+
+    def __init__(self) -> None:
+        self.visits: list[Visit] = []
+        self.ended: list[int] = []
+        self.born: list[tuple[int, int]] = []
+        self.readings = Readings()
+        self.closed = False
+        self._open: list[tuple[int, int]] = []
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
+        self._weighed: dict[int, list[tuple[str, int]]] = {}
+        self._followed: set[int] = set()
+        self._names: dict[int, str] = {}
+
+    def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> list[Any]:
+        """Hooks on the modules of the model, for one forward pass; the caller removes them when it ends."""
+        self._follow = guard(self._came_back)
+        began, ended = guard(self._began), guard(self._ended)
+        handles: list[Any] = []
+        for name, module in hookable(model):
+            self._names[id(module)] = prefix + plain_name(name)
+            handles.append(module.register_forward_pre_hook(began, with_kwargs=True))
+            handles.append(module.register_forward_hook(ended, with_kwargs=True))
+        return handles
+
+    def leave(self) -> None:
+        """The pass is over; what was left open, by an exception, stays unfinished."""
+        self._open.clear()
+        self._known.clear()
+
+    def _began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(self.visits) >= MOST:
+            return
+        name = self._names.get(id(module), "")
+        parent = self._open[-1][1] if self._open else -1
+        visit = Visit(name, type(module).__name__, parent, len(self.visits))
+        for _, tensor in inside((args, kwargs)):
+            visit.inputs.append(self._place(tensor))
+        visit.weights = self._weigh(module)
+        self._open.append((id(module), len(self.visits)))
+        self.visits.append(visit)
+
+    def _ended(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        while self._open and self._open[-1][0] != id(module):
+            self._open.pop()
+        if not self._open:
+            return
+        at = self._open.pop()[1]
+        visit = self.visits[at]
+        for _, tensor in inside(output):
+            place = self._place(tensor)
+            visit.outputs.append(place)
+            visit.dtypes.append(str(tensor.dtype).removeprefix("torch."))
+            visit.op = visit.op or (tensor.grad_fn.name() if tensor.grad_fn is not None else "")
+            self._follow_back(tensor, place)
+        visit.last = len(self.visits)
+        self.ended.append(at)
+
+    def _follow_back(self, tensor: torch.Tensor, place: int) -> None:
+        if tensor.grad_fn is not None and place not in self._followed:
+            self._followed.add(place)
+            number, follow = tensor.output_nr, self._follow
+            tensor.grad_fn.register_prehook(lambda grads: follow(place, grads[number]))
+
+    def _came_back(self, place: int, gradient: Any) -> None:
+        if not self.closed and len(self.born) < MOST:
+            for _, tensor in inside(gradient):
+                self.born.append((place, self.readings.take(tensor)))
+
+    def _place(self, tensor: torch.Tensor) -> int:
+        """What went out of one module goes into the next: it is read once, unless it was changed in place."""
+        ref, known, place = self._known.get(id(tensor), (None, -1, -1))
+        if ref is None or ref() is not tensor or known != version(tensor) or known < 0:
+            place = self.readings.take(tensor)
+            self._known[id(tensor)] = weakref.ref(tensor), version(tensor), place
+        return place
+
+    def _weigh(self, module: torch.nn.Module) -> list[tuple[str, int]]:
+        if id(module) not in self._weighed:
+            own = (*module._parameters.items(), *module._buffers.items())
+            read = ((name, tensor) for name, each in own for _, tensor in inside(each))
+            self._weighed[id(module)] = [(name, self._place(tensor)) for name, tensor in read]
+        return self._weighed[id(module)]
+
+
+def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path, module) of the modules whose hooks run outside of what torch.compile made; a shared one once."""
+    seen: set[int] = set()
+
+    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+            return
+        seen.add(id(module))
+        if is_compiled(module):
+            return
+        yield path, module
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from walk(child, f"{path}.{name}" if path else name)
+
+    return walk(model, "")

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch._dynamo.decorators import skip
+from torch.compiler import disable
 
 from ammeter import probes
 from ammeter.boundary import Boundary
@@ -28,7 +30,7 @@ from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
-from ammeter.tap import uncompiled
+from ammeter.tap import compiling
 from ammeter.watched import Watched
 from ammeter.wire import STATS, Bye, Event, Hello, Lost, Schema, Steps
 
@@ -74,9 +76,7 @@ class Session:
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
-        self._finish_each = [
-            self.guard(probe.name)(probe.finish) for probe in self._probes if hasattr(probe, "finish")
-        ]
+        self._finishing = [probe for probe in (*self._probes, self._user) if hasattr(probe, "finish")]
 
     def attach(self) -> None:
         """Writes the hello and subscribes. Nothing of torch is touched before this."""
@@ -158,6 +158,8 @@ class Session:
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             def guarded(*args: Any) -> None:
+                if compiling and compiling() is not None:
+                    return hidden(*args)
                 if self._off or name in self.faults or (_CUDA and _capturing()):
                     return
                 outermost, self._inside = not self._inside, True
@@ -165,14 +167,15 @@ class Session:
                 try:
                     call(*args)
                 except Exception as error:  # noqa: BLE001 - the promise: a fault of ours never reaches the training loop
-                    with suppress(Exception):  # somebody's log handler may raise
-                        self._fault(name, error)
+                    self._fault(name, error)
                 finally:
                     if outermost:
                         self._overhead += perf_counter() - began
                         self._inside = False
 
-            return uncompiled(guarded)
+            skip(guarded)
+            hidden: Callable[..., None] = disable(guarded)  # type: ignore[no-untyped-call]
+            return guarded if compiling else hidden
 
         return safe
 
@@ -236,22 +239,21 @@ class Session:
 
     def _finish(self, row: Row) -> None:
         with np.errstate(all="ignore"):  # non-finite numbers are data here, and no warning to the program
-            for finish in self._finish_each:
-                finish(row)
-            self._user.finish(row)
+            for probe in self._finishing:
+                if probe.name not in self.faults:
+                    try:
+                        probe.finish(row)
+                    except Exception as error:  # noqa: BLE001 - as in guard
+                        self._fault(probe.name, error)
 
     def _fault(self, name: str, error: Exception) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = text(f"{type(error).__name__}: {error}", 500)
         self.row.events.append(("probe.failed", {"probe": name, "error": told}))
-        log.warning(
-            "ammeter: its %s probe failed and is switched off (%s, %s:%s); training goes on",
-            name,
-            told,
-            os.path.basename(where.filename),
-            where.lineno,
-        )
+        place = f"{os.path.basename(where.filename)}:{where.lineno}"
+        with suppress(Exception):  # somebody's log handler may raise
+            log.warning("ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place)
 
     def _describe(self, **columns: Any) -> None:
         """The stream has other columns from here on."""

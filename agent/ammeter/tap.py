@@ -75,10 +75,13 @@ def attached() -> list[str]:
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
     """The same call, which torch.compile never traces; outside of compiled regions for next to nothing."""
-    hidden = disable(call)  # type: ignore[no-untyped-call]
+    hidden: Callable[..., None] = disable(call)  # type: ignore[no-untyped-call]
+    if compiling is None:
+        return hidden
+    asked = compiling
 
     def choose(*args: Any) -> None:
-        (call if _compiler() is None else hidden)(*args)
+        (call if asked() is None else hidden)(*args)
 
     skip(choose)
     return choose
@@ -242,8 +245,8 @@ def _subscribe(owner: Any, name: str, before: Before | None, after: After | None
     return tap.join((before, after))
 
 
-_compiler: Callable[[], Any] = getattr(eval_frame, "get_eval_frame_callback", lambda: eval_frame)
-"""What torch.compile looks at new frames with, None outside of its regions; where torch does not say, something."""
+compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
+"""Says what torch.compile looks at new frames with, None outside of its regions. Older versions of torch do not say."""
 
 _taps: dict[tuple[int, str], _Tap] = {}
 _inert: dict[tuple[int, str], _Tap] = {}

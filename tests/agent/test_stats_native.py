@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ammeter import stats
 from ammeter.stats import ABSMAX, COLUMNS, GRID, NANS, NORM, SMALL, ZEROS, cpu, native
+from ammeter.stats.looks import looks
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, random_bits, reference
 
 Array = npt.NDArray[np.float64]
@@ -223,7 +224,7 @@ def test_a_torch_that_cannot_compare_looks_gives_the_same_numbers(monkeypatch: p
 def test_a_torch_without_its_test_of_looks_is_told_from_one_with_it() -> None:
     """Else every step would look at every tensor, and nothing would fail."""
     tensors = [torch.randn(3), torch.randn(2, 2)]
-    same = native._looks(tensors)
+    same = looks(tensors)
     assert same(*[torch.randn(3), torch.randn(2, 2)])
     assert not same(*[torch.randn(3), torch.randn(2, 3)])
 

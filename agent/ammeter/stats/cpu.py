@@ -25,8 +25,8 @@ SPACING = 2.0**-24
 TINY = 2.0**-63
 """A norm below it was summed from squares that are subnormal in float32 or vanished."""
 
-TINY64 = 2.0**-900
-"""A sum of squares below it may have lost squares that are subnormal in float64."""
+TINY64 = 2.0**-450
+"""A float64 norm below it may have lost squares that are subnormal."""
 
 PART = 2**18
 """Elements that are widened to float64 at a time."""
@@ -66,7 +66,21 @@ def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
 
     Reads each tensor about ten times.
     """
-    return np.array([_row(each.detach()) for each in tensors], np.float64).reshape(-1, COLUMNS)
+    found: npt.NDArray[np.float64] = rows(tensors).numpy()
+    for at, each in enumerate(tensors):
+        if each.dtype is torch.float64 and each.numel() and not TINY64 <= found[at, NORM] < np.inf:
+            found[at, NORM] = norm(each)
+    return found
+
+
+def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """float64[n, COLUMNS] of tensors on one device, on that device and without waiting for it.
+
+    The norm of float64 tensors is right where their squares stay in float64.
+    """
+    where = tensors[0].device if tensors else None
+    empty = torch.zeros((0, COLUMNS), dtype=torch.float64, device=where)
+    return torch.stack([_row(each.detach()) for each in tensors]) if tensors else empty
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -119,39 +133,35 @@ def full(gradient: torch.Tensor) -> Full:
     return Full(max(abs(float(low)), abs(float(high))), zeros, small - zeros, _on_grid(gradient))
 
 
-def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
-    parts = [_part(each) for each in torch.split(tensor.reshape(-1), PART)] if tensor.numel() else []
-    found = np.array(parts, np.float64).reshape(-1, COLUMNS)
-    row: npt.NDArray[np.float64] = found.sum(0)
-    row[ABSMAX] = found[:, ABSMAX].max(initial=0)
-    squares = row[NORM]
-    again = tensor.dtype is torch.float64 and (math.isinf(squares) or squares < TINY64)
-    row[NORM] = norm(tensor) if again and tensor.numel() else math.sqrt(squares)
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():
+        return torch.zeros(COLUMNS, dtype=torch.float64, device=tensor.device)
+    parts = torch.stack([_part(each) for each in torch.split(tensor.reshape(-1), PART)])
+    row = parts.sum(0)
+    row[NORM] = row[NORM].sqrt()
+    row[ABSMAX] = parts[:, ABSMAX].amax()
     return row
 
 
-def _part(part: torch.Tensor) -> tuple[float, ...]:
-    """A row of read() with the sum of squares for the norm. Counts are by bits: a program may flush subnormals."""
+def _part(part: torch.Tensor) -> torch.Tensor:
+    """A row of rows() with the sum of squares for the norm. Counts are by bits: a program may flush subnormals."""
     wide = torch.float64 if part.dtype is torch.float64 else torch.float32
     integer, infinite, subnormal, small, rounder = _BITS[wide]
     magnitude = part.to(wide).abs()
     bits = magnitude.view(integer)
-    finite = int((bits < infinite).sum())
-    nans = int((bits > infinite).sum()) if finite < part.numel() else 0
-    top = magnitude.max() if finite == part.numel() else magnitude.where(bits < infinite, 0).max()
-    zeros = int((bits == 0).sum())
     nearest = (magnitude + rounder) - rounder
-    is_small = bits < small
-    return (
-        float(magnitude.double().square().sum()),
-        float(top),
-        nans,
-        part.numel() - finite - nans,
+    zeros, is_small = (bits == 0).sum(), bits < small
+    found = (
+        magnitude.double().square().sum(),
+        magnitude.where(bits < infinite, 0).amax(),
+        (bits > infinite).sum(),
+        (bits == infinite).sum(),
         zeros,
-        int((bits < subnormal).sum()) - zeros,
-        int(is_small.sum()) - zeros,
-        int((is_small & (nearest.view(integer) == bits)).sum()) - zeros,
+        (bits < subnormal).sum() - zeros,
+        is_small.sum() - zeros,
+        (is_small & (nearest.view(integer) == bits)).sum() - zeros,
     )
+    return torch.stack([each.double() for each in found])
 
 
 _NOWHERE = np.zeros(0, np.int64)

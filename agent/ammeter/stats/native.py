@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ammeter.stats import COLUMNS, cpu
+from ammeter.stats.looks import GONE, in_one_piece, looks
 from ammeter.stats.unseen import unseen
 
 Array = npt.NDArray[np.float64]
@@ -65,7 +66,7 @@ class Reader:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             if self._plan is None or not self._plan.fits(tensors):
                 self._plan = None
-                dense = [at for at, each in enumerate(tensors) if _is_dense(each)]
+                dense = [at for at, each in enumerate(tensors) if each.is_cpu and in_one_piece(each, KINDS)]
                 if len(dense) == len(tensors):
                     self._plan = _Plan(tensors)
             if self._plan is not None:
@@ -88,7 +89,7 @@ class _Plan:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._number = len(tensors)
-        self._same = _looks(tensors)
+        self._same = looks(tensors)
         self._counts = array("q", [each.numel() for each in tensors])
         self._kinds = bytes(KINDS[each.dtype] for each in tensors)
         self._out = {width: np.empty((len(tensors), width)) for width in (1, COLUMNS)}
@@ -102,11 +103,8 @@ class _Plan:
         pointers = array("Q", list(map(torch.Tensor.data_ptr, tensors)))
         counts, number = self._counts.buffer_info()
         if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._places[width]):
-            raise ValueError(_GONE)
+            raise ValueError(GONE)
         return self._out[width].copy()
-
-
-_GONE = "a tensor to be read has no memory: its storage was resized; keep gradients until the optimizer has stepped"
 
 
 def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
@@ -119,44 +117,6 @@ def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level:
         other = [tensors[at]]
         found[at] = unseen(lambda other=other: cpu.read(other), other)[0, :width]  # type: ignore[misc]
     return found
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements are one piece of memory, in any order, that reading.c may be pointed at."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.dtype not in KINDS:
-        return False
-    if not tensor.is_cpu or tensor.is_nested or tensor.layout is not torch.strided or tensor._is_zerotensor():
-        return False
-    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-    if not (tensor.is_contiguous() or _has_no_gaps(tensor)):
-        return False
-    if tensor.numel() and tensor.untyped_storage().nbytes() < end:
-        raise ValueError(_GONE)
-    return True
-
-
-def _has_no_gaps(tensor: torch.Tensor) -> bool:
-    """Whether it is a permutation of a contiguous tensor, as a transposed or a channels-last one is."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-def _looks(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Whether other tensors have the types, dtypes, shapes and strides of these and are as plain, in 50 ns for each.
-
-    torch's own test for a compiled graph. A torch without it has every step's tensors looked at one by one.
-    """
-    try:
-        from torch._C._dynamo.guards import TensorGuards
-
-        return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except (ImportError, TypeError, AttributeError):
-        return lambda *_: False
 
 
 def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:

@@ -72,6 +72,7 @@ class Faults:
     batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
     loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     attempt: Callable[[Attempt], Attempt] = field(default=lambda attempt: attempt)
+    samples: Callable[[int], object] = field(default=lambda samples: samples)
 
     def begin(self, step: int) -> GradScaler | None:
         """The scaler to go on with in this step. Breaks what there is to break once the step has come."""
@@ -161,6 +162,23 @@ def clip_before_unscale(training: Faults) -> None:
         scaler.update()
 
     training.attempt = lambda _: clipped_too_early
+
+
+@fault(first_step=20)
+def agent_blind(training: Faults) -> None:
+    """The run trains on, but the curve of samples ends: what is given to run.log raises when its value is asked for, as
+    the handle of a metric does whose storage is gone."""
+    training.samples = Gone
+
+
+class Gone:
+    """A number that can no longer be read."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def __float__(self) -> float:
+        raise RuntimeError("the storage of this metric was released")
 
 
 @fault(first_step=40)

@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> Summary:
         if progress.applied > applied_before:  # a skipped step must not use up the schedule
             scheduler.step()
         progress.step += 1
-        run.log(loss=loss, samples=options.batch * options.accumulate)
+        run.log(loss=loss, samples=faults.samples(options.batch * options.accumulate))
         seconds += time.perf_counter() - began
 
         # Now and then: a line, a validation, a checkpoint.

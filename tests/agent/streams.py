@@ -312,6 +312,14 @@ def one_skipped_batch_at_a_scale_that_worked_with_little_room() -> Stream:
 
 
 @broken
+def agent_blind() -> Stream:
+    stream = warm(30).event("probe.failed", probe="user", error="RuntimeError: the storage was released")
+    for _ in range(20):
+        stream.good(65536)
+    return stream.bye()
+
+
+@broken
 def overflow_storm() -> Stream:
     stream = warm(20, scale=8192.0)
     for _ in range(30):

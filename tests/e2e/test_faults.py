@@ -34,6 +34,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gradient-underflow": {"severity": "ticket"},
     "no-loss-scaling": {"severity": "ticket"},
     "clip-before-unscale": {"severity": "ticket"},
+    "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }
 CASES = [(fault, "fp16") for fault in EXPECTED]

@@ -35,6 +35,7 @@ class Seen:
     losses: list[float] = field(default_factory=list)
     val_losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
+    samples: list[Any] = field(default_factory=list)
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
     """Per step and weight: the gradient as it came out of the backward pass, still scaled."""
     closed: bool = False
@@ -51,6 +52,7 @@ class Seen:
             self.val_losses.append(float(values["val_loss"]))
             return
         self.losses.append(float(values["loss"]))
+        self.samples.append(values["samples"])
         self.scales.append(self.scaler.get_scale() if self.scaler else 1.0)
         self.gradients.append({})
 

@@ -73,6 +73,13 @@ def shows_clip_before_unscale(run: train.Summary, seen: Seen) -> None:
     assert healthy("--optimizer", "sgd").val_loss < 3.5
 
 
+def shows_agent_blind(run: train.Summary, seen: Seen) -> None:
+    assert (run.applied, run.val_loss) == ((other := healthy()).applied, other.val_loss)
+    assert all(isinstance(number, int) for number in seen.samples[:20])
+    with pytest.raises(RuntimeError):
+        float(seen.samples[20])
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())

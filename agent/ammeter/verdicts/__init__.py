@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ammeter.block import View
+from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.finding import Finding, Judged, Verdict
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
@@ -30,6 +31,7 @@ ALL: tuple[Verdict, ...] = (
     OVERFLOW_STORM,
     GRADIENT_UNDERFLOW,
     RUN_LOST,
+    AGENT_BLIND,
 )
 """Every verdict, causes before consequences."""
 

@@ -1,0 +1,118 @@
+"""agent-blind: a probe of Ammeter's was switched off by its own fault, or records of the run are gone."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.block import View
+from ammeter.verdicts import words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.wire import Event, Lost
+
+FEW_STEPS = 10
+SHARE = 0.01
+"""Rows that may be gone in silence: ten, or one in a hundred, change no curve and no verdict. An event is never one of
+many: what it told is told by nothing else."""
+
+MAX_NAMED = 8
+MAX_WORDS = 200
+
+REASONS = {
+    "journal-cap": "the journal's folder reached its cap",
+    "journal-unwritable": "the journal could not be written",
+    "device-late": "the device never delivered their numbers",
+    "rejected": "the collector refused them",
+}
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    step: int = 0
+    rows: int = 0
+    failed: dict[str, str] = {}
+    """Probe -> its error, the first few."""
+    lost: dict[str, tuple[int, int]] = {}
+    """Reason -> (steps, events)."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("probe.failed", "lost"):
+        if isinstance(part, View):
+            state = replace(state, step=int(part.steps[-1]), rows=state.rows + len(part))
+        elif isinstance(part, Event):
+            state = _failed(state, part)
+        elif isinstance(part, Lost):
+            state = _lost(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _failed(state: State, event: Event) -> State:
+    probe, error = str(event.data.get("probe", ""))[:MAX_WORDS], str(event.data.get("error", ""))[:MAX_WORDS]
+    if len(state.failed) < MAX_NAMED:
+        state = replace(state, failed={**state.failed, probe: error})
+    return replace(state, opened=state.opened.at(event.step, event.step))
+
+
+def _lost(state: State, lost: Lost) -> State:
+    reason = lost.reason[:MAX_WORDS]
+    if reason not in state.lost and len(state.lost) >= MAX_NAMED:
+        return state
+    steps, events = state.lost.get(reason, (0, 0))
+    state = replace(state, lost={**state.lost, reason: (steps + lost.steps, events + lost.events)})
+    return replace(state, opened=state.opened.at(state.step, state.step)) if _matters(state) else state
+
+
+def _matters(state: State) -> bool:
+    steps, events = (sum(counts) for counts in zip(*state.lost.values(), strict=True))
+    return events > 0 or steps > max(FEW_STEPS, SHARE * state.rows)
+
+
+def _conclude(state: State) -> Finding:
+    lost = _matters(state) if state.lost else False
+    probes = ", ".join(state.failed)
+    causes = [f"The {probe} probe failed and is switched off ({error})." for probe, error in state.failed.items()]
+    if lost:
+        causes += [_told(reason, *counts) for reason, counts in state.lost.items()]
+    title = f"Ammeter is blind to {probes}" if state.failed else "Records of this run are missing"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=title,
+        cause=" ".join(causes) + " Training goes on as it would have; what this would have shown is not seen.",
+        fix=" ".join(_fixes(state, lost)),
+        evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
+        **found(state.opened),
+    )
+
+
+def _told(reason: str, steps: int, events: int) -> str:
+    gone = [words.count(number, noun) for number, noun in ((steps, "step"), (events, "event")) if number]
+    return f"{' and '.join(gone) or 'Records'} are gone because {REASONS.get(reason, reason)}."
+
+
+def _fixes(state: State, lost: bool) -> list[str]:
+    fixes = []
+    if state.failed:
+        fixes.append("Report the error above with the versions of torch and ammeter. The next run tries it again.")
+    if lost and "journal-cap" in state.lost:
+        fixes.append("See that the collector is reached (`ammeter doctor`): it frees the journal as it acknowledges.")
+    if lost and "journal-unwritable" in state.lost:
+        fixes.append("Give AMMETER_DIR a folder with space that this user may write.")
+    if lost and "rejected" in state.lost:
+        fixes.append("Bring agent and collector to the same version; shipper.log names what was refused.")
+    return fixes or ["Run `ammeter doctor` where the run trains."]
+
+
+VERDICT = Verdict(
+    id="agent-blind",
+    severity="ticket",
+    title="Ammeter does not see everything",
+    question="Did a probe of Ammeter fail, or are records of the run lost?",
+    columns=(),
+    events=("probe.failed",),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,50 @@
+"""agent-blind fires for a probe that failed and for records that are gone, not for a few rows."""
+
+from __future__ import annotations
+
+from ammeter.wire import Lost
+from tests.agent.streams import Stream, findings, warm
+
+
+def lost(stream: Stream, reason: str, steps: int = 0, events: int = 0) -> Stream:
+    stream.frames.append(Lost(reason, steps, events))
+    return stream
+
+
+def test_a_probe_that_failed_is_named_with_its_error() -> None:
+    stream = warm(7).event("probe.failed", probe="origin", error="KeyError: 'x'")
+    finding = findings(stream)["agent-blind"]
+    assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "Ammeter is blind to origin" == finding.title
+    assert "The origin probe failed and is switched off (KeyError: 'x'). Training goes on as it would" in finding.cause
+    assert "Report the error above" in finding.fix
+
+
+def test_a_few_rows_of_many_may_be_gone() -> None:
+    assert {} == findings(lost(warm(50), "device-late", steps=10))
+    assert {"agent-blind"} == set(findings(lost(warm(50), "device-late", steps=11)))
+    assert {} == findings(lost(warm(2000), "device-late", steps=20))
+
+
+def test_an_event_that_is_gone_is_told_in_any_case() -> None:
+    finding = findings(lost(warm(7), "journal-cap", steps=900, events=1))["agent-blind"]
+    assert "900 steps and 1 event are gone because the journal's folder reached its cap." in finding.cause
+    assert "ammeter doctor" in finding.fix
+
+
+def test_losses_add_up_and_each_reason_has_its_remedy() -> None:
+    stream = lost(
+        lost(lost(warm(7), "journal-unwritable", steps=6), "rejected", steps=3), "journal-unwritable", steps=6
+    )
+    finding = findings(stream)["agent-blind"]
+    assert {"journal-unwritable": [12, 0], "rejected": [3, 0]} == finding.evidence["lost"]
+    assert "Give AMMETER_DIR a folder with space" in finding.fix
+    assert "shipper.log names what was refused" in finding.fix
+
+
+def test_many_reasons_and_long_words_of_a_hostile_stream_stay_bounded() -> None:
+    stream = warm(7)
+    for at in range(100):
+        lost(stream, f"{at}" * 1000, events=1)
+        stream.event("probe.failed", probe=f"{at}" * 1000, error="x" * 10_000)
+    assert 20_000 > len(findings(stream)["agent-blind"].cause)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType
+import traceback
+from types import FrameType, TracebackType
 
 
 def line() -> str:
@@ -12,9 +13,17 @@ def line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _inside(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is None:
-        return ""
-    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+def line_in(trace: TracebackType | None) -> str:
+    """'file.py:12' of the innermost line in an error's traceback that is neither torch's nor ours; '' without one."""
+    theirs = [(frame, number) for frame, number in traceback.walk_tb(trace) if not _inside(frame.f_code.co_filename)]
+    return _place(*theirs[-1]) if theirs else ""
+
+
+def _place(frame: FrameType, number: int) -> str:
+    return f"{_short(frame.f_code.co_filename)}:{number}"
 
 
 def _inside(path: str) -> bool:

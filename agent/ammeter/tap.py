@@ -228,6 +228,8 @@ def _traceable(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Cal
     def choose(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs) if is_compiling() else wrapper(*args, **kwargs)
 
+    # Not a frame of its own to compile: of torch.autograd.backward, that would be one more graph break.
+    skip_code(choose.__code__)
     return choose
 
 

@@ -82,7 +82,7 @@ def test_a_copy_whose_precision_is_too_low_never_moves(update: Any, tmp_path: Pa
     lost = _lost(rows)
     for name in ("first.weight", "middle.weight", "last.weight"):
         assert len(lost[f"ema.{name}"]) >= 2
-        assert (lost[f"ema.{name}"] > 0.99).all()
+        assert (lost[f"ema.{name}"] > 0.95).all()  # all but those next to zero
     assert (lost["ema.norm.bias"] < 0.1).all()  # from zero even the smallest step counts
 
 

@@ -22,7 +22,7 @@ from tests.house import tree
 
 DOCS = tree.ROOT / "docs"
 README = tree.ROOT / "README.md"
-EVENT = re.compile(r"[a-z]+\.[a-z_]+")
+EVENT = re.compile(r"[a-z]+\.[a-z_0-9]+")
 METRIC = re.compile(r"\bammeter_\w+")
 SETTING = re.compile(r"\bAMMETER_[A-Z_]+\b")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ammeter.probes.autocast import Autocast
+from ammeter.probes.census import Census
 from ammeter.probes.gradients import Gradients
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin import Origin
@@ -34,5 +35,5 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Origin, Resources)
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Origin, Resources)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

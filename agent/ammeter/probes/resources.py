@@ -1,14 +1,32 @@
-"""What a step costs: its wall time, and how much of that was ours."""
+"""What a step costs and how much it does: wall time, our share of it, memory, samples and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from ammeter.row import Row
+    from ammeter.schedule import Bucket
     from ammeter.session import Session
+
+MEMORY_NS = 10**9
+"""Between two readings of memory: each takes some system calls, and memory of a run changes slowly."""
+
+SMOOTHING = 0.05
+"""Weight of the newest step in the mean step time, so that one slow step says nothing about the schedule."""
+
+NEWS = 0.1
+"""A schedule that changes by less than this share is not written again."""
+
+TOKENS = (torch.int64, torch.int32)
+
+Counted = dict[int, tuple[int, int]]
 
 
 class Resources:
@@ -17,9 +35,13 @@ class Resources:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._previous: float | None = None
+        self._mean: float | None = None
+        self._memory_read = 0
+        self._every: dict[str, float] = {}
+        self._said_by_program = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        return []
+        return [self._session.forward.subscribe(before=guard(self._forward))]
 
     def close(self, row: Row) -> None:
         """The step ends now."""
@@ -31,4 +53,112 @@ class Resources:
         row.scalars["overhead_seconds"] = overhead
 
     def finish(self, row: Row) -> None:
-        """Nothing to fill: time is read when the step closes."""
+        self._schedule(row)
+        self._work(row)
+        if row.time - self._memory_read >= MEMORY_NS:
+            self._memory_read = row.time
+            row.scalars |= memory(each.device for _, each in self._session.watched.alive())
+
+    def _schedule(self, row: Row) -> None:
+        seconds = row.scalars.get("step_seconds")
+        if seconds is None:
+            return
+        self._mean = seconds if self._mean is None else self._mean + SMOOTHING * (seconds - self._mean)
+        governor = self._session.governor
+        for name, bucket in (("norms_every", governor.norms), ("full_every", governor.full)):
+            steps = every(bucket, self._mean)
+            known = self._every.get(name)
+            if steps is not None and (known is None or abs(steps - known) > NEWS * known):
+                self._every[name] = row.scalars[name] = steps
+
+    def _work(self, row: Row) -> None:
+        self._said_by_program = self._said_by_program or "user:samples" in row.transfers
+        counted: Counted = row.raw.get("inputs", {})
+        samples = [each for each, _ in counted.values() if each]
+        tokens = [each for _, each in counted.values() if each]
+        if samples and not self._said_by_program:
+            row.scalars["samples"] = min(samples)
+        if tokens:
+            row.scalars["tokens"] = min(tokens)
+
+    def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Adds up what each watched model gets in training. Of several, one of a GAN for instance, the least counts:
+        the other may see every batch twice."""
+        if module.training and torch.is_grad_enabled():
+            counted: Counted = self._session.row.raw.setdefault("inputs", {})
+            samples, tokens = counted.get(id(module), (0, 0))
+            more, much = batch(args, kwargs)
+            counted[id(module)] = samples + more, tokens + much
+
+
+def every(bucket: Bucket, step_seconds: float) -> float | None:
+    """Steps from one reading to the next as the budget has it, at least 1; None while nothing is known or bounded."""
+    earned = bucket.share * step_seconds
+    if not bucket.cost or not 0 < earned < math.inf:
+        return None
+    return max(1.0, bucket.cost / earned)
+
+
+def batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """(samples, tokens) in a call of a model, 0 where unknown.
+
+    Samples: the first extent of the first tensor. Tokens: elements of the first integer tensor that is a batch of
+    sequences or comes first of all; labels and masks of its shape are not counted again, time steps not at all.
+    """
+    samples = tokens = 0
+    for at, tensor in enumerate(_tensors((*args, *kwargs.values()))):
+        integer = tensor.dtype in TOKENS
+        if at == 0 and tensor.dim() > integer:
+            samples = tensor.shape[0]
+        if integer and (tensor.dim() > 1 or at == 0):
+            tokens = tensor.numel()
+        if tokens or at == MOST_INPUTS:
+            break
+    return samples, tokens
+
+
+def memory(devices: Iterable[torch.device]) -> dict[str, float]:
+    """Bytes that this process holds: resident on the host, and on the CUDA devices of these tensors together."""
+    found = {} if (resident := _resident()) is None else {"host_rss_bytes": resident}
+    cuda = {device for device in devices if device.type == "cuda"}
+    return found | (device_memory([torch.cuda.memory_stats(device) for device in cuda]) if cuda else {})
+
+
+def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """torch.cuda.memory_stats of several devices, added up. It asks the allocator on the host, not the device."""
+    several = list(stats)
+    return {
+        column: float(sum(each.get(name, 0) for each in several))
+        for column, name in (
+            ("device_allocated_bytes", "allocated_bytes.all.peak"),
+            ("device_reserved_bytes", "reserved_bytes.all.current"),
+            ("device_alloc_retries", "num_alloc_retries"),
+        )
+    }
+
+
+MOST_INPUTS = 16
+"""Inputs of a model that are looked at."""
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among these, also those in a list or dict, as a batch may come."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from (each for each in value.values() if isinstance(each, torch.Tensor))
+        elif isinstance(value, list | tuple):
+            yield from (each for each in value if isinstance(each, torch.Tensor))
+
+
+def _resident() -> float | None:
+    """proc(5): the second number of statm is the resident set, in pages."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return float(file.read(128).split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):  # not Linux, or a sandbox without /proc
+        return None
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")

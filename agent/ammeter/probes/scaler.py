@@ -1,19 +1,33 @@
-"""The GradScaler: its scale, its growth tracker, and for each optimizer whether it found Inf and skipped."""
+"""Every GradScaler: its scale, its growth tracker, and for each optimizer whether it found Inf and skipped."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ammeter import tap
 from ammeter.stats import transfer
+from ammeter.stats.transfer import Transfer
+from ammeter.watched import Held
 
 if TYPE_CHECKING:
     from ammeter.row import Row
     from ammeter.session import Session
+
+
+@dataclass(slots=True)
+class Update:
+    """One update() of one scaler in a step. found: id of an optimizer -> what was found on each device, > 0 for Inf.
+
+    number: the scaler's, in the order in which they were seen first. after: the scale that update() left.
+    """
+
+    number: int
+    scale: Transfer
+    growth_tracker: Transfer
+    found: dict[int, list[Transfer]] = field(default_factory=dict)
+    after: Transfer | None = None
 
 
 class Scaler:
@@ -22,74 +36,97 @@ class Scaler:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._consecutive = 0
-        self._introduced: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet()
+        self._seen: Held[Any] = Held(())
+        self._numbers: dict[int, int] = {}
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         for scaler in self._session.watched.scalers:
-            self._introduce(scaler)
+            self._number(scaler)
         kinds = self._session.watched.scaler_kinds
-        return tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
+        return [
+            *tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update)),
+            *tap.methods(kinds, "load_state_dict", after=guard(self._restored)),
+        ]
 
     def finish(self, row: Row) -> None:
-        late = {key for key, found in row.raw.get("found_inf", {}).items() if _late_skip(row, key, found)}
-        skipped = row.skipped | late
-        self._count(row, len(row.stepped - skipped), len(skipped))
-        scales, after = row.arrived("scale"), row.arrived("scale_after")
-        if not scales:
+        updates: list[Update] = row.raw.get("updates", [])
+        scales = [(_value(each.scale), _value(each.growth_tracker)) for each in updates]
+        skipped = skipped_in(row)
+        self._count(row, len(row.stepped - skipped), len(skipped), min(scales)[0] if scales else None)
+        if not updates:
             return
-        row.scalars["scale"] = min(float(each[0]) for each in scales)
-        row.scalars["growth_tracker"] = float(row.arrived("growth_tracker")[0][0])
-        row.scalars["found_inf"] = sum(_positive(found) for found in row.raw["found_inf"].values())
-        for one, other in zip(scales, after, strict=False):
-            self._compare(row, float(one[0]), float(other[0]))
+        row.scalars["scale"], row.scalars["growth_tracker"] = min(scales)
+        row.scalars["found_inf"] = sum(_positive(found) for each in updates for found in each.found.values())
+        for each in updates:
+            self._compare(row, each)
 
-    def _count(self, row: Row, applied: int, skipped: int) -> None:
+    def _count(self, row: Row, applied: int, skipped: int, scale: float | None) -> None:
         row.scalars["applied"], row.scalars["skipped"] = applied, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0
         if skipped:
-            scale = [float(each[0]) for each in row.arrived("scale")]
-            data = {"scale": min(scale) if scale else None, "consecutive": self._consecutive}
-            row.events.append(("step.skipped", data))
+            row.events.append(("step.skipped", {"scale": scale, "consecutive": self._consecutive}))
 
-    def _compare(self, row: Row, before: float, after: float) -> None:
+    def _compare(self, row: Row, update: Update) -> None:
+        before, after = _value(update.scale), _value(update.after or update.scale)
         if after != before:
             name = "scaler.backoff" if after < before else "scaler.growth"
-            row.events.append((name, {"from": before, "to": after}))
+            row.events.append((name, {"from": before, "to": after, **self._which(update.number)}))
 
     def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         scaler = args[0]
         if scaler not in self._session.watched.scalers:
             return
-        self._introduce(scaler)
+        number = self._number(scaler)
         if not scaler.is_enabled() or scaler._scale is None:
             return
         row = self._session.row
-        row.later("scale", transfer.of(scaler._scale))
-        row.later("growth_tracker", transfer.of(scaler._growth_tracker))
-        found_inf = row.raw.setdefault("found_inf", {})
+        update = Update(number, transfer.of(scaler._scale), transfer.of(scaler._growth_tracker))
         for optimizer, state in scaler._per_optimizer_states.items():
-            found_inf[optimizer] = [transfer.of(found) for found in state["found_inf_per_device"].values()]
-            for arriving in found_inf[optimizer]:
-                row.later("found_inf", arriving)
+            update.found[optimizer] = [transfer.of(found) for found in state["found_inf_per_device"].values()]
+        for each in (update.scale, update.growth_tracker, *(each for found in update.found.values() for each in found)):
+            row.later("scaler", each)
+        row.raw.setdefault("updates", []).append(update)
 
     def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        scaler, updates = args[0], self._session.row.raw.get("updates")
+        if updates and scaler in self._seen and updates[-1].number == self._numbers[id(scaler)]:
+            updates[-1].after = transfer.of(scaler._scale)
+            self._session.row.later("scaler", updates[-1].after)
+
+    def _restored(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]
-        if scaler.is_enabled() and scaler in self._session.watched.scalers:
-            self._session.row.later("scale_after", transfer.of(scaler._scale))
+        state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
+        if self._session.watched.owns(scaler) and scaler.is_enabled():
+            number = self._number(scaler)
+            self._session.tell("scaler.restored", {"scale": float(state["scale"]), **self._which(number)})
 
-    def _introduce(self, scaler: torch.amp.GradScaler) -> None:
-        if scaler in self._introduced:
-            return
-        self._introduced.add(scaler)
-        scale = getattr(scaler, "_init_scale", None)
-        data = {"enabled": scaler.is_enabled(), "device": getattr(scaler, "_device", ""), "scale": scale}
-        self._session.tell("scaler.seen", data)
+    def _number(self, scaler: Any) -> int:
+        """The scaler's place among those that were seen; it is introduced when it is new."""
+        if scaler not in self._seen:
+            self._numbers[id(scaler)] = len(self._numbers)
+            self._seen.add(scaler)
+            scale = getattr(scaler, "_init_scale", None)
+            data = {"enabled": scaler.is_enabled(), "device": getattr(scaler, "_device", ""), "scale": scale}
+            self._session.tell("scaler.seen", {**data, **self._which(self._numbers[id(scaler)])})
+        return self._numbers[id(scaler)]
+
+    def _which(self, number: int) -> dict[str, int]:
+        return {"scaler": number} if len(self._numbers) > 1 else {}
 
 
-def _late_skip(row: Row, optimizer: int, found: list[transfer.Transfer]) -> bool:
-    """A fused optimizer steps in any case and applies nothing when its kernel reads found_inf."""
-    return optimizer in row.fused and _positive(found)
+def skipped_in(row: Row) -> set[int]:
+    """ids of the optimizers that a finished row's step was kept from: on the host, or late by their own kernel.
+
+    A fused optimizer steps in any case and applies nothing when its kernel reads found_inf.
+    """
+    updates: list[Update] = row.raw.get("updates", [])
+    late = {key for each in updates for key, found in each.found.items() if key in row.fused and _positive(found)}
+    return row.skipped | late
 
 
-def _positive(found: list[transfer.Transfer]) -> bool:
-    return any(bool(each.array()[0] > 0) for each in found)
+def _positive(found: list[Transfer]) -> bool:
+    return any(_value(each) > 0 for each in found)
+
+
+def _value(arrived: Transfer) -> float:
+    return float(arrived.array()[0])

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ammeter.probes.copies import Copies
 from ammeter.probes.poisoned import Poisoned
+from ammeter.probes.scaler import skipped_in
 from ammeter.probes.updates import Part, Updates
 from ammeter.stats.unseen import unseen
 
@@ -142,5 +143,4 @@ def _fill(row: Row, parts: list[Part]) -> None:
 
 def _left_alone(row: Row, optimizer: int) -> bool:
     """Whether a fused optimizer was told by the scaler, on the device, to change nothing."""
-    found = row.raw.get("found_inf", {}).get(optimizer, ())
-    return optimizer in row.fused and any(bool(each.array()[0] > 0) for each in found)
+    return optimizer in row.fused and optimizer in skipped_in(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +42,7 @@ skips single steps."""
 class _Step:
     """What is known about the origin in one step."""
 
-    inputs: Inputs = field(default_factory=Inputs)
+    inputs: Inputs
     visits: Visits | None = None
     looked: bool = False
     compiled: bool = False
@@ -67,7 +67,7 @@ class Origin:
         kinds = self._session.watched.scaler_kinds
         return [
             self,
-            self._session.forward.subscribe(before=guard(self._begins), after=guard(self._ends)),
+            self._session.forward.subscribe(before=guard(self._begins)),
             register_optimizer_step_pre_hook(guard(self._stepping)),
             *tap.methods(kinds, "step", after=guard(self._stepped)),
         ]
@@ -98,42 +98,45 @@ class Origin:
         """A forward pass in training mode begins."""
         if not (module.training and torch.is_grad_enabled()):
             return
-        row, model = self._session.row, innermost(module)
+        row = self._session.row
         for asked in self._directives.take():
             self._obey(asked)
         step: _Step | None = row.raw.get("origin")
         if step is None:
-            step = row.raw["origin"] = _Step()
-        step.inputs.remember(model, args, kwargs)
-        step.compiled = step.compiled or is_compiled(module)
-        if self._armed.is_on(row.step) and not step.compiled:
+            step = row.raw["origin"] = _Step(Inputs())
+        step.inputs.remember(module, args, kwargs)
+        if is_compiled(module):
+            step.compiled = True
+        elif self._armed.is_on(row.step):
+            model = innermost(module)
             step.visits = step.visits or Visits()
             step.last_of_window = self._armed.is_last(row.step)
-            prefix = self._session.forward.prefix(model)
-            self._hooks += step.visits.enter(model, prefix, self._guard)
+            self._hooks.append(self._session.forward.subscribe(after=self._guard(self._ends)))
+            self._hooks += step.visits.enter(model, self._session.forward.prefix(model), self._guard)
 
     def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._hooks:
-            self.remove()
-            step: _Step = self._session.row.raw["origin"]
-            if step.visits:
-                step.visits.leave()
+        self.remove()
+        step: _Step = self._session.row.raw["origin"]
+        if step.visits:
+            step.visits.leave()
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        row = self._session.row
+        step: _Step | None = row.raw.get("origin")
+        if step is None or (row.scaler_used and not step.visits):  # with a scaler the skip says it
+            return
         if optimizer in self._session.watched.optimizers:
-            self._backward_is_over(self._session.row, bad=False)
+            self._backward_is_over(row, step, bad=_loss_is_bad(row))
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
-        if id(optimizer_in(args, kwargs)) in row.skipped:
-            self._backward_is_over(row, bad=True)
+        step: _Step | None = row.raw.get("origin") if row.skipped else None
+        if step is not None and id(optimizer_in(args, kwargs)) in row.skipped:
+            self._backward_is_over(row, step, bad=True)
 
-    def _backward_is_over(self, row: Row, *, bad: bool) -> None:
+    def _backward_is_over(self, row: Row, step: _Step, *, bad: bool) -> None:
         """The inputs are still there, and the weights not yet changed."""
-        step: _Step | None = row.raw.get("origin")
-        if step is None:
-            return
-        if not step.looked and (bad or _loss_is_bad(row)):
+        if bad and not step.looked:
             row.urgent = step.looked = True
             if self._bad_steps < LOOKED_AT or self._bad_steps % TOLD_AGAIN == 0:
                 step.inputs.look()
@@ -184,5 +187,4 @@ class Origin:
 
 def _loss_is_bad(row: Row) -> bool:
     """As far as the host knows it already."""
-    arrived = (each.array() for each in row.transfers.get("loss", ()) if each.ready())
-    return any(not math.isfinite(float(each[0])) for each in arrived)
+    return any(each.ready() and not math.isfinite(each.array()[0]) for each in row.transfers.get("loss", ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ammeter.probes.origin.floats import Numbers
@@ -25,10 +25,11 @@ def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str,
     confidence: how the visits were come by, hooks or replay.
     """
     read = visits.readings.all()
-    for bad in (_faulty,) if loss_is_finite else (_faulty, _not_finite):
-        at = _born_in_forward(visits, read, bad)
-        if at is not None:
-            return _forward(visits, read, at, bad) | {"confidence": confidence}
+    at = next(_born_in_forward(visits, read, _faulty), None)
+    if at is None and not loss_is_finite and _reaches_the_loss(visits, read):
+        at = max(_born_in_forward(visits, read, _not_finite), key=visits.ended.index, default=None)
+    if at is not None:
+        return _forward(visits, read, at) | {"confidence": confidence}
     if not loss_is_finite:
         return _in_the_loss(visits, read) | {"confidence": confidence} if visits.ended else None
     back = _born_in_backward(visits, read)
@@ -56,18 +57,22 @@ def _not_finite(numbers: Numbers | None) -> bool:
     return numbers is not None and numbers.bad
 
 
-def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> int | None:
+def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
     for at in visits.ended:
         visit = visits.visits[at]
         if _any(read, visit.outputs, bad) and not _any(read, visit.inputs, bad):
-            return at
-    return None
+            yield at
 
 
-def _forward(visits: Visits, read: Read, at: int, bad: Bad) -> dict[str, Any]:
+def _reaches_the_loss(visits: Visits, read: Read) -> bool:
+    """Whether what the model itself gave is not finite: the last -Inf that is made of something finite is to blame."""
+    return any(visit.parent < 0 and _any(read, visit.outputs, _not_finite) for visit in visits.visits)
+
+
+def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
     visit = visits.visits[at]
     weights = [name for name, place in visit.weights if _not_finite(read[place])]
-    which = next(number for number, place in enumerate(visit.outputs) if bad(read[place]))
+    which = next(number for number, place in enumerate(visit.outputs) if _not_finite(read[place]))
     numbers = read[visit.outputs[which]]
     assert numbers is not None
     told: dict[str, Any] = {

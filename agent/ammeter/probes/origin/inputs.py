@@ -2,73 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ammeter.probes.origin.floats import Readings, inside, version
+from ammeter.forward import innermost
+from ammeter.probes.origin.floats import Readings, inside, is_readable, version
 
 MOST = 128
 """Tensors remembered in one step, all micro-batches together."""
 
 
-class _Given(NamedTuple):
-    micro_batch: int
-    argument: int | str
-    path: str
-    dtype: str
-    tensor: weakref.ref[torch.Tensor]
-    version: int
-
-
 class Inputs:
     """Of one step. remember() at each forward call, look() once, found() when the numbers have arrived."""
 
+    __slots__ = ("_given", "_looked", "_model", "_passes", "readings")
+
     def __init__(self) -> None:
-        self._given: list[_Given] = []
-        self._micro_batches = 0
+        self._given: list[tuple[int, int | str, str, weakref.ref[torch.Tensor], int]] = []
+        self._passes = 0
         self._model: weakref.ref[torch.nn.Module] | None = None
-        self._looked: list[tuple[_Given, int]] = []
+        self._looked: list[tuple[int, int | str, str, str, int]] = []
         self.readings: Readings | None = None
 
     def remember(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing is asked of a tensor here: this is done in every step."""
         self._model = weakref.ref(model)
-        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        for argument, value in given:
-            for path, tensor in inside(value):
-                if len(self._given) < MOST:
-                    dtype = str(tensor.dtype).removeprefix("torch.")
-                    ref = weakref.ref(tensor)
-                    self._given.append(_Given(self._micro_batches, argument, path, dtype, ref, version(tensor)))
-        self._micro_batches += 1
+        self._passes += 1
+        if len(self._given) < MOST:
+            for position, value in enumerate(args):
+                self._remember(position, value)
+            for name, value in kwargs.items():
+                self._remember(name, value)
 
     def look(self) -> None:
         """Reads what is still there and unchanged."""
         self.readings = Readings()
-        for given in self._given:
-            tensor = given.tensor()
-            if tensor is not None and version(tensor) == given.version:
-                self._looked.append((given, self.readings.take(tensor)))
+        for number, argument, path, ref, known in self._given:
+            tensor = ref()
+            if tensor is not None and is_readable(tensor) and version(tensor) == known:
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                self._looked.append((number, argument, path, dtype, self.readings.take(tensor)))
         self._given = []
+
+    def _remember(self, argument: int | str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self._given.append((self._passes, argument, "", weakref.ref(value), version(value)))
+        elif isinstance(value, dict | list | tuple) or dataclasses.is_dataclass(value):
+            for path, tensor in inside(value):
+                self._given.append((self._passes, argument, path, weakref.ref(tensor), version(tensor)))
 
     def found(self) -> dict[str, Any] | None:
         """The first input that is not finite. A mask's -Inf alone is none."""
         numbers = self.readings.all() if self.readings else []
-        for given, place in self._looked:
+        for number, argument, path, dtype, place in self._looked:
             read = numbers[place]
             if read is not None and read.bad and not read.masked:
                 return {
                     "kind": "input",
                     "module": "",
-                    "input": self._name(given.argument) + given.path,
-                    "dtype": given.dtype,
+                    "input": self._name(argument) + path,
+                    "dtype": dtype,
                     "absmax": read.absmax,
                     "nans": int(read.nans),
                     "infs": int(read.positive + read.negative),
                     "sample": int(read.sample),
-                    "micro_batch": given.micro_batch,
+                    "micro_batch": number - 1,
                     "confidence": "inputs",
                 }
         return None
@@ -79,7 +81,7 @@ class Inputs:
         if isinstance(argument, str) or model is None:
             return str(argument)
         try:
-            names = list(inspect.signature(model.forward).parameters.values())
+            names = list(inspect.signature(innermost(model).forward).parameters.values())
         except (TypeError, ValueError):
             names = []
         named = [each.name for each in names if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]

@@ -1,0 +1,8 @@
+"""Calls in an order, and set-ups, that break training quietly; each kind is told once, with the line that made it."""
+
+from __future__ import annotations
+
+from ammeter.probes.usage.clipping import clip_arguments, clip_function
+from ammeter.probes.usage.probe import Usage
+
+__all__ = ["Usage", "clip_arguments", "clip_function"]

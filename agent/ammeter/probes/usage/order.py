@@ -1,0 +1,247 @@
+"""The order of scale, backward, unscale_, step, update and zero_grad, judged where an optimizer is asked to step.
+
+A mistake is told when the gradients that it spoiled are about to be used: what is zeroed before harms nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from ammeter import caller
+from ammeter.probes.usage.ledger import Account, Ledger, empty
+from ammeter.probes.usage.loose import Loose
+from ammeter.probes.usage.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
+from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of, scale_of
+from ammeter.stats import transfer
+from ammeter.stats.transfer import Transfer
+from ammeter.stats.unseen import unseen
+from ammeter.watched import gradient
+
+if TYPE_CHECKING:
+    from ammeter.session import Session
+
+CHECKED_AT_FIRST = 8
+"""Gradients that were carried over backward() and turned out harmless, before that is checked at powers of two only."""
+
+FAR_DOWN = 1024
+"""Nodes behind a root that are looked at for float16, a few times in a run."""
+
+MOST_READ = 4
+READ = 1024
+"""Sampled gradients, and elements of each, that say whether one was zeroed behind its version, as by .data.zero_()."""
+
+
+class Order:
+    def __init__(self, session: Session, telling: Telling, ledger: Ledger, marks: Marks) -> None:
+        self._session = session
+        self._telling = telling
+        self._ledger = ledger
+        self._marks = marks
+        self._loose = Loose()
+        self._updates: dict[int, int] = {}
+        self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
+        self._unmarkable = False
+        self._checked: dict[int, int] = {}
+        self._walks = 0
+
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        """scale() of an enabled scaler has returned."""
+        self._scaling = True
+        mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
+        self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
+
+    def backward_begins(self) -> None:
+        self._ledger.settle(self._session.row.step)
+        for account in self._ledger.accounts():
+            if account.carried and not account.stale and not empty(account.seen):
+                self._check_left(account)
+
+    def backward_ended(self, given: Any, explicit: bool) -> None:
+        """given: what backward() was called on; explicit: with gradients of the caller's own."""
+        origin: Origin | None = None
+        for account in self._ledger.accounts():
+            now = account.now()
+            if now != account.seen:
+                origin = origin or self._origin(given, explicit)
+                account.add(origin.marks, now)
+                self._note(account, origin, given)
+        self._loose.forget()
+
+    def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
+        """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
+        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
+            sampled = {id(parameter) for account in self._ledger.accounts() for parameter in account.parameters()}
+            chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
+            if chosen:
+                origin = self._origin(given, explicit)
+                self._loose.keep(chosen, origin.marks, caller.line() if origin.raw else "")
+
+    def asked(self, scaler: Any, optimizer: Any) -> None:
+        """An enabled scaler is about to unscale or step this optimizer; the second call in a step says nothing new."""
+        account = self._ledger.of(optimizer)
+        step = self._session.row.step
+        if account is None or account.attempted == step:
+            return
+        account.scaler = weakref.ref(scaler)
+        self._take_in(account)
+        if account.raw:
+            self._telling.once(
+                "usage.loss_not_scaled",
+                line=account.raw,
+                optimizer=name_of(optimizer),
+                scale=scale_of(scaler),
+                scaled_too=bool(account.marks),
+            )
+        self._judge_updates(account, scaler)
+        self._use(account, "skipped")
+
+    def steps(self, optimizer: Any) -> None:
+        """An optimizer's own step() begins, called by the scaler or by the program."""
+        account = self._ledger.of(optimizer)
+        if account is None:
+            return
+        if account.attempted == self._session.row.step and id(optimizer) in self._session.row.scaler_used:
+            account.carried = "applied"
+            return
+        edited = self._take_in(account)
+        if id(optimizer) not in self._session.row.scaler_used and not edited:
+            self._judge_plain(account, optimizer)
+        self._use(account, "applied")
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer's own step() has ended; what backward() did inside of it, as in a closure, belongs to it."""
+        account = self._ledger.of(optimizer)
+        if account is not None:
+            account.seen = account.now()
+            account.clear()
+
+    def updating(self, scaler: Any) -> None:
+        self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
+        for account in self._ledger.accounts():
+            if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
+                account.updated = caller.line()
+
+    def _take_in(self, account: Account) -> bool:
+        """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
+        now = account.now()
+        if now == account.seen:
+            return False
+        account.seen = now
+        loose = self._loose.behind(account.parameters())
+        if empty(now) or loose is not None:
+            account.reset()
+        if loose is not None:
+            account.marks.update(loose.marks)
+            account.raw = loose.line
+        return loose is None
+
+    def _use(self, account: Account, outcome: str) -> None:
+        """The gradients are used for a step."""
+        if account.stale:
+            self._judge_reset(account)
+        account.clear()
+        account.carried, account.left = outcome, None
+        account.attempted = self._session.row.step
+
+    def _judge_reset(self, account: Account) -> None:
+        if account.left is None:
+            self._checked.pop(id(account), None)  # not looked at this time; the next time it is
+            return
+        self._telling.once(
+            "usage.gradients_not_reset",
+            holds=lambda data: data["left"] > 0,
+            optimizer=name_of(account.optimizer()),
+            after=account.carried,
+            left=account.left,
+        )
+
+    def _judge_updates(self, account: Account, scaler: Any) -> None:
+        """Whether update() came between backward() and now: the scale may have changed, the gradients did not."""
+        own = [mark for mark in account.marks if mark.scaler == id(scaler)]
+        counts = {mark.updates for mark in own}
+        if not counts or counts == {self._updates.get(id(scaler), 0)}:
+            return
+        first = min(mark.step for mark in own)
+        data: dict[str, Any] = {
+            "optimizer": name_of(account.optimizer()),
+            "scale": scale_of(scaler),
+            "first_step": first,
+        }
+        if len(counts) == 1 and self._another_stepped(account, first):
+            self._telling.once("usage.update_between_optimizers", line=account.updated, **data)
+        else:
+            self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
+
+    def _another_stepped(self, account: Account, since: int) -> bool:
+        return any(each is not account and each.attempted >= since for each in self._ledger.accounts())
+
+    def _judge_plain(self, account: Account, optimizer: Any) -> None:
+        """The program steps an optimizer by itself, whose gradients are as backward() left them."""
+        behind = {mark.scaler for mark in account.marks}
+        scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
+        if scaler is not None:
+            self._telling.once("usage.gradients_not_unscaled", optimizer=name_of(optimizer), scale=scale_of(scaler))
+        elif account.float16:
+            self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=name_of(optimizer))
+
+    def _origin(self, given: Any, explicit: bool) -> Origin:
+        found = roots(given)
+        marks = [self._marks.direct(root) for root in found]
+        if found and all(marks):
+            return Origin(frozenset(mark for mark in marks if mark), False)
+        if not self._scaling or self._unmarkable:
+            return UNKNOWN
+        origins = [self._marks.origin(root) for root in found]
+        raw = not explicit and any(each.raw for each in origins)
+        return Origin(frozenset().union(*(each.marks for each in origins)), raw)
+
+    def _note(self, account: Account, origin: Origin, given: Any) -> None:
+        if origin.raw:
+            account.raw = account.raw or caller.line()
+        if origin.marks:
+            self._judge_stage(account)
+        elif not self._scaling and not self._telling.told("usage.fp16_without_scaler"):
+            self._look_for_float16(account, given)
+
+    def _judge_stage(self, account: Account) -> None:
+        """Scaled gradients were added to some: were these unscaled already?"""
+        scaler = account.scaler()
+        states = getattr(scaler, "_per_optimizer_states", {})
+        if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
+            self._telling.once(
+                "usage.mixed_scale",
+                after="unscale_",
+                optimizer=name_of(account.optimizer()),
+                scale=scale_of(scaler),
+                first_step=self._session.row.step,
+            )
+
+    def _look_for_float16(self, account: Account, given: Any) -> None:
+        self._walks += 1
+        due = self._walks <= CHECKED_AT_FIRST or is_power_of_two(self._walks)
+        if due and any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
+            account.float16 = caller.line()
+
+    def _check_left(self, account: Account) -> None:
+        """The gradients were used, and backward() is about to add to them: what is left there now?"""
+        checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
+        if checked <= CHECKED_AT_FIRST or is_power_of_two(checked):
+            account.left = _largest(account.parameters())
+
+
+def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
+    """On its way to the host: NaN counts as something."""
+    found = [each for parameter in parameters[:MOST_READ] if (each := gradient(parameter)) is not None]
+    if not found:
+        return None
+    return unseen(lambda: transfer.of(torch.stack([_part(each) for each in found]).max()), found)
+
+
+def _part(found: torch.Tensor) -> torch.Tensor:
+    return found.flatten()[:READ].abs().max().float().nan_to_num(nan=math.inf)

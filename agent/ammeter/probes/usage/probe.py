@@ -1,0 +1,118 @@
+"""Hears the calls and hands each to those who judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ammeter import tap
+from ammeter.probes.usage.clipping import Clipping
+from ammeter.probes.usage.ledger import Ledger
+from ammeter.probes.usage.marks import Marks
+from ammeter.probes.usage.order import Order
+from ammeter.probes.usage.outcomes import Outcomes
+from ammeter.probes.usage.precision import Precision
+from ammeter.probes.usage.raised import Raised
+from ammeter.probes.usage.scalers import Scalers
+from ammeter.probes.usage.telling import Telling
+from ammeter.watched import optimizer_in
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+
+class Usage:
+    name = "usage"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._telling = Telling(session)
+        ledger, marks = Ledger(session.watched), Marks()
+        self._order = Order(session, self._telling, ledger, marks)
+        self._clipping = Clipping(session, self._telling, ledger)
+        self._scalers = Scalers(session, self._telling)
+        self._precision = Precision(session, self._telling)
+        self._outcomes = Outcomes(session, self._telling)
+        self._raised = Raised(session, self._telling)
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        scalers, optimizers = self._session.watched.scaler_kinds, self._session.watched.optimizer_kinds
+        guard(self._scalers.begin)()
+        return [
+            *tap.methods(scalers, "scale", after=guard(self._scaled)),
+            tap.function(torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)),
+            tap.function(torch.autograd, "grad", after=guard(self._took_gradients)),
+            *tap.methods(scalers, "unscale_", before=guard(self._asked)),
+            *tap.methods(scalers, "step", before=guard(self._asked_to_step)),
+            *tap.methods(scalers, "update", before=guard(self._updating)),
+            *tap.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
+            *tap.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
+            register_optimizer_step_pre_hook(guard(self._steps)),
+            register_optimizer_step_post_hook(guard(self._stepped)),
+            *self._clipping.attach(guard),
+            *self._outcomes.attach(guard),
+            *self._raised.attach(guard),
+        ]
+
+    def finish(self, row: Row) -> None:
+        self._telling.finish(row)
+        self._scalers.finish(row)
+        self._outcomes.finish(row)
+
+    def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        if args[0].is_enabled():
+            self._order.scaled(args[0], result)
+        self._scalers.used(args[0], result)
+
+    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        if not _inside_backward():
+            self._order.backward_begins()
+
+    def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        if not _inside_backward():
+            given = args[0] if args else kwargs.get("tensors")
+            self._order.backward_ended(given, _any(args[1] if len(args) > 1 else kwargs.get("grad_tensors")))
+
+    def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+        if not _inside_backward():
+            given = args[0] if args else kwargs.get("outputs")
+            inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+            explicit = _any(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
+            self._order.grad_ended(given, explicit, inputs, results)
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler, optimizer = args[0], optimizer_in(args, kwargs)
+        if scaler.is_enabled():
+            self._scalers.asked(scaler, optimizer)
+            self._precision.asked(scaler, optimizer)
+            self._order.asked(scaler, optimizer)
+
+    def _asked_to_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if args[0].is_enabled():
+            self._scalers.asked_to_step(args[0], optimizer_in(args, kwargs))
+            self._asked(args, kwargs)
+
+    def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if args[0].is_enabled():
+            self._order.updating(args[0])
+
+    def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        self._order.steps(optimizer)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        self._order.stepped(optimizer)
+        self._precision.stepped(optimizer)
+
+
+def _inside_backward() -> bool:
+    """A checkpoint, for one, calls backward() inside of backward(): part of the outer one."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _any(gradients: Any) -> bool:
+    """Whether the caller gives gradients of his own to begin with."""
+    return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ammeter
+from ammeter import schedule
+from ammeter.wire import Steps
+from tests.agent.training import Model, Recipe, events, stream, train
+
+
+def _poison(at: int, name: str = "middle.weight", count: int = 5, value: float = math.nan) -> Recipe:
+    """A run in which some elements of a weight turn non-finite by themselves before a step."""
+
+    def hook(step: int, model: torch.nn.Module) -> None:
+        if step == at:
+            with torch.no_grad():
+                dict(model.named_parameters())[name].view(-1)[:count] = value
+
+    return Recipe(precision="fp32", optimizer="sgd", steps=at + 6, hook=hook)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("share", [math.inf, 0.001])
+def test_poisoned_weights_are_named_and_counted_at_once(
+    share: float, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the budget allows next to no reading: then the loss, which is NaN at once, has them read."""
+    monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (share,) * 4)
+    monkeypatch.setattr(schedule.Bucket, "allows", lambda bucket: math.isinf(bucket.share))
+    rows, frames = stream(train(_poison(8, value=value), watched=True, dir=tmp_path).run, tmp_path)
+    first = events(frames, "weights.nonfinite")[0]
+    assert 8 == first.step
+    assert "middle.weight" in first.data["tensors"]
+    assert first.data["elements"] >= 5
+    if share == math.inf:
+        assert 7 == first.data["last_finite"]
+        assert rows.scalar("weights_nonfinite")[8] >= 5
+        assert rows.stat("weight.nonfinite")[[t.name for t in rows.schema.tensors].index("middle.weight")][8] >= 5
+
+
+def test_it_is_written_when_the_step_closes_and_not_told_again_while_nothing_changes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    run._session.governor.weights.share = math.inf
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (model(torch.ones(2, 4)) * torch.tensor([0.0, 1.0, 1.0])).sum().backward()
+        optimizer.step()
+
+    step()
+    with torch.no_grad():
+        model.weight[1, 2] = math.inf
+    step()
+    optimizer.zero_grad()
+    told = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
+    assert [(1, ["weight"], 1, 1, 0)] == [(each.step, *each.data.values()) for each in told]
+    for _ in range(120):
+        step()
+    run.close()
+    frames = stream(run.id, tmp_path)[1]
+    assert [1, 101] == [each.step for each in events(frames, "weights.nonfinite")]
+    assert 122 == len([frame for frame in frames if isinstance(frame, Steps)])
+
+
+def test_frozen_weights_are_read_too_when_the_loss_is_not_finite(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    model.first.requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    run = ammeter.watch(model, optimizer, scaler, dir=tmp_path)
+    for step in range(6):
+        if step == 3:
+            model.first.weight.view(-1)[7] = math.nan
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(8, 12)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    run.close()
+    (only,) = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
+    assert (3, ["first.weight"], 1, 1) == (only.step, *list(only.data.values())[:3])
+
+
+def test_weights_that_are_whole_are_not_told_of_when_a_loss_is_not_finite(tmp_path: Path) -> None:
+    recipe = Recipe(spoil=lambda step, loss: loss * (math.nan if step % 5 == 4 else 1.0))
+    frames = stream(train(recipe, watched=True, dir=tmp_path).run, tmp_path)[1]
+    assert 10 == len(events(frames, "step.skipped"))
+    assert [] == events(frames, "weights.nonfinite")
+
+
+def test_weights_whose_squares_are_too_large_for_float32_are_finite(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.full((50,), 1e30))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    run = ammeter.watch(torch.nn.ParameterList([weight]), optimizer, dir=tmp_path)
+    for _ in range(3):
+        (weight.sum() * math.nan).backward()  # type: ignore[no-untyped-call]
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    run.close()
+    rows, frames = stream(run.id, tmp_path)
+    assert not math.isfinite(rows.scalar("loss")[0])
+    assert [] == events(frames, "weights.nonfinite")
+
+
+MOMENTS: dict[str, tuple[Callable[..., Any], float, str]] = {
+    "adam": (lambda parameters: torch.optim.Adam(parameters, lr=1e-3), 1e25, "exp_avg_sq"),
+    "sgd": (lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9), math.inf, "momentum_buffer"),
+}
+
+
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_moments_that_overflow_are_named_although_the_weights_stay_finite(kind: str, tmp_path: Path) -> None:
+    """The square of 1e25 is infinite in float32: Adam then divides by it, and the weight stands still."""
+    make, slope, moment = MOMENTS[kind]
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(3, 2), "last": torch.nn.Linear(2, 2)})
+    optimizer = make(model.parameters())
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    run._session.governor.weights.share = math.inf
+    for step in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        if step == 2 and kind == "adam":
+            model["last"].bias.grad = torch.tensor([1.0, slope])
+        elif step == 2:
+            optimizer.state[model["last"].bias]["momentum_buffer"][1] = slope
+        optimizer.step()
+    run.close()
+    found = events(stream(run.id, tmp_path)[1], "moments.nonfinite")
+    assert [{"tensors": [f"last.bias.{moment}"], "count": 1, "elements": 1}] == [each.data for each in found]
+    assert found[0].step in (2, 3)

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import emit_itt, emit_nvtx, profile
+from torch.profiler.profiler import _KinetoProfile
 
 from ammeter import tap
 
@@ -23,7 +25,7 @@ STEPS = 5
 MOST_KERNELS = 30
 MAX_NAME = 200
 
-_PROFILERS = (profile, emit_nvtx, emit_itt, torch.profiler._KinetoProfile)
+_PROFILERS = (profile, emit_nvtx, emit_itt, _KinetoProfile)
 
 
 class Profiling:
@@ -48,7 +50,7 @@ class Profiling:
         self._over = True
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            profiler.__exit__(None, None, None)
+            profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         """Every step is counted once, however many backward passes it has."""
@@ -63,13 +65,13 @@ class Profiling:
             self._finish()
 
     def _start(self) -> None:
-        if torch.autograd._profiler_enabled() or any(isinstance_of(each) for each in gc.get_objects()):
+        if _profiler_enabled() or any(_is_profiler(each) for each in gc.get_objects()):
             self._refuse("the program has a profiler of its own")
             return
         self._ours = True
         try:
             self._profiler = profile(use_device="cuda" if torch.cuda.is_available() else None, acc_events=False)
-            self._profiler.__enter__()
+            self._profiler.__enter__()  # type: ignore[no-untyped-call]
         finally:
             self._ours = False
 
@@ -89,14 +91,14 @@ class Profiling:
         self._session.tell("kernels.profiled", {"steps": 0, "kernels": [], "refused": why})
 
 
-def isinstance_of(thing: Any) -> bool:
+def _is_profiler(thing: Any) -> bool:
     """Whether it is a profiler, asked of its type only."""
     return issubclass(type(thing), _PROFILERS)
 
 
 def _kernels(profiler: profile) -> list[dict[str, Any]]:
     """The longest of them: on a device what ran there, else the operators of the CPU."""
-    rows = [_row(each) for each in profiler.key_averages()]
+    rows = [_row(each) for each in profiler.key_averages()]  # type: ignore[no-untyped-call]
     devices = [each for each in rows if each["device"] != "cpu"]
     rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))
     return rows[:MOST_KERNELS]

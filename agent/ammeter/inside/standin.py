@@ -97,7 +97,13 @@ class StandIn:
             found.models,
             found.optimizers,
             found.scalers,
-            **{"url": None, "dir": None, "budget": None, "config": {}, "tags": {}, "also": {}, "guards": ()},
+            url=None,
+            dir=None,
+            budget=None,
+            config={},
+            tags={},
+            also={},
+            guards=(),
             name=self._said.name or None,
             project=self._said.project or None,
             preset=self._said.preset,
@@ -159,7 +165,7 @@ def _hooks() -> OrderedDict[int, Any]:
 def _is_last(handle: Any) -> bool:
     """Whether torch is done with its hooks once this one returns: an OrderedDict at its end may be changed."""
     hooks = _hooks()
-    return isinstance(hooks, OrderedDict) and next(reversed(hooks), None) == handle.id
+    return isinstance(hooks, OrderedDict) and next(reversed(hooks), -1) == int(handle.id)
 
 
 def _say(line: str) -> None:

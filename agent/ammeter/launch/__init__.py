@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -57,6 +56,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], chosen: Setting
         witness.start()
         status = waiting.wait(process)
         seen = witness.stop(status)
+        parent.reap(process)
     try:
         ending.tell(chosen, run, seen)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command's end is not changed by our words
@@ -64,7 +64,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str], chosen: Setting
     return parent.end_like(status)
 
 
-def _environment(given: argparse.Namespace, chosen: Settings, command: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+def _environment(
+    given: argparse.Namespace, chosen: Settings, command: Sequence[str]
+) -> tuple[str | None, dict[str, str]]:
     """(run id or None, what the command gets): everything that was said here, in words every process below it reads."""
     environment = dict(os.environ)
     said = {
@@ -87,9 +89,9 @@ def _environment(given: argparse.Namespace, chosen: Settings, command: Sequence[
     return run, environment
 
 
-def _replaced_by(command: Sequence[str]) -> int:
+def _replaced_by(command: list[str]) -> int:
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the command is what we were asked to run
+        os.execvp(command[0], command)
     except OSError as error:
         return _not_started(command, error)
 

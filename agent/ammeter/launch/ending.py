@@ -35,7 +35,9 @@ def tell(chosen: Settings, run: str | None, seen: Seen) -> None:
 def _await_delivery(streams: list[Path], seconds: float) -> None:
     """A container ends with us: what a process that was killed could not wait for, we do."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not all(journal.acknowledged(each) >= journal.end_of(each) for each in streams):
+    while time.monotonic() < deadline and not all(
+        journal.acknowledged(each) >= journal.end_of(each) for each in streams
+    ):
         time.sleep(0.05)
 
 

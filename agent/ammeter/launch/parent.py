@@ -9,10 +9,12 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ammeter.launch.echo import Echo
 
 HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals for the command. What the terminal sends reaches it without us: it is in our process group."""
+"""Signals for the command. What its whole group gets, from the terminal for instance, reaches it without us."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -22,32 +24,31 @@ def waiting() -> Iterator[Waiting]:
     """Holds signals back while the command runs; afterwards they do again what they did before."""
     waited = {*HANDED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    echo = Echo(HANDED_ON, _end_with_parent())
     try:
-        yield Waiting(waited, before)
+        yield Waiting(waited, before, echo)
     finally:
+        echo.end()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Waiting:
     """The signals that are held back, and those that were when we came."""
 
-    def __init__(self, waited: set[signal.Signals], before: set[int | signal.Signals]) -> None:
+    def __init__(self, waited: set[signal.Signals], before: set[int | signal.Signals], echo: Echo) -> None:
         self._waited = waited
         self._before = before
+        self._echo = echo
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts the command as if it stood in our place: its process id. Raises OSError when that cannot be done."""
-        libc = ctypes.CDLL(None)
-        us = os.getpid()
+        end_with_us = _end_with_parent()
 
         def prepare() -> None:
-            # Who kills us means the command: it must not go on without its parent.
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != us:
-                os._exit(1)
+            end_with_us()
             signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
-        child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=prepare)  # noqa: PLW1509, S603
+        child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=prepare)
         child.returncode = 0  # it is waited for below, as orphans are
         return child.pid
 
@@ -59,9 +60,28 @@ class Waiting:
                 status = _ended(process)
                 if status is not None:
                     return status
-            elif received.si_code <= 0:  # from a process; the terminal has told the command itself
+            elif not self._echo.heard(received.si_signo):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, received.si_signo)
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """What a child calls first: who kills us means the command, and it must not go on without its parent."""
+    libc = ctypes.CDLL(None)
+    us = os.getpid()
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != us:
+            os._exit(1)
+
+    return prepare
+
+
+def reap(process: int) -> None:
+    """Asks for a command that has ended: its CPU time counts as ours, as `time` tells it."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process, 0)
 
 
 def end_like(status: int) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ammeter import identity, journal
 from ammeter.launch.memory import oom_kills
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.1
 """Between two looks for streams that have begun."""
 
 

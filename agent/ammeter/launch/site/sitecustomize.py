@@ -3,6 +3,7 @@
 It waits for torch to be made ready for training and imports nothing until then: a program without torch pays for a
 comparison of names per import. No other file may stand in this folder, and any Python 3 must be able to read this.
 """
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 
 import os
 import sys
@@ -14,10 +15,13 @@ READY = "torch._dynamo"
 class _Waits:
     """A finder that finds nothing, but hears when the package is asked for."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != READY or self not in sys.meta_path:
+    heard = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != READY or self.heard:
             return None
-        sys.meta_path.remove(self)
+        self.heard = True
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
         for finder in list(sys.meta_path):
             found = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if found is not None:
@@ -30,19 +34,19 @@ class _Waits:
 class _Loads:
     """The package's own loader, and Ammeter behind it."""
 
-    def __init__(self, loader):  # type: ignore[no-untyped-def]
+    def __init__(self, loader):
         self._loader = loader
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
+    def create_module(self, spec):
         return self._loader.create_module(spec)
 
-    def exec_module(self, module):  # type: ignore[no-untyped-def]
+    def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         _arm()
 
 
-def _arm():  # type: ignore[no-untyped-def]
+def _arm():
     try:
         from ammeter import inside
 
@@ -54,13 +58,13 @@ def _arm():  # type: ignore[no-untyped-def]
             sys.stderr.write(said.format(sys.executable, error, remedy) + "\n")
 
 
-def _let_the_next_one_have_its_turn():  # type: ignore[no-untyped-def]
+def _let_the_next_one_have_its_turn():
     """Another sitecustomize, of the user or the system, that would have been found without this one."""
     here = os.path.dirname(__file__)
     sys.path[:] = [each for each in sys.path if each != here]
     own = sys.modules.pop(__name__)
     try:
-        import sitecustomize  # noqa: F401
+        __import__(__name__)
     except ImportError as error:
         if error.name != __name__:
             raise
@@ -68,5 +72,5 @@ def _let_the_next_one_have_its_turn():  # type: ignore[no-untyped-def]
         sys.modules.setdefault(__name__, own)
 
 
-sys.meta_path.insert(0, _Waits())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Waits())
 _let_the_next_one_have_its_turn()

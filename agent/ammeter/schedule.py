@@ -20,6 +20,7 @@ class Bucket:
         """share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always."""
         self.share = share
         self.cost = 0.0
+        self.device_cost = 0.0
         self.taken = 0
         self._spent = 0.0
         self.refused = 0
@@ -29,11 +30,11 @@ class Bucket:
     def earn(self, step_seconds: float) -> None:
         """A step took this long. A bucket holds at most its credit or twice the last cost."""
         if not math.isinf(self.share):
-            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self.cost))
+            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._whole_cost))
 
     def allows(self) -> bool:
         """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
-        fits = self.share > 0 and (math.isinf(self.share) or self._level >= self.cost)
+        fits = self.share > 0 and (math.isinf(self.share) or self._level >= self._whole_cost)
         self.taken += fits
         self.refused += not fits
         return fits
@@ -43,6 +44,15 @@ class Bucket:
         self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
         self._level -= seconds
         self._spent += seconds
+
+    def spend_on_device(self, seconds: float) -> None:
+        """The device worked this long for a reading, as is known a step or more behind it."""
+        self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds
+        self._level -= seconds
+
+    @property
+    def _whole_cost(self) -> float:
+        return self.cost + self.device_cost
 
     def take_spent(self) -> float:
         """Seconds spent since the last call."""

@@ -17,8 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ammeter import tap
 from ammeter.probes.usage import clip_function
 from ammeter.stats import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, cpu, transfer
+from ammeter.stats.device import Device
 from ammeter.stats.host import Host
-from ammeter.stats.unseen import unseen
+from ammeter.stats.spectrum import LOWEST, spectrum
+from ammeter.stats.unseen import has_numbers, unseen
 from ammeter.watched import gradients, optimizer_in
 
 if TYPE_CHECKING:
@@ -33,8 +35,13 @@ LARGEST = float(np.finfo(np.float32).max)
 TOLD_AGAIN = 100
 """Steps after which the same tensors being non-finite, step after step, is told again."""
 
+SPECTRUM_EVERY = 8
+"""Full readings from one histogram of exponents to the next."""
+
 COUNTED_STEPS = 10
 """Non-finite steps in a row whose elements are counted exactly; later ones only as the governor allows."""
+
+HOST = "cpu"
 
 Indices = npt.NDArray[np.int64]
 
@@ -51,6 +58,8 @@ class Part:
     numbers: transfer.Transfer
     scale: transfer.Transfer
     whole: bool
+    watch: transfer.Stopwatch | None = None
+    spectrum: transfer.Transfer | None = None
     counted: tuple[Indices, npt.NDArray[np.float64]] | None = None
 
 
@@ -60,11 +69,15 @@ class Gradients:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._bad_rows = 0
+        self._whole_readings = 0
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
         self._hosts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Host] = weakref.WeakKeyDictionary()
+        self._devices: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.device, Device]]
+        self._devices = weakref.WeakKeyDictionary()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
+        guard(self._prepare)()
         return [
             *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
             tap.function(*clip_function(), before=guard(self._clipping)),
@@ -99,12 +112,15 @@ class Gradients:
             return
         squares, bad, known = 0.0, [], []
         for part in parts:
+            if part.watch:
+                self._session.governor.norms.spend_on_device(part.watch.seconds())
             norms = _fill(row, part)
             squares += float(norms @ norms)
             known += part.indices.tolist()
             if not math.isfinite(float(norms.sum())):
                 bad += part.indices[~np.isfinite(part.numbers.array().reshape(len(norms), -1)[:, NORM])].tolist()
         row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
+        _tell_spectrum(row, [part for part in parts if part.spectrum])
         self._bad_rows = self._bad_rows + 1 if bad else 0
         self._tell(row, sorted(bad), sorted(known))
 
@@ -163,12 +179,14 @@ class Gradients:
         for device in set(on):
             at = [place for place, each in enumerate(on) if each == device]
             here, chosen = (indices, found) if len(at) == len(on) else (indices[at], [found[place] for place in at])
-            if device.type == "cpu":
+            if device.type == HOST:
                 part = self._on_host(row, self._host(optimizer), here, chosen, scale, whole)
             else:
-                part = Part(here, transfer.of(cpu.norms(chosen)), scale, whole=False)
+                part = self._on_device(self._device(optimizer, device), here, chosen, scale, whole)
             parts.append(part)
             row.later("gradients", part.numbers)
+            if part.spectrum:
+                row.later("gradients", part.spectrum)
             row.later("gradients", scale)
 
     def _on_host(
@@ -182,7 +200,36 @@ class Gradients:
             row.urgent = True
             if not whole and (self._bad_rows < COUNTED_STEPS or self._session.governor.full.allows()):
                 counted = indices[bad], cpu.read([found[at] for at in bad])
-        return Part(indices, transfer.Arrived(numbers.reshape(-1)), scale, whole, counted)
+        due = transfer.Arrived(spectrum(found).astype(np.float64)) if self._spectrum_is_due(whole) else None
+        return Part(indices, transfer.Arrived(numbers.reshape(-1)), scale, whole, spectrum=due, counted=counted)
+
+    def _on_device(
+        self, device: Device, indices: Indices, found: list[torch.Tensor], scale: transfer.Transfer, whole: bool
+    ) -> Part:
+        """The kernels read everything in one pass; without them all but the norms is read as rarely as on the host."""
+        watch = transfer.Stopwatch(found[0].device)
+        whole = whole or not device.slow
+        if self._spectrum_is_due(whole):
+            rows, counts = device.read_with_spectrum(found)
+            return Part(indices, transfer.of(rows), scale, whole, watch.end(), transfer.of(counts.double()))
+        numbers = transfer.of(device.read(found) if whole else cpu.norms(found))
+        return Part(indices, numbers, scale, whole, watch.end())
+
+    def _spectrum_is_due(self, whole: bool) -> bool:
+        self._whole_readings += whole
+        return whole and self._whole_readings % SPECTRUM_EVERY == 1
+
+    def _prepare(self) -> None:
+        """Kernels are compiled now, while a program may wait for a second: weights look as their gradients will."""
+        for optimizer in self._session.watched.optimizers:
+            parameters = self._session.watched.parameters(optimizer)[0]
+            for device in {each.device for each in parameters if each.device.type == "cuda"}:
+                here = [each.detach() for each in parameters if each.device == device and each.requires_grad]
+                if readable := [each for each in here if has_numbers(each)]:
+                    self._device(optimizer, device).read(readable)
+
+    def _device(self, optimizer: torch.optim.Optimizer, device: torch.device) -> Device:
+        return self._devices.setdefault(optimizer, {}).setdefault(device, Device())
 
     def _host(self, optimizer: torch.optim.Optimizer) -> Host:
         return self._hosts.setdefault(optimizer, Host())
@@ -217,6 +264,14 @@ def _counts(row: Row, index: int) -> dict[str, int]:
             for at in np.flatnonzero(indices == index):
                 found[name] = int(numbers[at])
     return found
+
+
+def _tell_spectrum(row: Row, parts: list[Part]) -> None:
+    """How large the elements are, still multiplied by the scale, as float16 had to hold them."""
+    if parts:
+        counts = sum(part.spectrum.array() for part in parts if part.spectrum)
+        data = {"lowest": LOWEST, "counts": np.asarray(counts).astype(int).tolist(), "scale": parts[0].scale.number()}
+        row.events.append(("gradient.spectrum", data))
 
 
 def _fill(row: Row, part: Part) -> npt.NDArray[np.float64]:

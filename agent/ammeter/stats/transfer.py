@@ -45,7 +45,8 @@ def _sent(values: torch.Tensor) -> Transfer:
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:
-    return values.detach().to(torch.float32).reshape(-1)
+    flat = values.detach().reshape(-1)
+    return flat if flat.dtype is torch.float64 else flat.to(torch.float32)
 
 
 class Number:
@@ -81,10 +82,32 @@ class Arrived:
         return float(self._values[0])
 
 
+class Stopwatch:
+    """How long a device works on what is queued between begin and end; nobody waits for it. 0 on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+        self._mark()
+
+    def end(self) -> Stopwatch:
+        self._mark()
+        return self
+
+    def seconds(self) -> float:
+        """Once what was queued behind the end has arrived."""
+        return self._marks[0].elapsed_time(self._marks[1]) / 1000 if self._marks else 0.0
+
+    def _mark(self) -> None:
+        if self._device.type == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self._marks[-1].record(torch.cuda.current_stream(self._device))
+
+
 class _FromCuda:
     def __init__(self, values: torch.Tensor) -> None:
         flat = _flat(values)
-        self._host = torch.empty(flat.shape, dtype=torch.float32, device="cpu", pin_memory=True)
+        self._host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
         self._host.copy_(flat, non_blocking=True)
         self._passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._passed.record(torch.cuda.current_stream(values.device))

@@ -66,8 +66,8 @@ def _lost(state: State, lost: Lost) -> State:
 
 
 def _matters(state: State) -> bool:
-    steps, events = (sum(counts) for counts in zip(*state.lost.values(), strict=True))
-    return events > 0 or steps > max(FEW_STEPS, SHARE * state.rows)
+    steps = sum(steps for steps, _ in state.lost.values())
+    return any(events for _, events in state.lost.values()) or steps > max(FEW_STEPS, SHARE * state.rows)
 
 
 def _conclude(state: State) -> Finding:

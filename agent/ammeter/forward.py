@@ -17,7 +17,7 @@ from torch._dynamo import OptimizedModule
 from ammeter import tap
 from ammeter.tap import RAISED
 
-__all__ = ["RAISED", "Forward", "innermost", "is_compiled", "wrapped"]
+__all__ = ["RAISED", "Forward", "hookable", "innermost", "is_compiled", "wrapped"]
 
 Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -124,3 +124,21 @@ def innermost(model: torch.nn.Module) -> torch.nn.Module:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether torch.compile runs in place of the module's forward."""
     return isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path, module) of the modules whose hooks run outside of what torch.compile made; a shared one once."""
+    seen: set[int] = set()
+
+    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+            return
+        seen.add(id(module))
+        if is_compiled(module):
+            return
+        yield path, module
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from walk(child, f"{path}.{name}" if path else name)
+
+    return walk(model, "")

@@ -222,6 +222,7 @@ def test_hooks_are_on_the_modules_in_a_forward_pass_of_the_window_only(tmp_path:
         lambda: Network(model, (torch.randn(3, 4),), {}, "0"),
         tmp_path,
         steps=12,
+        preset="light",
         before=before,
         spoil=lambda step, loss: loss * NAN if step == 2 else loss,
     )
@@ -260,6 +261,7 @@ def test_a_nan_that_stays_opens_few_windows(tmp_path: Path, monkeypatch: pytest.
         lambda: Network(model, (torch.randn(3, 4),), {}, "0"),
         tmp_path,
         steps=300,
+        preset="light",
         before=before,
         spoil=lambda step, loss: loss * NAN,
     )

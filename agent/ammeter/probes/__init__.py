@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.census import Census
 from ammeter.probes.gradients import Gradients
+from ammeter.probes.kernels import Kernels
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin import Origin
 from ammeter.probes.resources import Resources
@@ -35,5 +36,5 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Origin, Resources)
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Origin, Kernels, Resources)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

@@ -98,9 +98,9 @@ class _Plan:
         self._cut([tensors[at].dtype if at in set(chosen) else None for at in range(len(tensors))], counts)
 
     def _cut(self, dtypes: list[torch.dtype | None], counts: npt.NDArray[np.int64]) -> None:
-        from ammeter.stats.triton import BINS, BLOCK
+        from ammeter.stats.triton import BINS, BLOCK, MOST_BLOCKS
 
-        self._blocks = blocks_in_chunk(int(counts.sum()), int(BLOCK.value))
+        self._blocks = blocks_in_chunk(int(counts.sum()), int(BLOCK.value), MOST_BLOCKS)
         chunks = -(-counts // (self._blocks * int(BLOCK.value)))
         order = [at for kind in KINDS for at, dtype in enumerate(dtypes) if dtype is kind]
         ends = np.cumsum(chunks[order])
@@ -134,7 +134,15 @@ class _Plan:
         tables = self._places, self._counts, self._owners, self._firsts, self._partials, self.histogram
         for kind, first, number in self._launches:
             triton.read_chunks[(number,)](
-                *tables, first, self._blocks, triton.DTYPES[kind], self._aligned, spectrum, num_warps=triton.WARPS
+                *tables,
+                first,
+                self._blocks,
+                triton.DTYPES[kind],
+                ALIGNMENT // kind.itemsize if self._aligned else 1,
+                self._aligned,
+                spectrum,
+                num_warps=triton.WARPS,
+                enable_fp_fusion=True,
             )
         triton.add_chunks[(self._number,)](self._partials, self._firsts, self._lasts, self.rows, triton.SLOTS)
 
@@ -160,10 +168,10 @@ class _Plan:
         return host.pin_memory() if self._where.type == "cuda" else host
 
 
-def blocks_in_chunk(elements: int, block: int) -> int:
+def blocks_in_chunk(elements: int, block: int, most: int) -> int:
     """A power of two, so that few variants exist; MOST_CHUNKS chunks hold the elements where that is possible."""
     blocks = LEAST_BLOCKS
-    while blocks * block * MOST_CHUNKS < elements:
+    while blocks * block * MOST_CHUNKS < elements and blocks < most:
         blocks *= 2
     return blocks
 

@@ -15,8 +15,8 @@ BLOCK = tl.constexpr(4096)
 
 WARPS = 8
 
-MOST_BLOCKS = 64
-"""Blocks in a chunk at most: a program counts four things in the bytes of one integer."""
+MOST_BLOCKS = 2**11
+"""Blocks in a chunk at most: the elements of a thread are counted in 16 bits."""
 
 BINS = tl.constexpr(64)
 """Of the histogram here: spectrum.BINS, and the last one for what is not an element."""
@@ -45,14 +45,15 @@ def _magnitude(elements):
 
 
 @triton.jit
-def _added(bits, squares, top, counts):
+def _added(bits, squares, top, few, fine):
+    """The sums with one more block; each row of it stays in one thread. few and fine: two counts of 16 bits each."""
     value = bits.to(tl.float32, bitcast=True)
     wide = value.to(tl.float64)
     small = bits < GRID_LIMIT
     rounded = ((value + 0.75) - 0.75).to(tl.int32, bitcast=True)  # the last place of such a sum is 2^-24
-    packed = (bits == 0).to(tl.int32) + ((bits < NORMAL_HALF).to(tl.int32) << 8)
-    packed += (small.to(tl.int32) << 16) + ((small & (rounded == bits)).to(tl.int32) << 24)
-    return squares + wide * wide, tl.maximum(top, bits), counts + packed
+    few += tl.sum((bits == 0).to(tl.int32) + ((bits < NORMAL_HALF).to(tl.int32) << 16), 1)
+    fine += tl.sum(small.to(tl.int32) + ((small & (rounded == bits)).to(tl.int32) << 16), 1)
+    return squares + tl.sum(wide * wide, 1), tl.maximum(top, tl.max(bits, 1)), few, fine
 
 
 @triton.jit
@@ -60,7 +61,7 @@ def _binned(bits, here):
     """int32[BINS]: how many of the elements that are `here` have each exponent."""
     bins = tl.minimum(tl.maximum((bits >> 23) - 127, _LOWEST), _HIGHEST) - _LOWEST
     bins = tl.where(bits == 0, _ZERO, tl.where(bits >= INFINITE, _NONFINITE, bins))
-    return tl.histogram(tl.where(here, bins, BINS - 1), BINS)
+    return tl.histogram(tl.reshape(tl.where(here, bins, BINS - 1), [BLOCK]), BINS)
 
 
 @triton.jit(do_not_specialize=["from_chunk", "blocks"])
@@ -74,10 +75,14 @@ def read_chunks(
     from_chunk,
     blocks,
     dtype: tl.constexpr,
+    together: tl.constexpr,
     aligned: tl.constexpr,
     spectrum: tl.constexpr,
 ):
-    """Each program reads `blocks` blocks of the tensor that owns its chunk, and writes one row of partials."""
+    """Each program reads `blocks` blocks of the tensor that owns its chunk, and writes one row of partials.
+
+    together: elements in 16 bytes, which a thread loads at once where the tensors are aligned.
+    """
     chunk = from_chunk + tl.program_id(0)
     owner = tl.load(owners + chunk)
     start = (chunk - tl.load(firsts + owner)).to(tl.int64) * blocks * BLOCK
@@ -85,20 +90,22 @@ def read_chunks(
     place = tl.load(places + owner).to(tl.pointer_type(dtype)) + start
     if aligned:
         place = tl.multiple_of(place, 16)
-    lanes = tl.arange(0, BLOCK)
-    squares = tl.zeros([BLOCK], tl.float64)
-    top = tl.zeros([BLOCK], tl.int32)
-    packed = tl.zeros([BLOCK], tl.int32)
+    rows: tl.constexpr = BLOCK // together
+    lanes = tl.arange(0, rows)[:, None] * together + tl.arange(0, together)[None, :]
+    squares = tl.zeros([rows], tl.float64)
+    top = tl.zeros([rows], tl.int32)
+    few = tl.zeros([rows], tl.int32)
+    fine = tl.zeros([rows], tl.int32)
     bins = tl.zeros([BINS], tl.int32)
     whole = length // BLOCK
     for block in range(whole):
         bits = _magnitude(tl.load(place + block * BLOCK + lanes))
-        squares, top, packed = _added(bits, squares, top, packed)
+        squares, top, few, fine = _added(bits, squares, top, few, fine)
         if spectrum:
             bins += _binned(bits, lanes >= 0)
     here = whole * BLOCK + lanes < length
-    bits = _magnitude(tl.load(place + whole * BLOCK + lanes, mask=here, other=0.0))
-    squares, top, packed = _added(bits, squares, top, packed)
+    bits = _magnitude(tl.load(place + whole * BLOCK + lanes, mask=here, other=0))
+    squares, top, few, fine = _added(bits, squares, top, few, fine)
     if spectrum:
         bins += _binned(bits, here)
         tl.atomic_add(histogram + tl.arange(0, BINS), bins.to(tl.int64))
@@ -106,27 +113,27 @@ def read_chunks(
     highest = tl.max(top)
     nans, infs = highest * 0, highest * 0
     if highest >= INFINITE:  # rare: read again, for what else would cost every program
-        strange = tl.zeros([BLOCK], tl.int32)
-        top = tl.zeros([BLOCK], tl.int32)
+        strange = tl.zeros([rows], tl.int32)
+        top = tl.zeros([rows], tl.int32)
         for block in range(whole + 1):
             here = block * BLOCK + lanes < length
-            bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=here, other=0.0))
-            strange += (bits > INFINITE).to(tl.int32) + ((bits == INFINITE).to(tl.int32) << 16)
-            top = tl.maximum(top, tl.where(bits < INFINITE, bits, 0))
+            bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=here, other=0))
+            strange += tl.sum((bits > INFINITE).to(tl.int32) + ((bits == INFINITE).to(tl.int32) << 16), 1)
+            top = tl.maximum(top, tl.max(tl.where(bits < INFINITE, bits, 0), 1))
         highest = tl.max(top)
         nans = tl.sum(strange & 0xFFFF)
         infs = tl.sum(strange >> 16)
 
-    zeros = tl.sum(packed & 0xFF)
+    zeros = tl.sum(few & 0xFFFF)
     row = partials + chunk.to(tl.int64) * _COLUMNS
     tl.store(row, tl.sum(squares))
     tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
     tl.store(row + 2, nans.to(tl.float64))
     tl.store(row + 3, infs.to(tl.float64))
     tl.store(row + 4, (zeros - (whole + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end were zeros, too
-    tl.store(row + 5, (tl.sum((packed >> 8) & 0xFF) - zeros).to(tl.float64))
-    tl.store(row + 6, (tl.sum((packed >> 16) & 0xFF) - zeros).to(tl.float64))
-    tl.store(row + 7, (tl.sum(packed >> 24) - zeros).to(tl.float64))
+    tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
+    tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
+    tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))
 
 
 @triton.jit

@@ -7,13 +7,13 @@ module, so that operations in place behind a module stay possible.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ammeter.forward import is_compiled
+from ammeter.forward import hookable
 from ammeter.probes.origin.floats import Readings, inside, version
 from ammeter.watched import plain_name
 
@@ -128,21 +128,3 @@ class Visits:
             read = ((name, tensor) for name, each in own for _, tensor in inside(each))
             self._weighed[id(module)] = [(name, self._place(tensor)) for name, tensor in read]
         return self._weighed[id(module)]
-
-
-def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path, module) of the modules whose hooks run outside of what torch.compile made; a shared one once."""
-    seen: set[int] = set()
-
-    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
-            return
-        seen.add(id(module))
-        if is_compiled(module):
-            return
-        yield path, module
-        for name, child in module._modules.items():
-            if child is not None:
-                yield from walk(child, f"{path}.{name}" if path else name)
-
-    return walk(model, "")

@@ -1,0 +1,199 @@
+"""Which operators of the forward pass run in low precision: a census, now and then, in a window of one forward call.
+
+A dispatch mode is open in that call only. Where the program has one of its own, or a profiler, we stay out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter import tap
+from ammeter.forward import hookable, innermost, is_compiled
+from ammeter.probes.kernels.census import Census, Summary, Work, summary
+from ammeter.watched import plain_name
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+FIRST = 1
+"""The first step of a run makes lazy things ready; it says little."""
+
+FALLBACKS = 20
+"""Fallbacks told in a run: the same operator in modules that are named alike, such as blocks.*.mlp, is one."""
+
+LEAST = 0.001
+"""Share of the eligible FLOPs below which a fallback is not told."""
+
+HOOK_SECONDS = 1.5e-6
+"""What a hook on a module costs."""
+
+CHANGED = 0.01
+"""The census is told again when its share has changed by this much."""
+
+
+class Kernels:
+    name = "kernels"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._census: Census | None = None
+        self._handles: list[Any] = []
+        self._modules: list[tuple[int, str]] = []
+        self._names: dict[int, str] = {}
+        self._began = 0.0
+        self._step = -1
+        self._region = False
+        self._told: tuple[float, tuple[str, ...]] | None = None
+        self._fallbacks: set[tuple[str, str, str]] = set()
+        self._blind: set[str] = set()
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        self._guard = guard
+        return [self, self._session.forward.subscribe(before=guard(self._begins))]
+
+    def remove(self) -> None:
+        """Closes a window that is open."""
+        while self._handles:
+            self._handles.pop().remove()
+        census, self._census = self._census, None
+        if census is not None:
+            census.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        step = self._session.row.step
+        if step < FIRST or step == self._step or not (module.training and torch.is_grad_enabled()):
+            return
+        self._step = step
+        if not self._session.governor.kernels.allows():
+            return
+        if is_compiled(module):
+            self._tell_blind("compiled")
+        elif _somebody_looks():
+            self._tell_blind("busy")
+        else:
+            self._open(innermost(module))
+
+    def _open(self, model: torch.nn.Module) -> None:
+        self._began = perf_counter()
+        census = Census()
+        census.autocast = _autocast()
+        self._region = any(census.autocast.values())
+        prefix = self._session.forward.prefix(model)
+        entered, left = self._guard(self._entered), self._guard(self._left)
+        context = torch.amp.autocast_mode.autocast
+        self._handles = [
+            tap.method(context, "__enter__", after=self._guard(self._switched)),
+            tap.method(context, "__exit__", after=self._guard(self._switched)),
+            self._session.forward.subscribe(after=self._guard(self._ends)),
+        ]
+        self._modules, self._names = [], {}
+        for name, module in hookable(model):
+            self._names[id(module)] = prefix + plain_name(name)
+            self._handles.append(module.register_forward_pre_hook(entered))
+            self._handles.append(module.register_forward_hook(left))
+        census.__enter__()  # type: ignore[no-untyped-call]
+        self._census = census
+
+    def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        census = self._census
+        self.remove()
+        if census is None:
+            return
+        hooks = 2 * len(self._names) * HOOK_SECONDS
+        self._session.governor.kernels.spend(census.seconds + hooks)
+        if census.fault is not None:
+            raise census.fault
+        if output is not tap.RAISED:
+            self._tell(self._session.row, census)
+
+    def _entered(self, module: torch.nn.Module, *_: Any) -> None:
+        self._modules.append((id(module), self._census.module if self._census else ""))
+        if self._census is not None:
+            self._census.module = self._names.get(id(module), "")
+
+    def _left(self, module: torch.nn.Module, *_: Any) -> None:
+        while self._modules:
+            left, outside = self._modules.pop()
+            if self._census is not None:
+                self._census.module = outside
+            if left == id(module):
+                return
+
+    def _switched(self, *_: Any) -> None:
+        if self._census is not None:
+            self._census.autocast = _autocast()
+            self._region = self._region or any(self._census.autocast.values())
+
+    def _tell(self, row: Row, census: Census) -> None:
+        found = summary(census, region=self._region)
+        row.scalars["cast_bytes"] = census.cast_bytes
+        if not found.eligible or not (self._region or found.low):
+            return
+        share = found.low / found.eligible
+        row.scalars["low_precision_share"] = share
+        backends = tuple(sorted(census.attention))
+        if self._told is None or abs(share - self._told[0]) >= CHANGED or backends != self._told[1]:
+            self._told = (share, backends)
+            self._tell_census(row, census, found)
+        for work in found.fallbacks:
+            self._tell_fallback(row, work, found)
+
+    def _tell_census(self, row: Row, census: Census, found: Summary) -> None:
+        told = {
+            "flops_eligible": found.eligible,
+            "flops_low": found.low,
+            "share": found.low / found.eligible,
+            "casts": census.casts,
+            "cast_bytes": census.cast_bytes,
+            "recast_bytes": census.recast_bytes,
+            "attention": sorted(census.attention),
+            "seconds": perf_counter() - self._began,
+        }
+        row.events.append(("kernels.census", told))
+
+    def _tell_fallback(self, row: Row, work: Work, found: Summary) -> None:
+        key = _key(work)
+        same = [each for each in found.fallbacks if _key(each) == key]
+        flops = sum(each.flops for each in same)
+        if key in self._fallbacks or len(self._fallbacks) >= FALLBACKS or flops < LEAST * found.eligible:
+            return
+        self._fallbacks.add(key)
+        told = {
+            "op": work.op,
+            "module": work.module,
+            "modules": len(same),
+            "reason": work.reason,
+            "dtype": str(work.dtype).removeprefix("torch."),
+            "shape": work.shape,
+            "caller": work.caller,
+            "flops_share": flops / found.eligible,
+        }
+        row.events.append(("kernel.fallback", told))
+
+    def _tell_blind(self, reason: str) -> None:
+        if reason not in self._blind:
+            self._blind.add(reason)
+            self._session.tell("kernels.blind", {"reason": reason})
+
+
+def _key(work: Work) -> tuple[str, str, str]:
+    return work.op, re.sub(r"\b\d+\b", "*", work.module), work.reason
+
+
+def _autocast() -> dict[str, bool]:
+    return {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+
+
+def _somebody_looks() -> bool:
+    """A mode, a profiler or a transform of the program's own is about the program's operators."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._autograd._profiler_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )

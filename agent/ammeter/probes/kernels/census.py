@@ -1,0 +1,205 @@
+"""What runs below autocast in one forward pass: FLOPs by operator, dtype and module, casts, attention backends."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from ammeter import caller
+
+LOW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+HIDDEN_SECONDS = 4e-6
+"""What an operator's way to a dispatch mode and back costs besides what is measured in it: an order of magnitude."""
+
+MOST = 4096
+"""Kinds of operator that one census tells apart."""
+
+_aten = torch.ops.aten
+_CAST = _aten._to_copy.default
+_FUNCTION = torch.autograd.function.__file__
+
+
+@dataclass(slots=True)
+class Work:
+    """One operator in one module with one dtype. shape: of the first two inputs. caller: where it ran first."""
+
+    module: str
+    op: str
+    dtype: torch.dtype
+    reason: str
+    flops: int = 0
+    shape: str = ""
+    caller: str = ""
+
+
+class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Opened and closed within one call. It never raises: what goes wrong in it is kept as `fault`.
+
+    module: path of the module that runs now, which hooks set. autocast: whether it is on, by type of device, which
+    taps set: an operator below it cannot be asked.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.module = ""
+        self.autocast: dict[str, bool] = {}
+        self.work: dict[tuple[str, str, torch.dtype, str], Work] = {}
+        self.attention: set[str] = set()
+        self.written_out: set[str] = set()
+        self.casts = 0
+        self.cast_bytes = 0
+        self.recast_bytes = 0
+        self.seconds = 0.0
+        self.fault: Exception | None = None
+        self._cast: dict[int, weakref.ref[Any]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch.compile made stays compiled while we are open."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self.fault is None:
+            began = perf_counter()
+            try:
+                self._count(func, args, kwargs or {}, output)
+            except Exception as error:  # noqa: BLE001 - the promise: what is counted wrong never reaches the program
+                self.fault = error
+            self.seconds += perf_counter() - began + HIDDEN_SECONDS
+        return output
+
+    def _count(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if func is _CAST:
+            self._count_cast(args[0], output)
+            return
+        packet = getattr(func, "_overloadpacket", func)
+        formula = _FORMULAS.get(packet)
+        if formula is not None:
+            self._count_work(func, packet, formula(*args, **kwargs, out_val=output), args, output)
+        elif packet is _SAFE_SOFTMAX:
+            self.attention.add("math")
+            self.written_out.add(self.module)
+
+    def _count_cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
+        if source.dtype == output.dtype or not (source.is_floating_point() and output.is_floating_point()):
+            return
+        size = output.numel() * output.element_size()
+        self.casts += 1
+        self.cast_bytes += size
+        if isinstance(source, torch.nn.Parameter):
+            known = self._cast.get(id(source))
+            if known is not None and known() is source:
+                self.recast_bytes += size
+            self._cast[id(source)] = weakref.ref(source)
+
+    def _count_work(self, func: Any, packet: Any, flops: int, args: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple | list) else output
+        if not first.is_floating_point() or not flops:
+            return
+        op = str(packet).removeprefix("aten.")
+        backend = _BACKENDS.get(op)
+        if backend:
+            self.attention.add(backend)
+        operands = _operands(op, args)
+        reason = _misaligned(op, operands) if first.dtype in LOW else self._reason(func, first)
+        key = (self.module, op, first.dtype, reason)
+        work = self.work.get(key)
+        if work is None:
+            if len(self.work) >= MOST:
+                return
+            where = caller.line() if reason else ""
+            shape = " x ".join(str(tuple(each.shape)) for each in operands)
+            work = self.work[key] = Work(*key, shape=shape, caller=where)
+        work.flops += flops
+
+    def _reason(self, func: Any, output: torch.Tensor) -> str:
+        """Why an operator did not run in low precision."""
+        if output.dtype is torch.float64:
+            return "float64"
+        if self.autocast.get(output.device.type):
+            return "custom-function" if _in_custom_function() else "policy"
+        if any(self.autocast.values()):
+            return "wrong-device"
+        return "autocast-off"
+
+
+@dataclass(slots=True)
+class Summary:
+    """eligible, low: FLOPs of matrix products, convolutions and attention. fallbacks: most FLOPs first."""
+
+    eligible: int = 0
+    low: int = 0
+    fallbacks: list[Work] = field(default_factory=list)
+
+
+def summary(census: Census, *, region: bool) -> Summary:
+    """What the census says. region: autocast was on somewhere, so that where it was off, it was switched off."""
+    found = Summary()
+    for work in census.work.values():
+        found.eligible += work.flops
+        found.low += work.flops if work.dtype in LOW else 0
+        if work.reason == "policy" and work.module in census.written_out:
+            work.reason = "sdpa-math"
+        if work.reason == "autocast-off" and region:
+            work.reason = "autocast-disabled"
+        if work.reason:
+            found.fallbacks.append(work)
+    found.fallbacks.sort(key=lambda each: -each.flops)
+    return found
+
+
+def _operands(op: str, args: Any) -> list[torch.Tensor]:
+    """The two tensors whose product it is."""
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    return tensors[1:3] if op in ("addmm", "baddbmm") else tensors[:2]
+
+
+def _misaligned(op: str, operands: list[torch.Tensor]) -> str:
+    """Tensor cores want the inner and the last dimension of a product, and the channels, in multiples of 8."""
+    if op in ("mm", "addmm", "bmm", "baddbmm"):
+        sizes = operands[1].shape[-2:]
+    elif op in ("convolution", "_convolution"):
+        sizes = operands[1].shape[:2]
+    else:
+        return ""
+    return "misaligned" if any(size % 8 for size in sizes) else ""
+
+
+def _in_custom_function() -> bool:
+    """Whether a torch.autograd.Function of the program is on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "apply" and frame.f_code.co_filename == _FUNCTION:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _attention_for_cpu(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+
+
+_FORMULAS: dict[Any, Callable[..., int]] = dict(flop_registry)
+_SAFE_SOFTMAX = getattr(_aten, "_safe_softmax", None)
+_BACKENDS = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "flex_attention": "flex",
+}
+if hasattr(_aten, "_scaled_dot_product_flash_attention_for_cpu"):
+    _FORMULAS.setdefault(_aten._scaled_dot_product_flash_attention_for_cpu, _attention_for_cpu)

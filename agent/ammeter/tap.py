@@ -152,10 +152,12 @@ class _Calls(_Tap):
 
 def _wrap(tap: _Tap) -> Callable[..., Any]:
     original = tap.original
+    # torch.Tensor.backward calls torch.autograd.backward with the same tensor, and is not the same call.
+    name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         subscribers = tap.subscribers
-        call = (id(args[0]) if args else 0, tap.name)
+        call = (id(args[0]) if args else 0, name)
         if not subscribers or call in _running:
             return original(*args, **kwargs)
         _running.add(call)

@@ -123,3 +123,15 @@ def test_clip_grad_norm_imported_by_name_is_heard() -> None:
     clip_grad_norm_([parameter], 0.5)
     handle.remove()
     assert [0.5] == calls
+
+
+def test_a_method_and_the_function_of_the_same_name_that_it_calls_are_two_calls() -> None:
+    heard: list[str] = []
+    handles = [
+        tap.method(torch.Tensor, "backward", before=lambda args, kwargs: heard.append("method")),
+        tap.function(torch.autograd, "backward", before=lambda args, kwargs: heard.append("function")),
+    ]
+    torch.ones(2, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+    for handle in handles:
+        handle.remove()
+    assert ["method", "function"] == heard

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,31 @@ def _bytes(each: Any) -> bytes:
         if isinstance(each, torch.Tensor)
         else repr(each).encode()
     )
+
+
+@dataclass
+class Seen:
+    """What a run has written, to be asked once it is closed."""
+
+    run: str
+    folder: Path
+
+    def events(self, name: str) -> list[Event]:
+        return events(stream(self.run, self.folder)[1], name)
+
+    def usage(self) -> dict[str, dict[str, Any]]:
+        """Every mistake that was told: name without 'usage.' -> data of the first time."""
+        _, frames = stream(self.run, self.folder)
+        assert [] == events(frames, "probe.failed")
+        told = [frame for frame in frames if isinstance(frame, Event) and frame.name.startswith("usage.")]
+        return {frame.name.removeprefix("usage."): frame.data for frame in reversed(told)}
+
+
+@contextmanager
+def watching(folder: Path, model: Any, optimizer: Any, scaler: Any = None, **options: Any) -> Iterator[Seen]:
+    """A program of the test's own, watched as long as the block lasts."""
+    run = ammeter.watch(model, optimizer, scaler, dir=folder, **options)
+    try:
+        yield Seen(run.id, folder)
+    finally:
+        run.close()

@@ -59,8 +59,9 @@ class Account:
         self.float16 = ""
         self.stale = False
         self.updated = ""
+        self.scale: Any = None
         """raw, float16, updated: the line that called backward() on something unscaled, with float16 in it, or update()
-        meanwhile. stale: backward() added to what was carried."""
+        meanwhile, and before that this scale was in them. stale: backward() added to what was carried."""
 
     def add(self, marks: Iterable[Mark], now: State) -> None:
         """backward() changed the gradients: they are `now` as they are."""
@@ -133,20 +134,20 @@ class Ledger:
         for optimizer in self._watched.optimizers:
             self.of(optimizer)
 
-    def settle(self, step: int) -> None:
+    def settle(self, step: int, *, closely: bool = False) -> None:
         """Before backward(): what was changed since the last look was reset or changed by hand.
 
-        This is also where a run's few looks at all parameters begin and end.
+        This is also where a look at all parameters begins and ends: rarely, and where it is asked for.
         """
         if len(self._accounts) != len(self._watched.optimizers):
             self.open()
-        everything = step < ALL_AT_FIRST or is_power_of_two(step)
+        everything = closely or step < ALL_AT_FIRST or is_power_of_two(step)
         for account in self._accounts.values():
             now = account.now()
             if now != account.seen:
                 account.reset()
                 account.seen = now
-            if everything is not account.everything and account.attempted != step:
+            if everything is not account.everything:
                 account.sample(everything)
 
     def adopt(self) -> list[Account]:

@@ -13,6 +13,9 @@ from ammeter.stats.unseen import unseen
 FAR = 256
 """Nodes looked at before a root counts as not derived from anything scaled. Only roots that are not marked pay."""
 
+NEAR = 8
+"""Nodes between scale() and backward() that are nothing to look at closely."""
+
 _SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
 """Nodes of which each input carries its own part of the loss."""
 
@@ -57,6 +60,16 @@ class Marks:
         """The mark of what scale() returned itself."""
         node = _node(root)
         return None if node is None else node.metadata.get(self._key)
+
+    def near(self, root: torch.Tensor) -> bool:
+        """Whether a root is what scale() returned, at most divided or reshaped since."""
+        node = _node(root)
+        for _ in range(NEAR):
+            if node is None or self._key in node.metadata:
+                return node is not None
+            inputs = _inputs(node)
+            node = inputs[0] if len(inputs) == 1 else None
+        return False
 
     def origin(self, root: torch.Tensor) -> Origin:
         """Where the parts of a root come from. Also after backward(), while the root is there."""

@@ -25,8 +25,8 @@ from ammeter.watched import gradient
 if TYPE_CHECKING:
     from ammeter.session import Session
 
-CHECKED_AT_FIRST = 8
-"""Gradients that were carried over backward() and turned out harmless, before that is checked at powers of two only."""
+AT_FIRST = 8
+"""Times that something which may be harmless is looked at closely, before that is done at powers of two only."""
 
 FAR_DOWN = 1024
 """Nodes behind a root that are looked at for float16, a few times in a run."""
@@ -48,6 +48,7 @@ class Order:
         self._unmarkable = False
         self._checked: dict[int, int] = {}
         self._walks = 0
+        self._doubts = 0
 
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """scale() of an enabled scaler has returned."""
@@ -55,8 +56,14 @@ class Order:
         mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
         self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
 
-    def backward_begins(self) -> None:
-        self._ledger.settle(self._session.row.step)
+    def begin(self) -> None:
+        self._ledger.open()
+
+    def backward_begins(self, given: Any) -> None:
+        """Where what is given is not plainly scaled, the gradients are looked at closely; a habit, now and then."""
+        doubtful = self._scaling and not all(self._marks.near(root) for root in roots(given))
+        self._doubts += doubtful
+        self._ledger.settle(self._session.row.step, closely=doubtful and _is_due(self._doubts))
         for account in self._ledger.accounts():
             if account.carried and not account.stale and not empty(account.seen):
                 self._check_left(account)
@@ -125,7 +132,7 @@ class Order:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
         for account in self._ledger.accounts():
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
-                account.updated = caller.line()
+                account.updated, account.scale = caller.line(), transfer.of(scaler._scale)
 
     def _take_in(self, account: Account) -> bool:
         """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
@@ -171,6 +178,7 @@ class Order:
         data: dict[str, Any] = {
             "optimizer": name_of(account.optimizer()),
             "scale": scale_of(scaler),
+            "scale_before": account.scale,
             "first_step": first,
         }
         if len(counts) == 1 and self._another_stepped(account, first):
@@ -224,15 +232,18 @@ class Order:
 
     def _look_for_float16(self, account: Account, given: Any) -> None:
         self._walks += 1
-        due = self._walks <= CHECKED_AT_FIRST or is_power_of_two(self._walks)
-        if due and any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
+        if _is_due(self._walks) and any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
             account.float16 = caller.line()
 
     def _check_left(self, account: Account) -> None:
         """The gradients were used, and backward() is about to add to them: what is left there now?"""
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
-        if checked <= CHECKED_AT_FIRST or is_power_of_two(checked):
+        if _is_due(checked):
             account.left = _largest(account.parameters())
+
+
+def _is_due(times: int) -> bool:
+    return times <= AT_FIRST or is_power_of_two(times)
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:

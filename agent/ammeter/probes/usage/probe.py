@@ -42,6 +42,7 @@ class Usage:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         scalers, optimizers = self._session.watched.scaler_kinds, self._session.watched.optimizer_kinds
         guard(self._scalers.begin)()
+        guard(self._order.begin)()
         return [
             *tap.methods(scalers, "scale", after=guard(self._scaled)),
             tap.function(torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)),
@@ -68,9 +69,9 @@ class Usage:
             self._order.scaled(args[0], result)
         self._scalers.used(args[0], result)
 
-    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _inside_backward():
-            self._order.backward_begins()
+            self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         if not _inside_backward():

@@ -1,0 +1,350 @@
+"""Calls in the wrong order, each told with its line, where the gradients that it spoiled are used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.agent.training import Model, Seen, events, stream, watching
+
+
+def here(back: int = 1) -> str:
+    """The line `back` lines above the one that asks."""
+    return f"{Path(__file__).name}:{sys._getframe(1).f_lineno - back}"
+
+
+def scaler(scale: float = 2.0**10, **options: Any) -> Any:
+    return torch.amp.GradScaler("cpu", init_scale=scale, **options)
+
+
+def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 1e-4, **options})
+
+
+def loss_of(model: Any, dtype: torch.dtype | None = torch.float16) -> Any:
+    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        output = model(torch.randn(8, 12))
+    return output.float().square().mean()
+
+
+def told(seen: Seen, kind: str, step: int, line: str, **data: Any) -> None:
+    """That this mistake and no other was told, once, in this step."""
+    usage = seen.usage()
+    assert [kind] == list(usage)
+    (event,) = seen.events(f"usage.{kind}")
+    caller = event.data["caller"]
+    assert caller.endswith(line), f"{caller} is not {line}"
+    assert data == {key: event.data[key] for key in data}
+    assert step == event.step
+
+
+Backward = Callable[[Any, Any], str]
+
+
+def _raw(scales: Any, model: Any) -> str:
+    loss_of(model).backward()
+    return here()
+
+
+def _thrown_away(scales: Any, model: Any) -> str:
+    loss = loss_of(model)
+    scales.scale(loss)
+    loss.backward()
+    return here()
+
+
+def _by_function(scales: Any, model: Any) -> str:
+    torch.autograd.backward([loss_of(model), loss_of(model)])
+    return here()
+
+
+def _by_grad(scales: Any, model: Any) -> str:
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(loss_of(model), parameters)
+    line = here()
+    for parameter, each in zip(parameters, found, strict=True):
+        parameter.grad = each
+    return line
+
+
+def _second(scales: Any, model: Any) -> str:
+    scales.scale(loss_of(model)).backward()
+    sum(each.square().sum() for each in model.parameters()).backward()
+    return here()
+
+
+def _second_on_one_layer(scales: Any, model: Any) -> str:
+    scales.scale(loss_of(model)).backward()
+    model.middle.weight.square().sum().backward()
+    return here()
+
+
+def _added(scales: Any, model: Any) -> str:
+    (scales.scale(loss_of(model)) / 2 + model.first.weight.square().sum()).backward()
+    return here()
+
+
+def _stacked(scales: Any, model: Any) -> str:
+    torch.stack([scales.scale(loss_of(model)), loss_of(model)]).sum().backward()  # type: ignore[no-untyped-call]
+    return here()
+
+
+@pytest.mark.parametrize(
+    "backward", [_raw, _thrown_away, _by_function, _by_grad, _second, _second_on_one_layer, _added, _stacked]
+)
+@pytest.mark.parametrize("since", [0, 5], ids=["from the first step", "later"])
+@pytest.mark.parametrize("unscale", [False, True], ids=["step", "unscale_"])
+def test_what_was_not_scaled_is_told(backward: Backward, since: int, unscale: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, scales = Model(), scaler()
+    optimizer, line = sgd(model), ""
+    scales.scale(torch.ones(()))
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for step in range(since + 3):
+            optimizer.zero_grad()
+            if step < since:
+                scales.scale(loss_of(model)).backward()
+            else:
+                line = backward(scales, model)
+            if unscale:
+                scales.unscale_(optimizer)
+            scales.step(optimizer)
+            scales.update()
+    scaled_too = backward in (_second, _second_on_one_layer, _added, _stacked)
+    told(seen, "loss_not_scaled", since, line, optimizer="SGD", scale=2.0**10, scaled_too=scaled_too)
+
+
+def test_what_was_not_scaled_is_told_of_fused_optimizers(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scales.scale(torch.ones(()))
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            line = here()
+            scales.step(optimizer)
+            scales.update()
+    told(seen, "loss_not_scaled", 0, line, optimizer="AdamW")
+
+
+def test_a_scale_that_was_never_used_is_told_before_the_scaler_refuses(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        loss_of(model).backward()
+        line = here()
+        with pytest.raises(AssertionError, match="_scale is None"):
+            scales.step(optimizer)
+    told(seen, "loss_not_scaled", 0, line, scale=None)
+
+
+@pytest.mark.parametrize("clip", [False, True], ids=["bare", "clipped"])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_plain_step_on_scaled_gradients_is_told(kind: Any, clip: bool, tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = kind(model.parameters(), lr=1e-6)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(4):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+            optimizer.step()
+            line = here()
+    usage = seen.usage()
+    assert ({"clip_before_unscale"} if clip else set()) | {"gradients_not_unscaled"} == set(usage)
+    assert usage["gradients_not_unscaled"]["caller"].endswith(line)
+    assert (kind.__name__, 1024.0) == tuple(usage["gradients_not_unscaled"][key] for key in ("optimizer", "scale"))
+
+
+@pytest.mark.parametrize("growth", [1, 2000], ids=["the scale moves", "the scale stays"])
+def test_update_between_two_optimizers_is_told(growth: int, tmp_path: Path) -> None:
+    first, second, scales = Model(), Model(), scaler(growth_interval=growth)
+    one, other = sgd(first), sgd(second)
+    with watching(tmp_path, [first, second], [one, other], scales) as seen:
+        for _ in range(4):
+            one.zero_grad()
+            other.zero_grad()
+            scales.scale(loss_of(first) + loss_of(second)).backward()
+            scales.step(one)
+            scales.update()
+            line = here()
+            scales.step(other)
+            scales.update()
+    told(
+        seen,
+        "update_between_optimizers",
+        1,
+        line,
+        optimizer="SGD",
+        scale=1024.0 * (2 if growth == 1 else 1),
+        scale_before=1024.0,
+        first_step=0,
+    )
+
+
+def test_update_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> None:
+    first, second, scales = Model(), Model(), scaler(growth_interval=1)
+    one, other = sgd(first), sgd(second)
+    with watching(tmp_path, [first, second], [one, other], scales) as seen:
+        for batch in range(8):
+            one.zero_grad()
+            scales.scale(loss_of(first) + loss_of(second)).backward()
+            scales.step(one)
+            if batch % 4 == 3:
+                scales.step(other)
+                other.zero_grad()
+            scales.update()
+            line = here()
+    told(seen, "mixed_scale", 3, line, after="update", scale=1024.0 * 8, scale_before=1024.0, first_step=0)
+
+
+def test_unscale_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            for batch in range(4):
+                scales.scale(loss_of(model) / 4).backward()
+                line = here()
+                if batch == 1:
+                    scales.unscale_(optimizer)
+            scales.step(optimizer)
+            scales.update()
+    told(seen, "mixed_scale", 0, line, after="unscale_", optimizer="SGD", scale=1024.0)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("clip", [False, True], ids=["bare", "clipped"])
+def test_gradients_that_are_never_reset_are_told(precision: str, clip: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, scales = Model(), scaler(enabled=precision == "fp16")
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(6):
+            scales.scale(loss_of(model, torch.float16 if precision == "fp16" else None)).backward()
+            if clip:
+                scales.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e3)
+            scales.step(optimizer)
+            scales.update()
+    (event,) = seen.events("usage.gradients_not_reset")
+    assert (1, "applied", "SGD") == (event.step, event.data["after"], event.data["optimizer"])
+    assert ["gradients_not_reset"] == list(seen.usage())
+    assert 0 < event.data["left"]
+
+
+@pytest.mark.parametrize("clip", [False, True], ids=["bare", "clipped"])
+@pytest.mark.parametrize("bad", [3, 11])
+def test_gradients_that_are_kept_where_a_step_was_skipped_are_told(bad: int, clip: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for step in range(bad + 5):
+            before = scales.get_scale()
+            scales.scale(loss_of(model) * (float("nan") if step == bad else 1)).backward()
+            scales.unscale_(optimizer)
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scales.step(optimizer)
+            line = here()
+            scales.update()
+            if scales.get_scale() >= before:
+                optimizer.zero_grad()
+    told(
+        seen,
+        "gradients_not_reset",
+        bad + 1,
+        line.rpartition(":")[0] + ":" + str(int(line.rpartition(":")[2]) - 3),
+        after="skipped",
+        left=float("inf"),
+    )
+
+
+def test_gradients_of_a_gan_that_are_never_reset_are_told(tmp_path: Path) -> None:
+    maker, judge, scales = torch.nn.Linear(6, 12), Model(), scaler()
+    makes, judges = sgd(maker), sgd(judge)
+    with watching(tmp_path, [maker, judge], [makes, judges], scales) as seen:
+        for step in range(40):
+            if step < 30:
+                judges.zero_grad()
+            scales.scale(loss_of(judge)).backward()
+            scales.step(judges)
+            makes.zero_grad()
+            scales.scale(judge(maker(torch.randn(8, 6))).mean()).backward()
+            scales.step(makes)
+            scales.update()
+    (event,) = seen.events("usage.gradients_not_reset")
+    assert 30 <= event.step <= 32
+    assert {"gradients_not_reset", "mixed_scale"} == set(seen.usage())  # what the other half left was scaled before
+
+
+def test_step_without_update_is_told_and_raises_as_ever(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for step in range(3):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            if step == 0:
+                scales.step(optimizer)
+            else:
+                with pytest.raises(RuntimeError, match=r"step\(\) has already been called"):
+                    scales.step(optimizer)
+                line = here()
+    told(seen, "step_not_updated", 0, line, optimizer="SGD", scale=1024.0)
+
+
+@pytest.mark.parametrize("how", ["a list", "a generator", "by keyword", "the module's own"])
+def test_clipping_the_values_of_scaled_gradients_is_told(how: str, tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            if how == "a list":
+                torch.nn.utils.clip_grad_value_(list(model.parameters()), 0.5)
+            elif how == "a generator":
+                torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)
+            elif how == "by keyword":
+                torch.nn.utils.clip_grad_value_(parameters=model.parameters(), clip_value=0.5)
+            else:
+                torch.nn.utils.clip_grad.clip_grad_value_(model.parameters(), 0.5)
+            scales.step(optimizer)
+            scales.update()
+    (event,) = seen.events("usage.clip_before_unscale")
+    assert ["clip_before_unscale"] == list(seen.usage())
+    assert (0, 0.5, 1024.0) == (event.step, event.data["clip_value"], event.data["scale"])
+
+
+@pytest.mark.parametrize("model", [Model, lambda: torch.nn.Linear(12, 2)], ids=["deep", "shallow"])
+def test_float16_without_a_scaler_is_told(model: Any, tmp_path: Path) -> None:
+    network = model()
+    optimizer = sgd(network)
+    with watching(tmp_path, network, optimizer) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(network).backward()
+            line = here()
+            optimizer.step()
+    told(seen, "fp16_without_scaler", 0, line, optimizer="SGD")
+
+
+def test_a_mistake_is_written_while_the_run_goes_on(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    scales.scale(torch.ones(()))
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        loss_of(model).backward()
+        scales.step(optimizer)
+        scales.update()
+        assert 1 == len(events(stream(seen.run, tmp_path)[1], "usage.loss_not_scaled"))

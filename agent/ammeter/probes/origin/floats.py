@@ -77,7 +77,7 @@ class Readings:
 
     def take(self, tensor: torch.Tensor) -> int:
         """Reads the present numbers of a tensor; returns the place where they will be."""
-        place, held = len(self._numbers), tensor.detach()
+        place, held = len(self._numbers), unseen(tensor.detach, (tensor,))
         self._numbers.append(None)
         with torch.no_grad():
             if held.is_cpu:

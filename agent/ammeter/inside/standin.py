@@ -18,8 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ammeter import identity, start, tap
 from ammeter.inside.finding import Found, find, is_wrapped
-from ammeter.inside.profiling import Profiling
 from ammeter.inside.terminated import note_termination
+from ammeter.probes.profiling import Profiling
 from ammeter.run import Run
 from ammeter.session import Session
 from ammeter.settings import Launched, settings
@@ -37,11 +37,12 @@ class StandIn:
         self._session: Session | None = None
         self._over = False
         self._later = 0
-        self._handles: list[Any] = []
+        self._hook: Any = None
+        self._after: Any = None
         self._waiting: list[Any] = []
 
     def attach(self) -> None:
-        self._handles = [register_optimizer_step_pre_hook(self._guarded(self._steps))]
+        self._hook = register_optimizer_step_pre_hook(self._guarded(self._steps))
         self._wait_for_scaler()
         os.register_at_fork(after_in_child=self._in_forked_child)
 
@@ -72,13 +73,14 @@ class StandIn:
             if optimizer not in self._session.watched.optimizers:
                 self._join(optimizer)
         elif self._run is None:
-            if _is_last(self._handles[0]):
+            if _is_last(self._hook):
                 self._begin_at(optimizer, args, kwargs)
-            else:  # torch goes through its hooks right now and would trip over new ones
-                self._handles.append(register_optimizer_step_post_hook(self._guarded(self._stepped)))
+            elif not self._after:  # torch goes through its hooks right now and would trip over new ones
+                self._after = register_optimizer_step_post_hook(self._guarded(self._stepped))
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._handles.pop().remove()
+        self._after.remove()
+        self._after = None
         if self._run is None:
             self._begin(find(optimizer))
 
@@ -141,6 +143,8 @@ class StandIn:
             self._run = self._session = None
             self._later = 0
             with suppress(Exception):
+                self._hook.remove()
+                self._hook = register_optimizer_step_pre_hook(self._guarded(self._steps))
                 self._wait_for_scaler()
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:

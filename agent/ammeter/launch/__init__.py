@@ -58,10 +58,16 @@ def _run(command: Sequence[str], environment: Mapping[str, str], chosen: Setting
         seen = witness.stop(status)
         parent.reap(process)
     try:
-        ending.tell(chosen, run, seen)
+        if _speaks(environment):
+            ending.tell(chosen, run, seen)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command's end is not changed by our words
         parent.say(f"ammeter: no last words ({type(error).__name__}: {error})")
     return parent.end_like(status)
+
+
+def _speaks(environment: Mapping[str, str]) -> bool:
+    """Of many launchers of one run, the first rank's."""
+    return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
 
 
 def _environment(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from pathlib import Path
@@ -17,9 +16,7 @@ MOST_BYTES = 64 * 2**20
 
 
 def tell(chosen: Settings, run: str | None, seen: Seen) -> None:
-    """Says on stderr how the run looks. Of many launchers of one run, the first rank's speaks."""
-    if any(os.environ.get(name, "0") != "0" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")):
-        return
+    """Says on stderr how the run looks."""
     if run is None:
         say(f"ammeter: the ranks have agreed on their run; read it with: ammeter report {_quoted(chosen.dir)}")
         return

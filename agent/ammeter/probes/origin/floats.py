@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,21 +78,22 @@ class Readings:
 
     def take(self, tensor: torch.Tensor) -> int:
         """Reads the present numbers of a tensor; returns the place where they will be."""
-        place, held = len(self._numbers), unseen(tensor.detach, (tensor,))
+        place = len(self._numbers)
         self._numbers.append(None)
         with torch.no_grad():
-            if held.is_cpu:
-                self._numbers[place] = unseen(lambda: _here(held), (held,))
+            if tensor.is_cpu:
+                self._numbers[place] = unseen(lambda: _here(tensor.detach()), (tensor,))
             else:
-                found = unseen(lambda: _there(held), (held,))
-                self._away.setdefault(held.device, []).append((place, found))
+                found = unseen(lambda: _there(tensor.detach()), (tensor,))
+                self._away.setdefault(tensor.device, []).append((place, found))
         return place
 
     def send(self) -> list[transfer.Transfer]:
         """Starts the way to the host of all that lies on a device; nothing waits for it."""
         begun = []
         for several in self._away.values():
-            arriving = transfer.of(torch.stack([found for _, found in several]))
+            found = [each for _, each in several]
+            arriving = transfer.of(unseen(partial(torch.stack, found), found))
             self._sent.append(([place for place, _ in several], arriving))
             begun.append(arriving)
         self._away.clear()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.census import Census
+from ammeter.probes.checkpoint import Checkpoint
 from ammeter.probes.gradients import Gradients
 from ammeter.probes.kernels import Kernels
 from ammeter.probes.loss import Loss
@@ -36,5 +37,5 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Origin, Kernels, Resources)
+ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Checkpoint, Origin, Kernels, Resources)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

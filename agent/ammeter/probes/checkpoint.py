@@ -1,0 +1,275 @@
+"""Checkpoints as they are saved and loaded: what is inside, what is missing, how long it takes, who can read it.
+
+Heard where torch itself looks names up, so that `from torch import save` is heard too. Only the object that is passed
+is looked at; no file is ever read. A program may save from a thread of its own: what that says waits for a step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter import tap
+from ammeter.probes.contents import Contents, contents, of_specs
+from ammeter.probes.exposure import exposure
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+    from ammeter.watched import Watched
+
+LEAST_SHARE = 0.01
+"""Of the trained weights: a file that holds less of them, and nothing else of training, is no checkpoint of theirs."""
+
+OF_THE_MODEL = 0.5
+"""Share of a file's weights that have the shape of one of ours: else it is data, or another model."""
+
+MOST_FILES = 1000
+"""Files of a distributed checkpoint that are added up."""
+
+Guard = Callable[..., Any]
+
+
+class Checkpoint:
+    name = "checkpoint"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._judge = Relevance(session.watched)
+        self._began: dict[tuple[int, str], float] = {}
+        self._saved: dict[int, Contents] = {}
+        self._paths: dict[int, str] = {}
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+        self._heard: set[str] = set()
+        self._handles: list[tap.Handle] = []
+        self._thread = threading.get_ident()
+
+    def attach(self, guard: Guard) -> list[Any]:
+        self._guard = guard
+        self._handles += self._of_torch(torch.serialization)
+        self._heard = {"torch.serialization"}
+        self._hear_more()
+        return [self]
+
+    def remove(self) -> None:
+        """The taps leave, those that came later too; what other threads said goes into the step that is open."""
+        self._heard = set()
+        while self._handles:
+            self._handles.pop().remove()
+        while self._waiting:
+            self._session.tell(*self._waiting.popleft())
+
+    def finish(self, row: Row) -> None:
+        while self._waiting:
+            row.events.append(self._waiting.popleft())
+        self._hear_more()
+
+    def _hear_more(self) -> None:
+        for name, taps in (
+            ("torch.distributed.checkpoint", self._of_distributed),
+            ("safetensors.torch", self._of_safe),
+        ):
+            if name in sys.modules and self._heard and name not in self._heard:
+                self._heard.add(name)
+                self._handles += taps(sys.modules[name])
+
+    def _of_torch(self, module: Any) -> list[tap.Handle]:
+        """torch.save is _save within a writer that ends the file; the old form and torch.load are one call each."""
+        guard = self._guard
+        return [
+            self._around(module, "_save", self._object_saved),
+            tap.method(module._open_zipfile_writer_file, "__exit__", after=guard(self._file_ended)),
+            tap.method(module._open_zipfile_writer_buffer, "__exit__", after=guard(self._file_ended)),
+            self._around(module, "_legacy_save", self._legacy_saved),
+            tap.method(module._open_zipfile_reader, "__init__", before=guard(self._opened)),
+            self._around(module, "_load", self._loaded),
+            self._around(module, "_legacy_load", self._legacy_loaded),
+        ]
+
+    def _of_distributed(self, module: Any) -> list[tap.Handle]:
+        """save, save_state_dict and the threads of async_save end here."""
+        return [
+            self._around(module.state_dict_saver, "_save_state_dict", self._shards_saved),
+            self._around(module.state_dict_loader, "_load_state_dict", self._shards_loaded),
+        ]
+
+    def _of_safe(self, module: Any) -> list[tap.Handle]:
+        return [self._around(module, "serialize_file", self._tensors_saved)]
+
+    def _around(self, module: Any, name: str, after: Callable[..., None]) -> tap.Handle:
+        def begin(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+            self._began[threading.get_ident(), name] = perf_counter()
+
+        return tap.function(module, name, before=self._guard(begin), after=self._guard(after))
+
+    def _seconds(self, name: str) -> float:
+        now = perf_counter()
+        return now - self._began.pop((threading.get_ident(), name), now)
+
+    def _object_saved(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        """The file ends when its writer does, which comes next in the same thread."""
+        if not isinstance(args[0], torch.Tensor) and not _within("_save_state_dict"):
+            self._saved[threading.get_ident()] = contents(args[0])
+
+    def _file_ended(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        found = self._saved.pop(threading.get_ident(), None)
+        seconds = self._seconds("_save")
+        if found is not None and args[1] is None:
+            self._tell_saved(_path_of(getattr(args[0], "name", None) or getattr(args[0], "buffer", "")), seconds, found)
+
+    def _legacy_saved(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        if not isinstance(args[0], torch.Tensor) and not _within("_save_state_dict"):
+            self._tell_saved(_path_of(args[1]), self._seconds("_legacy_save"), contents(args[0]))
+
+    def _tensors_saved(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        specs, path = (*args, *kwargs.values())[:2]
+        self._tell_saved(_path_of(path), self._seconds("serialize_file"), of_specs(specs))
+
+    def _shards_saved(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        state, writer = _two(args, kwargs, "state_dict", "storage_writer")
+        self._tell_saved(_folder_of(writer), self._seconds("_save_state_dict"), contents(state))
+
+    def _opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._paths[threading.get_ident()] = _path_of(args[1] if len(args) > 1 else kwargs.get("name_or_buffer"))
+
+    def _loaded(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        self._tell_restored(self._paths.pop(threading.get_ident(), ""), self._seconds("_load"), result)
+
+    def _legacy_loaded(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        self._tell_restored(_path_of(args[0]), self._seconds("_legacy_load"), result)
+
+    def _shards_loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        state, reader = _two(args, kwargs, "state_dict", "storage_reader")
+        self._tell_restored(_folder_of(reader), self._seconds("_load_state_dict"), state)
+
+    def _tell_saved(self, path: str, seconds: float, found: Contents) -> None:
+        if not self._judge.is_ours(found):
+            return
+        data = {"path": _short(path), "seconds": seconds, "bytes": _bytes(path), "contents": found.plain()}
+        mode, exposed = _exposure(path)
+        self._tell(
+            "checkpoint.saved", {**data, "missing": self._judge.missing(found), "mode": mode, "exposed": exposed}
+        )
+
+    def _tell_restored(self, path: str, seconds: float, loaded: Any) -> None:
+        if isinstance(loaded, torch.Tensor) or _within("_load_state_dict"):
+            return
+        found = contents(loaded)
+        if self._judge.is_ours(found):
+            self._tell("checkpoint.restored", {"path": _short(path), "seconds": seconds, "contents": found.plain()})
+
+    def _tell(self, event: str, data: dict[str, Any]) -> None:
+        """Of another thread's words only the queue knows: the session is the training thread's."""
+        if threading.get_ident() == self._thread:
+            self._session.tell(event, data)
+        else:
+            self._waiting.append((event, data))
+
+
+class Relevance:
+    """What this run needs of a checkpoint, and whether a file is one of this run's at all."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def is_ours(self, found: Contents) -> bool:
+        """Programs save and load data, too: that has neither an optimizer's state nor weights of our shapes."""
+        if found.is_state():
+            return True
+        weights = sum(found.weights.values())
+        trained = sum(self._trained().values())
+        if not weights or weights < LEAST_SHARE * trained:
+            return False
+        shapes = {tensor.shape for tensor in self._watched.tensors}
+        return sum(found.shapes[shape] for shape in shapes) >= OF_THE_MODEL * weights
+
+    def missing(self, found: Contents) -> list[str]:
+        """What training cannot go on from where it was without."""
+        wide = sum(found.weights[dtype] for dtype in _WIDE)
+        needs_wide = sum(self._trained()[dtype] for dtype in _WIDE)
+        return [
+            name
+            for name, absent in (
+                ("weights", not found.weights),
+                ("float32 weights", bool(found.weights) and wide < OF_THE_MODEL * needs_wide),
+                ("optimizer", not found.optimizer),
+                ("scaler", not found.scaler and any(scaler.is_enabled() for scaler in self._watched.scalers)),
+            )
+            if absent
+        ]
+
+    def _trained(self) -> Counter[str]:
+        """dtype -> elements of the weights that optimizers step."""
+        counted: Counter[str] = Counter()
+        for optimizer in self._watched.optimizers:
+            for _, index in zip(*self._watched.parameters(optimizer), strict=True):
+                tensor = self._watched.tensors[index]
+                counted[tensor.dtype] += tensor.numel
+        return counted
+
+
+_WIDE = ("float32", "float64")
+
+_DISTRIBUTED = os.path.join("torch", "distributed", "checkpoint", "")
+
+
+def _within(name: str) -> bool:
+    """Whether a function of torch.distributed.checkpoint is on the stack: it saves and loads parts with torch's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == name and _DISTRIBUTED in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str) -> tuple[Any, Any]:
+    given = {**dict(zip((first, second), args, strict=False)), **kwargs}
+    return given.get(first), given.get(second)
+
+
+def _path_of(file: Any) -> str:
+    """The path of a file by its name or as an open one; '' for a buffer in memory."""
+    name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+    return os.fspath(name) if isinstance(name, str | os.PathLike) else ""
+
+
+def _folder_of(storage: Any) -> str:
+    return _path_of(getattr(storage, "checkpoint_id", None) or getattr(storage, "path", ""))
+
+
+def _short(path: str) -> str:
+    """The last folder and the name: the rest says where somebody keeps his files."""
+    return "/".join(part for part in path.split(os.sep)[-2:] if part)
+
+
+def _bytes(path: str) -> int | None:
+    try:
+        files = _files(path)[:MOST_FILES]
+        return sum(os.stat(each).st_size for each in files) if files else None
+    except OSError:
+        return None
+
+
+def _exposure(path: str) -> tuple[str, list[str]]:
+    """Of a distributed checkpoint the first file speaks for all."""
+    try:
+        files = _files(path)
+        return exposure(files[0]) if files else ("", [])
+    except OSError:
+        return "", []
+
+
+def _files(path: str) -> list[str]:
+    if not path or not os.path.isdir(path):
+        return [path] if path else []
+    with os.scandir(path) as entries:
+        return [entry.path for entry in entries if entry.is_file()]

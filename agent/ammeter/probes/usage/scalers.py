@@ -121,10 +121,13 @@ class Scalers:
 
     def _judge_rebuilt(self, scaler: Any, optimizer: Any, first: float) -> None:
         """Another scaler takes over. One that begins where the last one had come to is the same one carried on."""
-        now, before = _first(scaler), self._scale
-        if before is None or now != before or now == first:
-            data: dict[str, Any] = {"optimizer": name_of(optimizer), "scale": now, "scale_before": before}
-            self._telling.once("usage.scaler_rebuilt", **data)
+        self._telling.once(
+            "usage.scaler_rebuilt",
+            holds=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
+            optimizer=name_of(optimizer),
+            scale=_first(scaler),
+            scale_before=lambda: self._scale,
+        )
 
     def _flows(self, dtype: torch.dtype) -> bool:
         """Whether gradients that were, or should have been, scaled flow in it. A compiled graph does not say."""

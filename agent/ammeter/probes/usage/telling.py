@@ -40,10 +40,11 @@ class Telling:
         return kind in self._told
 
     def once(self, event: str, *, line: str = "", holds: Check | None = None, **data: Any) -> None:
-        """Tells an event of this kind for the first time, in the open row. A tensor in data becomes a number.
+        """Tells an event of this kind for the first time, in the open row.
 
-        line: where the mistake is, the user's present line if it is not given. With holds the numbers decide; what
-        turns out to be none is not told, and the next one of its kind is looked at again.
+        A tensor in data becomes a number, and a function what it returns when all rows before are finished. line: where
+        the mistake is, the user's present line if it is not given. With holds the numbers decide; what turns out to be
+        none is not told, and the next one of its kind is looked at again.
         """
         if event in self._told:
             return
@@ -53,7 +54,8 @@ class Telling:
         plain = {name: value for name, value in data.items() if name not in numbers}
         waiting = Waiting(event, {"caller": line or caller.line(), **plain}, numbers, holds or (lambda _: True))
         row.urgent = True
-        if all(each.ready() for each in numbers.values()) and holds is None:
+        settled = holds is None and not any(map(callable, plain.values()))
+        if settled and all(each.ready() for each in numbers.values()):
             row.events.append(self._complete(waiting))
             return
         row.raw.setdefault("usage", []).append(waiting)
@@ -76,7 +78,8 @@ class Telling:
 
     def _complete(self, waiting: Waiting) -> tuple[str, dict[str, Any]]:
         numbers = {name: float(each.array().reshape(-1)[0]) for name, each in waiting.numbers.items()}
-        return waiting.event, {**waiting.data, **numbers}
+        known = {name: value() if callable(value) else value for name, value in waiting.data.items()}
+        return waiting.event, {**known, **numbers}
 
 
 def scale_of(scaler: Any) -> torch.Tensor | None:

@@ -1,9 +1,9 @@
 """Where one step ends and the next begins.
 
-A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a
-scaler it closes when an optimizer that stepped is used again (zero_grad, step), or when the next training-mode forward,
-backward or scale is called and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one step. What an optimizer
-does inside its own step() (L-BFGS and its closure) belongs to that step.
+A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a scaler
+it closes when an optimizer that stepped is used again (zero_grad, step), or when the next training-mode forward,
+backward or scale is called and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one
+step. What an optimizer does inside its own step() (L-BFGS and its closure) belongs to that step.
 """
 
 from __future__ import annotations

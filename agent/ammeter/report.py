@@ -55,10 +55,11 @@ class Report:
         return any(each.severity == "page" for each in every)
 
     def as_json(self) -> dict[str, Any]:
-        """{"run", "findings", "summary"}; numbers that are not finite are text."""
+        """{"run", "findings", "seen", "summary"}; numbers that are not finite are text."""
         told = {
             "run": tally.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
+            "seen": tally.seen_in(self.streams),
             "summary": {
                 **tally.summary_of(self.streams),
                 "checked": [each.id for each in verdicts.ALL],

@@ -35,7 +35,10 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print()
         _finding(console, finding)
     console.print()
-    for line in _end(report, summary):
+    if told["seen"]:
+        console.print(_seen(told["seen"]))
+        console.print()
+    for line in _end(report, summary, bool(told["seen"])):
         console.print(Text(line), soft_wrap=False)
     console.print()
 
@@ -67,9 +70,41 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
         if numbers["first"] is not None:
             reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
             yield name, f"{numbers['first']:.4g} at first, {numbers['last']:.4g} at last, {reach}"
+    yield "speed", _speed(summary)
+    if weights := _weights(summary):
+        yield "weights", weights
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
+
+
+def _speed(summary: dict[str, Any]) -> str:
+    parts, seconds = [], summary["step_seconds"]
+    if seconds:
+        parts.append(f"{1000 * seconds:.3g} ms a step (median)")
+        parts += [
+            f"{summary[name]['last'] / seconds:,.0f} {name}/s"
+            for name in ("samples", "tokens")
+            if summary[name]["last"]
+        ]
+    if summary["overhead_ratio"]:
+        parts.append(f"Ammeter took {words.percent(summary['overhead_ratio'])}")
+    if summary["low_precision_share"]["last"] is not None:
+        parts.append(f"{words.percent(summary['low_precision_share']['last'])} of the FLOPs in low precision")
+    if summary["host_rss_bytes"]["last"]:
+        parts.append(f"{summary['host_rss_bytes']['last'] / 2**30:.2f} GiB resident")
+    if summary["device_allocated_bytes"]["last"]:
+        parts.append(f"{summary['device_allocated_bytes']['highest'] / 2**30:.2f} GiB on the device")
+    return ", ".join(parts) or "not measured"
+
+
+def _weights(summary: dict[str, Any]) -> str:
+    parts = []
+    if summary["update_ratio"]["last"] is not None:
+        parts.append(f"a step moves them by {summary['update_ratio']['last']:.2g} of their norm")
+    if summary["lost_updates"]["last"] is not None:
+        parts.append(f"{words.percent(summary['lost_updates']['last'])} of the updates are lost to rounding")
+    return ", ".join(parts)
 
 
 def _course(scale: dict[str, float]) -> str:
@@ -129,7 +164,18 @@ def _parts(told: Told) -> Iterator[tuple[str, str]]:
         yield "led to", f"{each.title} ({each.verdict}, {each.severity}, since step {each.first_step})"
 
 
-def _end(report: Report, summary: dict[str, Any]) -> Iterator[str]:
+def _seen(told: list[dict[str, Any]]) -> Table:
+    """What probes told: the step, the line of the program, and a sentence."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for at, each in enumerate(told):
+        place = f"{each['caller']}: " if each["caller"] else ""
+        table.add_row("also seen" if not at else "", Text(_plain(f"step {each['step']}, {place}{each['said']}")))
+    return table
+
+
+def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     """The last words: what to do next, or that nothing was found and what was looked for."""
     for column, line in NOT_SEEN.items():
         if summary[column]["first"] is None and summary["steps"]:
@@ -143,7 +189,7 @@ def _end(report: Report, summary: dict[str, Any]) -> Iterator[str]:
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
         yield f"Next: mend {first.verdict}{many}. Its runbook is alerts/runbooks/{first.verdict}.md."
         return
-    yield "Nothing wrong was found. What was asked:"
+    yield f"No verdict was reached{', but see above' if seen else ''}. What was asked:"
     for each in verdicts.ALL:
         yield f"  no   {each.question}"
 

@@ -159,7 +159,8 @@ class Session:
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             def guarded(*args: Any) -> None:
                 if compiling and compiling() is not None:
-                    return hidden(*args)
+                    hidden(*args)
+                    return
                 if self._off or name in self.faults or (_CUDA and _capturing()):
                     return
                 outermost, self._inside = not self._inside, True
@@ -253,7 +254,7 @@ class Session:
         self.row.events.append(("probe.failed", {"probe": name, "error": told}))
         place = f"{os.path.basename(where.filename)}:{where.lineno}"
         with suppress(Exception):  # somebody's log handler may raise
-            log.warning("ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place)
+            log.warning("ammeter: its %s probe failed and is off (%s, %s); training goes on", name, told, place)
 
     def _describe(self, **columns: Any) -> None:
         """The stream has other columns from here on."""

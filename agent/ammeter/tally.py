@@ -10,7 +10,22 @@ from typing import Any
 import numpy as np
 
 from ammeter.block import Floats, Mask, View, measured
+from ammeter.seen import sentence
 from ammeter.wire import Bye, Event, Hello, Lost, Schema
+
+MAX_SEEN = 40
+MAX_TIMES = 10_000
+
+SAMPLED = (
+    "samples",
+    "tokens",
+    "update_ratio",
+    "lost_updates",
+    "low_precision_share",
+    "device_allocated_bytes",
+    "host_rss_bytes",
+)
+"""Columns whose course the summary has beside the loss and the norm."""
 
 
 @dataclass
@@ -61,6 +76,11 @@ class Tally:
     val_loss: Span = field(default_factory=Span)
     grad_norm: Span = field(default_factory=Span)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
+    seen: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    """What probes told, in words: by event, line and sentence; the first MAX_SEEN."""
+    step_seconds: list[float] = field(default_factory=list)
+    """Of at most the last MAX_TIMES steps."""
+    sampled: dict[str, Span] = field(default_factory=lambda: {name: Span() for name in SAMPLED})
 
     def add(self, view: View) -> None:
         for _, frame in view.frames:
@@ -78,6 +98,10 @@ class Tally:
         self.overhead += float(np.nansum(view.scalar("overhead_seconds")))
         for name in ("scale", "loss", "val_loss", "grad_norm"):
             getattr(self, name).add(view.scalar(name))
+        for name, span in self.sampled.items():
+            span.add(view.scalar(name))
+        times = view.scalar("step_seconds")
+        self.step_seconds = (self.step_seconds + times[np.isfinite(times)].tolist())[-MAX_TIMES:]
         if self.precision is None and view.schema.tensors:
             self.precision = "float32"
 
@@ -112,10 +136,18 @@ class Tally:
 
     def _event(self, event: Event) -> None:
         self._seen(event.time, event.time)
+        self._told(event)
         self.growths += event.name == "scaler.growth"
         self.backoffs += event.name == "scaler.backoff"
         if event.name == "autocast.entered" and event.data.get("grad") is True:
             self.precision = str(event.data.get("dtype") or self.precision)
+
+    def _told(self, event: Event) -> None:
+        said = sentence(event)
+        if said and len(self.seen) < MAX_SEEN:
+            caller = str(event.data.get("caller") or "")
+            told = {"event": event.name, "step": event.step, "rank": self.rank, "caller": caller or None, "said": said}
+            self.seen.setdefault((event.name, caller, said), told)
 
     def _seen(self, first: int, last: int) -> None:
         self.first_time = min(self.first_time or first, first)
@@ -165,8 +197,18 @@ def summary_of(streams: Sequence[Tally]) -> dict[str, Any]:
         "grad_norm": lead.grad_norm.as_json(),
         "seconds": round(seconds, 3),
         "overhead_ratio": round(lead.overhead / seconds, 5) if seconds > 0 else None,
+        "step_seconds": float(np.median(lead.step_seconds)) if lead.step_seconds else None,
+        **{name: span.as_json() for name, span in lead.sampled.items()},
         "lost": lost_of(streams),
     }
+
+
+def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
+    """What probes told, in words, by step; what several ranks told alike, once."""
+    every = {
+        (told["event"], told["caller"], told["said"]): told for each in reversed(streams) for told in each.seen.values()
+    }
+    return sorted(every.values(), key=lambda told: told["step"])[:MAX_SEEN]
 
 
 def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:

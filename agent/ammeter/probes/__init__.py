@@ -37,5 +37,18 @@ class Probe(Protocol):
     def finish(self, row: Row) -> None: ...
 
 
-ALL: tuple[Any, ...] = (User, Loss, Autocast, Usage, Gradients, Scaler, Weights, Census, Checkpoint, Origin, Kernels, Resources)
+ALL: tuple[Any, ...] = (
+    User,
+    Loss,
+    Autocast,
+    Usage,
+    Gradients,
+    Scaler,
+    Weights,
+    Census,
+    Checkpoint,
+    Origin,
+    Kernels,
+    Resources,
+)
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

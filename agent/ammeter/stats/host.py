@@ -1,4 +1,4 @@
-"""Gradients on the CPU: read by the compiled reader where it is installed, else by torch's operators. The same numbers."""
+"""Gradients on the CPU: read by the compiled reader where it is installed, else by torch. The same numbers."""
 
 from __future__ import annotations
 

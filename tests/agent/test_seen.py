@@ -1,0 +1,86 @@
+"""What probes tell is put into a sentence that says what to do, whatever the event holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter.seen import sentence
+from ammeter.wire import Event
+
+DOCUMENTED = re.findall(
+    r"^\| `(\w+\.\w+)` \|", (Path(__file__).parents[2] / "docs" / "events.md").read_text(), re.MULTILINE
+)
+
+TOLD: dict[str, tuple[dict[str, Any], str]] = {
+    "usage.loss_not_scaled": ({"optimizer": "SGD", "scale": 65536.0}, "call scaler.scale(loss).backward()"),
+    "usage.gradients_not_unscaled": ({"optimizer": "SGD", "scale": 8.0}, "by 8 (2^3): call scaler.step(optimizer)"),
+    "usage.update_between_optimizers": ({"optimizer": "Adam"}, "call it once, after all optimizers"),
+    "usage.mixed_scale": (
+        {"optimizer": "Adam", "after": "unscale_"},
+        "added to after unscale_, so they mix two scales",
+    ),
+    "usage.gradients_not_reset": ({"optimizer": "Adam", "after": "skipped"}, "what made it be skipped stays"),
+    "usage.step_not_updated": ({}, "without scaler.update() between"),
+    "usage.scaler_rebuilt": ({"optimizer": "Adam", "scale": 65536.0}, "its first scale, 65536 (2^16): build it once"),
+    "usage.scaler_not_restored": ({"optimizer": "Adam", "scale": 65536.0}, "save and load scaler.state_dict()"),
+    "usage.scaler_disabled": ({"device": "cuda"}, "made for cuda, is disabled while float16 is in use"),
+    "usage.scaler_with_bf16": ({"scale": 1.0}, "leave it away"),
+    "usage.fp16_without_scaler": ({"optimizer": "SGD"}, "SGD steps on float16 gradients that were never scaled"),
+    "usage.half_weights": (
+        {"optimizer": "SGD", "count": 3, "of": 4, "dtypes": ["float16"], "refused": True},
+        "updates 3 of 4 tensors in float16 without a float32 copy, where small updates are lost; GradScaler will",
+    ),
+    "usage.eps_below_dtype": ({"where": "AdamW", "eps": 1e-8, "dtype": "float16"}, "eps of AdamW, 1e-08, is zero in"),
+    "usage.unsupported_op": (
+        {"op": "mm", "module": "head", "dtypes": ["float16", "float32"]},
+        "mm in head got float16",
+    ),
+    "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR moved 1 time of 9"),
+    "usage.lopsided_step": (
+        {"skipped": ["SGD of a"], "applied": ["SGD of b"]},
+        "SGD of a skipped a step that SGD of b",
+    ),
+    "origin.found": (
+        {"kind": "forward", "module": "blocks.1", "op": "Exp", "infs": 3, "absmax": 99.0, "confidence": "hooks"},
+        "born in forward at blocks.1 (Exp) with 3 Inf, from at most 99; found by hooks",
+    ),
+    "weights.nonfinite": ({"count": 2, "tensors": ["a.weight", "b"], "last_finite": 7}, "at step 7 they were finite"),
+    "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state holds NaN or Inf: a.exp_avg"),
+    "kernel.fallback": (
+        {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned"},
+        "25 % of the FLOPs, mm in head, has sizes that are no multiples of 8",
+    ),
+    "kernels.census": ({"share": 0.98}, "98 % of the forward pass' FLOPs ran in low precision"),
+    "checkpoint.saved": (
+        {"path": "out/last.pt", "missing": ["scaler"], "exposed": ["read"]},
+        "checkpoint out/last.pt has no scaler, so a resumed run would differ; others on this machine can read it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_event_says_what_happened_and_what_to_do(name: str) -> None:
+    data, words = TOLD[name]
+    assert words in (sentence(Event(name, 3, 0, data)) or "")
+
+
+def test_every_mistake_that_is_documented_has_words() -> None:
+    mistakes = {name for name in DOCUMENTED if name.startswith("usage.")} - {"usage.clip_before_unscale"}
+    assert mistakes
+    assert mistakes <= set(TOLD)
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("data", [{}, {"optimizer": None, "scale": "x", "tensors": 3, "absmax": "y", "share": "z"}])
+def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, Any]) -> None:
+    said = sentence(Event(name, 3, 0, data))
+    assert said is None or isinstance(said, str)
+
+
+def test_what_needs_nobody_has_no_words() -> None:
+    assert sentence(Event("scaler.growth", 3, 0, {"from": 1.0, "to": 2.0})) is None
+    assert sentence(Event("checkpoint.saved", 3, 0, {"path": "a.pt", "missing": [], "exposed": ""})) is None

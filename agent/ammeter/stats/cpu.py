@@ -144,8 +144,9 @@ def _part(part: torch.Tensor) -> tuple[float, ...]:
         nans = _count(bits > known.infinite)
     zeros, small = part.numel() - _count(bits), bits < known.small
     nearest = ((values + known.rounder) - known.rounder).view(bits.dtype)
+    length = float(torch.linalg.vector_norm(magnitude, dtype=torch.float64))
     return (
-        float(torch.linalg.vector_norm(magnitude, dtype=torch.float64)) ** 2,
+        length * length,  # ** would raise where it overflows
         float(top),
         nans,
         infs - nans,

@@ -1,7 +1,7 @@
-"""Gradient statistics with plain torch operators, on any device; on CPU these are the fast ones.
+"""Gradient statistics by the operators of torch and numpy, where there is no compiled reader.
 
-Norms are one foreach call for all tensors. The rest reads every gradient several times and is sampled by the
-governor. Inputs are dense, real, floating-point tensors; nothing here changes or keeps them.
+Norms are one foreach call for all tensors, on any device. The rest reads every gradient many times. Inputs are real,
+floating-point tensors with numbers; nothing here changes or keeps them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,6 @@ import torch
 
 from ammeter.stats import ABSMAX, COLUMNS, NORM
 
-SUBNORMAL = 2.0**-14
-"""Smallest normal float16 (IEEE 754 binary16). Below it float16 loses bits, below 2^-24 everything."""
-
-SPACING = 2.0**-24
-"""Smallest positive float16; every float16, and every sum of float16 this small, is a multiple of it."""
-
 TINY = 2.0**-63
 """A norm below it was summed from squares that are subnormal in float32 or vanished."""
 
@@ -31,13 +25,9 @@ TINY64 = 2.0**-450
 PART = 2**16
 """Elements that are widened to float64 at a time."""
 
-GRID_SAMPLE = 4096
-GRID_LIMIT = 2.0**-3
-"""Only elements below it are asked for the grid: a float32 of 0.5 is a multiple of 2^-24 by nature."""
-
 
 class Bits(NamedTuple):
-    """Patterns of non-negative numbers, which are in the numbers' order, and what rounds to multiples of SPACING."""
+    """Patterns of non-negative numbers, which are in the numbers' order, and what rounds them to multiples of 2^-24."""
 
     integer: torch.dtype
     infinite: int
@@ -50,15 +40,6 @@ BITS = {
     torch.float32: Bits(torch.int32, 0x7F800000, 0x38800000, 0x3E000000, 0.75),
     torch.float64: Bits(torch.int64, 0x7FF0 << 48, 0x3F10 << 48, 0x3FC0 << 48, 1.5 * 2**28),
 }
-
-
-class Full(NamedTuple):
-    """What one full reading of a gradient says; counts are elements."""
-
-    absmax: float
-    zeros: int
-    subnormals: int
-    fp16_grid: float
 
 
 def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
@@ -101,22 +82,6 @@ def norm(gradient: torch.Tensor) -> float:
         return largest
     parts = torch.split(gradient.reshape(-1), PART)
     return largest * math.sqrt(sum(float((part.double() / largest).square().sum()) for part in parts))
-
-
-def nonfinite(gradient: torch.Tensor) -> tuple[int, int]:
-    """(NaN elements, infinite elements) of a gradient on the CPU."""
-    nans = int(torch.isnan(gradient).sum())
-    return nans, int(torch.isinf(gradient).sum())
-
-
-def full(gradient: torch.Tensor) -> Full:
-    """Reads one finite gradient on the CPU. fp16_grid is NaN when no element is small and not zero."""
-    if gradient.numel() == 0:
-        return Full(0.0, 0, 0, float("nan"))
-    low, high = torch.aminmax(gradient)
-    zeros = gradient.numel() - int(torch.count_nonzero(gradient))
-    small = int(torch.lt(gradient.abs(), SUBNORMAL).sum())
-    return Full(max(abs(float(low)), abs(float(high))), zeros, small - zeros, _on_grid(gradient))
 
 
 def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
@@ -162,12 +127,3 @@ def _count(where: npt.NDArray[Any]) -> int:
 
 
 _NOWHERE = np.zeros(0, np.int64)
-
-
-def _on_grid(gradient: torch.Tensor) -> float:
-    flat = gradient.reshape(-1)
-    sample = flat[:: max(1, flat.numel() // GRID_SAMPLE)].double().numpy()
-    small = sample[(sample != 0) & (np.abs(sample) < GRID_LIMIT)]
-    if small.size == 0:
-        return float("nan")
-    return float(np.mean(small / SPACING == np.rint(small / SPACING)))

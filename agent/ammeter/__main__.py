@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | ship."""
+"""The command line: ammeter run | report | ship | doctor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ USAGE = """usage: ammeter COMMAND ...
   run -- COMMAND                 run a command and watch the training in it, without a change to the script
   report PATH [--json] [--all]   what a journal says: diagnosis, cause and fix, without any server
   ship DIR [--url URL]           send the journals that lie in DIR to a collector
+  doctor [--json]                what this machine and set-up can and cannot see, and the way to the collector
 
 ammeter COMMAND --help says more, ammeter --version which version this is."""
 
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"run": _run, "report": _report, "ship": _ship}
+    return {"run": _run, "report": _report, "ship": _ship, "doctor": _doctor}
 
 
 def _run(words: list[str]) -> int:
@@ -52,6 +53,12 @@ def _ship(words: list[str]) -> int:
     from ammeter import ship
 
     return ship.main(words)
+
+
+def _doctor(words: list[str]) -> int:
+    from ammeter import doctor
+
+    return doctor.main(words)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -35,11 +36,11 @@ class Directives:
         try:
             found = os.stat(self._path, follow_symlinks=False)
             version = (found.st_mtime_ns, found.st_ino)
-            if version == self._seen:
+            if version == self._seen or not stat.S_ISREG(found.st_mode):
                 return []
             self._seen = version
             with open_plain(self._path) as file:
                 asked = msgspec.json.decode(file.read(MOST_BYTES))
-        except (OSError, ValueError):  # not there, or no JSON: msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError):  # not there, or no JSON: msgspec's errors are ValueErrors
             return []
         return [each for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []

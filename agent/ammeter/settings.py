@@ -78,6 +78,11 @@ def disabled(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
 
 
+def proxies(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables that name a proxy for HTTP."""
+    return [name for name in environment if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")]
+
+
 _NO = ("", "0", "false", "no", "off")
 
 

@@ -57,7 +57,7 @@ class Watched:
         self.models = [weakref.ref(model) for model in models]
         self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
         self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
-        self.scaler_kinds: set[type] = {torch.amp.GradScaler, *map(type, scalers)}
+        self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.tensors: list[Tensor] = []
         self.copies: list[tuple[int, weakref.ref[torch.Tensor], weakref.ref[torch.Tensor] | None]] = []
@@ -178,6 +178,12 @@ class Watched:
             dtype = str(parameter.dtype).removeprefix("torch.")
             self.tensors.append(Tensor(name, (0,) if lazy else tuple(parameter.shape), dtype))
         return index
+
+
+def _kinds(kind: type) -> list[type]:
+    """A class and all that are derived from it so far: FSDP's ShardedGradScaler has methods of its own."""
+    derived: list[type] = type.__subclasses__(kind)
+    return [kind, *(each for one in derived for each in _kinds(one))]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

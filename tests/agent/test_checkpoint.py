@@ -268,7 +268,9 @@ def test_a_library_that_is_imported_later_is_heard_from_then_on(
     """safetensors.torch.save_file looks serialize_file up in its module."""
     library: Any = ModuleType("safetensors.torch")
     library.serialize_file = lambda specs, filename, metadata=None: Path(filename).write_bytes(b"12345")
-    monkeypatch.setitem(sys.modules, "safetensors.torch", library)
+    package: Any = ModuleType("safetensors")
+    package.torch = library
+    monkeypatch.setitem(sys.modules, "safetensors", package)
     original = library.serialize_file
     deadline = time.monotonic() + 10
     while library.serialize_file is original and time.monotonic() < deadline:

@@ -154,7 +154,7 @@ def test_ten_million_elements_are_counted_to_the_last(level: int | None) -> None
 
 
 @pytest.mark.parametrize("level", READERS)
-@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300, 1e-310, 5e-324])
+@pytest.mark.parametrize("value", [1e300, -1e300, 2.0**511, 6.7e153, 1e-300, 1e-310, 5e-324])
 def test_float64_whose_squares_leave_float64_has_a_norm(value: float, level: int | None) -> None:
     found = reader(level)([torch.full((4,), value, dtype=torch.float64)])
     assert found is not None

@@ -48,20 +48,22 @@ class Checkpoint:
         self._saved: dict[int, Contents] = {}
         self._paths: dict[int, str] = {}
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
-        self._heard: set[str] = set()
+        self._heard: list[Callable[..., Any]] = []
+        self._attached = False
         self._handles: list[tap.Handle] = []
         self._thread = threading.get_ident()
 
     def attach(self, guard: Guard) -> list[Any]:
         self._guard = guard
         self._handles += self._of_torch(torch.serialization)
-        self._heard = {"torch.serialization"}
+        self._heard = []
+        self._attached = True
         self._hear_more()
         return [self]
 
     def remove(self) -> None:
         """The taps leave, those that came later too; what other threads said goes into the step that is open."""
-        self._heard = set()
+        self._attached = False
         while self._handles:
             self._handles.pop().remove()
         while self._waiting:
@@ -70,16 +72,20 @@ class Checkpoint:
     def finish(self, row: Row) -> None:
         while self._waiting:
             row.events.append(self._waiting.popleft())
-        self._hear_more()
+        if self._attached and len(self._heard) < 2:
+            self._hear_more()
 
     def _hear_more(self) -> None:
-        for name, taps in (
-            ("torch.distributed.checkpoint", self._of_distributed),
-            ("safetensors.torch", self._of_safe),
-        ):
-            if name in sys.modules and self._heard and name not in self._heard:
-                self._heard.add(name)
-                self._handles += taps(sys.modules[name])
+        """A program may import these at any time, also in another thread, which may not be done with it."""
+        distributed = sys.modules.get("torch.distributed.checkpoint")
+        others = {
+            self._of_distributed: distributed if hasattr(distributed, "StorageWriter") else None,
+            self._of_safetensors: getattr(sys.modules.get("safetensors"), "torch", None),
+        }
+        for taps, module in others.items():
+            if module is not None and taps not in self._heard:
+                self._heard.append(taps)
+                self._handles += taps(module)
 
     def _of_torch(self, module: Any) -> list[tap.Handle]:
         """torch.save is _save within a writer that ends the file; the old form and torch.load are one call each."""
@@ -101,7 +107,7 @@ class Checkpoint:
             self._around(module.state_dict_loader, "_load_state_dict", self._shards_loaded),
         ]
 
-    def _of_safe(self, module: Any) -> list[tap.Handle]:
+    def _of_safetensors(self, module: Any) -> list[tap.Handle]:
         return [self._around(module, "serialize_file", self._tensors_saved)]
 
     def _around(self, module: Any, name: str, after: Callable[..., None]) -> tap.Handle:

@@ -6,6 +6,7 @@ import email.utils
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,44 @@ class Collector:
             self._down_since = None
             self.recoveries += 1
             self._say("collector", "up", f"{self.url} answers again after {seconds:.1f} s")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """ready: what /readyz answers, in `seconds`. taken: what an empty batch of a run that is not there gets; nothing
+    comes of it. ahead: seconds that the collector's clock is before ours; None when it did not say."""
+
+    ready: Answer
+    seconds: float = 0.0
+    taken: Answer = Answer(0)
+    ahead: float | None = None
+
+
+def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.0) -> Looked:
+    """Whether a collector is there and takes what this token sends. Never raises for what the network does."""
+    pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=connect, read=read))
+    began = time.monotonic()
+    try:
+        found = pool.request("GET", f"{url.rstrip('/')}/readyz", retries=False, redirect=False, preload_content=False)
+        text, seconds = found.read(MAX_ANSWER_BYTES), time.monotonic() - began
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        return Looked(Answer(0, _plainly(error)))
+    finally:
+        pool.clear()
+    ready = Answer(200) if found.status == 200 and b'"ready"' in text else answer(found.status, text)
+    if ready.status != 200:
+        return Looked(ready, seconds)
+    way = Collector(url, token, lambda *_: None, connect=connect, read=read)
+    taken = way.send(str(uuid.uuid4()), uuid.uuid4().hex, 0, 0, Batch())
+    return Looked(ready, seconds, taken, _ahead(found.headers.get("Date")))
+
+
+def _ahead(date: str | None) -> float | None:
+    """A Date header says whole seconds: its middle is compared."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - time.time() if date else None
+    except ValueError:
+        return None
 
 
 def answer(status: int, text: bytes, retry_after: str | None = None) -> Answer:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter.stats import COLUMNS, cpu
+from ammeter.stats import ABSMAX, COLUMNS, NORM, cpu
 from ammeter.stats.looks import GONE, in_one_piece, looks
 from ammeter.stats.spectrum import BINS
 from ammeter.stats.unseen import unseen
@@ -25,6 +25,9 @@ LEAST_BLOCKS = 8
 
 MOST_CHUNKS = 2**17
 """Rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
+
+PART = 2**20
+"""Elements that torch's operators read at a time: what they need beside is 20 MiB."""
 
 ALIGNMENT = 16
 """Bytes that a thread loads at once where every tensor starts at a multiple of them."""
@@ -46,7 +49,7 @@ class Device:
     def read(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """float64[n, COLUMNS] of real, floating-point tensors on one device, there; valid until the next call.
 
-        What does not lie in one piece, or is float64, is read by cpu.rows. Raises ValueError for a tensor whose memory
+        What does not lie in one piece, or is float64, is read by rows(). Raises ValueError for a tensor whose memory
         was given back.
         """
         return self._read(tensors, spectrum=False)[0]
@@ -63,19 +66,60 @@ class Device:
                 raise
             except Exception as error:  # noqa: BLE001 - Triton's own, the compiler's, the driver's, of any version
                 self.slow = f"{type(error).__name__}: {error}"[:200]
-        rows = unseen(lambda: cpu.rows(tensors), tensors)
-        return rows, torch.zeros(BINS, dtype=torch.int64, device=rows.device)
+        found = unseen(lambda: rows(tensors), tensors)
+        return found, torch.zeros(BINS, dtype=torch.int64, device=found.device)
 
     def _by_kernels(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), _on(tensors[0].device):
             if self._plan is None or not self._plan.fits(tensors):
                 self._plan = _Plan(tensors)
             self._plan.launch(tensors, spectrum)
-        rows = self._plan.rows
+        found = self._plan.rows
         for at in self._plan.others:
             other = [tensors[at]]
-            rows[at] = unseen(lambda other=other: cpu.rows(other), other)[0]  # type: ignore[misc]
-        return rows, self._plan.histogram[:BINS]
+            found[at] = unseen(lambda other=other: rows(other), other)[0]  # type: ignore[misc]
+        return found, self._plan.histogram[:BINS]
+
+
+def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What Device.read returns, by torch's operators: dozens of launches for each tensor.
+
+    The norm of float64 tensors is right where their squares stay in float64.
+    """
+    if not tensors:
+        return torch.zeros((0, COLUMNS), dtype=torch.float64)
+    return torch.stack([_row(each.detach()) for each in tensors])
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():
+        return torch.zeros(COLUMNS, dtype=torch.float64, device=tensor.device)
+    parts = torch.stack([_part(each) for each in torch.split(tensor.reshape(-1), PART)])
+    row = parts.sum(0)
+    row[NORM] = row[NORM].sqrt()
+    row[ABSMAX] = parts[:, ABSMAX].amax()
+    return row
+
+
+def _part(part: torch.Tensor) -> torch.Tensor:
+    """A row with the sum of squares for the norm."""
+    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
+    known = cpu.BITS[wide]
+    magnitude = part.to(wide).abs()
+    bits = magnitude.view(known.integer)
+    nearest = (magnitude + known.rounder) - known.rounder
+    zeros, small = (bits == 0).sum(), bits < known.small
+    found = (
+        magnitude.double().square().sum(),
+        magnitude.where(bits < known.infinite, 0).amax(),
+        (bits > known.infinite).sum(),
+        (bits == known.infinite).sum(),
+        zeros,
+        (bits < known.subnormal).sum() - zeros,
+        small.sum() - zeros,
+        (small & (nearest.view(known.integer) == bits)).sum() - zeros,
+    )
+    return torch.stack([each.double() for each in found])
 
 
 class _Plan:

@@ -30,12 +30,16 @@ _DTYPE = re.compile(
 )
 _MISMATCH = re.compile(
     r"same dtype|dtypes? .{0,40}match|scalar type|but (?:got|found)|not implemented for|should be the same|mixed dtype"
-    r"|can't be cast|unsafe to autocast|but expected",
+    r"|can't be cast|unsafe to autocast|but expected|dtypes? not supported|unsupported dtype",
     re.IGNORECASE,
 )
 _LOW = {"half", "bfloat16", "float16"}
 _NAMES = {"half": "float16", "float": "float32", "double": "float64"}
-_OPERATOR = (re.compile(r'^"(\w+)" not implemented'), re.compile(r"^(\w+)\(\):? "), re.compile(r"\.(\w+) .* unsafe to"))
+_OPERATOR = (
+    re.compile(r'^"(\w+)" not implemented'),
+    re.compile(r"^([\w.]+)(?:\(\))?:? (?:self|Low|expected both)"),
+    re.compile(r"\.(\w+) .* unsafe to"),
+)
 _CALL = re.compile(r"(\w+)\(")
 
 
@@ -89,10 +93,11 @@ def dtypes_in(message: str) -> list[str]:
     """The dtypes of an error that says that an operator does not take them; none of any other error."""
     first = message.partition("\n")[0]
     found = [each.lower() for each in _DTYPE.findall(first)]
-    banned = "unsafe to autocast" in first
-    if not _MISMATCH.search(first) or not (banned or _LOW & set(found)):
-        return []
-    return sorted({_NAMES.get(each, each) for each in found}) or ["float16"]
+    if "unsafe to autocast" in first:
+        return ["float16"]
+    mixed = first.startswith("mixed dtype")  # as batch_norm says on the CPU, of parameters that are no float32
+    told = _MISMATCH.search(first) and (mixed or _LOW & set(found))
+    return sorted({_NAMES.get(each, each) for each in found}) if told else []
 
 
 def _operator(message: str, trace: TracebackType | None) -> str:

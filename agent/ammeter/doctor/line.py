@@ -1,0 +1,31 @@
+"""One thing that the doctor has looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "note", "warn", "fail"]
+"""ok: works. note: a limit that nobody needs to mend. warn: works worse than it could. fail: will not work."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """about: what was looked at. text: what was found. remedy: what to do, "" for nothing."""
+
+    level: Level
+    about: str
+    text: str
+    remedy: str = ""
+
+
+def ok(about: str, text: str) -> Line:
+    return Line("ok", about, text)
+
+
+def warn(about: str, text: str, remedy: str) -> Line:
+    return Line("warn", about, text, remedy)
+
+
+def fail(about: str, text: str, remedy: str) -> Line:
+    return Line("fail", about, text, remedy)

@@ -1,0 +1,52 @@
+"""The doctor's lines for a person: coloured on a terminal, plain in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ammeter.doctor.line import Line
+
+STYLE = {"ok": "green", "note": "dim", "warn": "bold yellow", "fail": "bold red"}
+
+
+def show(lines: Sequence[Line], console: Console | None = None) -> None:
+    """Prints every line with its remedy, and what it all comes to."""
+    console = console or Console(highlight=False)
+    if console.is_terminal:
+        _coloured(lines, console)
+    else:
+        for line in lines:
+            print(f"{line.level:4}  {line.about}: {line.text}" + (f" -> {line.remedy}" if line.remedy else ""))
+    console.print(Text(_sum(lines)), soft_wrap=True)
+
+
+def _coloured(lines: Sequence[Line], console: Console) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for line in lines:
+        text = Text(_plain(line.text))
+        if line.remedy:
+            text.append(f"\n{_plain(line.remedy)}", "italic")
+        table.add_row(Text(line.level, STYLE[line.level]), line.about, text)
+    console.print(table)
+
+
+def _sum(lines: Sequence[Line]) -> str:
+    failed = [line.about for line in lines if line.level == "fail"]
+    warned = [line.about for line in lines if line.level == "warn"]
+    if failed:
+        return f"This will not work: {', '.join(failed)}."
+    if warned:
+        return f"This works; it could be better: {', '.join(warned)}."
+    return "This works."
+
+
+def _plain(text: str) -> str:
+    """Without control characters: what a server answers may hold some, and a terminal obeys them."""
+    return "".join(each if each.isprintable() else "�" for each in text)

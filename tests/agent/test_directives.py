@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter import directives, journal
+from ammeter.directives import Directives
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(directives, "monotonic", lambda: now[0])
+    return now
+
+
+def later(clock: list[float]) -> None:
+    clock[0] += directives.LOOK_SECONDS
+
+
+def test_what_the_shipper_leaves_is_taken_once(tmp_path: Path, clock: list[float]) -> None:
+    asked = Directives(tmp_path)
+    assert [] == asked.take()
+    journal.replace(tmp_path / "directives", b'[{"arm": "origin", "steps": 5}]')
+    assert [] == asked.take()
+    later(clock)
+    assert [{"arm": "origin", "steps": 5}] == asked.take()
+    later(clock)
+    assert [] == asked.take()
+    journal.replace(tmp_path / "directives", b'[{"arm": "origin", "steps": 5}]')
+    later(clock)
+    assert [{"arm": "origin", "steps": 5}] == asked.take()
+
+
+def test_the_file_is_looked_at_once_a_second(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Any] = []
+    stat = os.stat
+
+    def counted(*args: Any, **kwargs: Any) -> os.stat_result:
+        looks.append(args)
+        return stat(*args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", counted)
+    asked = Directives(tmp_path)
+    for _ in range(100):
+        asked.take()
+        clock[0] += 0.05
+    assert 5 == len([args for args in looks if args == (tmp_path / "directives",)])
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff\x00", b"5", b'{"arm": "origin"}', b"[1, null]", b"[" * 10**5])
+def test_a_file_that_is_none_of_the_shippers_asks_for_nothing(
+    content: bytes, tmp_path: Path, clock: list[float]
+) -> None:
+    (tmp_path / "directives").write_bytes(content)
+    assert [] == Directives(tmp_path).take()
+
+
+def test_a_link_is_not_followed(tmp_path: Path, clock: list[float]) -> None:
+    (tmp_path / "elsewhere").write_text('[{"arm": "origin"}]')
+    (tmp_path / "directives").symlink_to(tmp_path / "elsewhere")
+    assert [] == Directives(tmp_path).take()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, clock: list[float]) -> None:
+    os.mkfifo(tmp_path / "directives")
+    assert [] == Directives(tmp_path).take()

@@ -1,0 +1,204 @@
+"""The parts of the origin probe by themselves: numbers, inputs, windows, the frontier."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from ammeter.probes.origin import floats, frontier
+from ammeter.probes.origin.armed import EVERY, LONGEST, MOST, STEPS, Armed
+from ammeter.probes.origin.floats import Numbers, Readings, inside
+from ammeter.probes.origin.inputs import Inputs
+
+NAN, INF = math.nan, math.inf
+
+
+def read(tensor: torch.Tensor) -> Numbers:
+    readings = Readings()
+    place = readings.take(tensor)
+    found = readings.all()[place]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[1.0, -3.0], [2.0, 0.0]], (3, 0, 0, 0, -1)),
+        ([[1.0, -3.0], [NAN, 0.0]], (3, 1, 0, 0, 1)),
+        ([[INF, NAN], [-INF, -INF]], (0, 1, 1, 2, 0)),
+        ([[0.0, 0.0], [0.0, -INF]], (0, 0, 0, 1, 1)),
+    ],
+)
+def test_the_numbers_of_a_tensor_are_counted(values: Any, expected: Any, dtype: torch.dtype) -> None:
+    assert expected == tuple(read(torch.tensor(values, dtype=dtype)))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (4, 3, 5), (1, 1)])
+@pytest.mark.parametrize("seed", range(4))
+def test_on_a_device_the_same_numbers_are_counted_without_a_decision_on_the_host(shape: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    tensor = torch.randn(shape)
+    spoiled = torch.where(
+        torch.rand(shape) < 0.2 * seed, torch.tensor([NAN, INF, -INF])[torch.randint(3, shape)], tensor
+    )
+    assert tuple(read(spoiled)) == pytest.approx(floats._there(spoiled).tolist())
+
+
+def test_numbers_on_a_device_arrive_in_their_places() -> None:
+    class Away(torch.Tensor):
+        is_cpu = False
+
+    readings = Readings()
+    tensors = [torch.tensor([1.0, NAN]), torch.tensor([2.0, -5.0])]
+    places = [readings.take(each.as_subclass(Away)) for each in tensors]
+    assert [None, None] == readings.all()
+    (arriving,) = readings.send()
+    assert arriving.ready()
+    assert [] == readings.send()
+    assert [Numbers(1, 1, 0, 0, 1), Numbers(5, 0, 0, 0, -1)] == [readings.all()[place] for place in places]
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
+
+
+def test_tensors_are_found_in_what_programs_nest() -> None:
+    x, whole = torch.ones(2), torch.ones(2, dtype=torch.int64)
+    nested = {"a": [x, (whole, Pair(x, None))], "b": OrderedDict(c=Output(x)), 3: "text"}
+    assert ["['a'][0]", "['a'][1][1][0]", "['b']['c'].logits"] == [path for path, _ in inside(nested)]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(2, device="meta"),
+        torch.ones(2, 2).to_sparse(),
+        torch.ones(0),
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(2, dtype=torch.bool),
+    ],
+    ids=["meta", "sparse", "empty", "complex", "bool"],
+)
+def test_what_has_no_numbers_to_read_is_passed_over(tensor: torch.Tensor) -> None:
+    assert [] == list(inside([tensor]))
+
+
+def test_what_holds_itself_ends() -> None:
+    loop: list[Any] = [torch.ones(1)]
+    loop.append(loop)
+    assert floats.DEPTH == len(list(inside(loop)))
+
+
+class Net(torch.nn.Module):
+    def forward(self, image: torch.Tensor, *rest: Any, mask: Any = None) -> torch.Tensor:
+        return image
+
+
+def looked(*args: Any, **kwargs: Any) -> Any:
+    inputs, model = Inputs(), Net()
+    inputs.remember(model, args, kwargs)
+    inputs.look()
+    found = inputs.found()
+    return found and (found["input"], found["nans"], found["infs"], found["sample"])
+
+
+BAD = torch.tensor([[0.0, 0.0], [NAN, INF]])
+
+
+def test_the_argument_that_is_not_finite_is_named() -> None:
+    assert ("image", 1, 1, 1) == looked(BAD)
+    assert ("args[2]", 1, 1, 1) == looked(torch.ones(2), 5, BAD)
+    assert ("mask['deep'][0]", 1, 1, 1) == looked(torch.ones(2), mask={"deep": [BAD]})
+    assert looked(torch.ones(2), torch.arange(3)) is None
+
+
+def test_the_infinities_of_a_mask_are_no_fault_of_the_input() -> None:
+    assert looked(torch.ones(2), torch.full((2, 2), -INF).triu(1)) is None
+
+
+def test_inputs_are_held_weakly_and_not_trusted_after_a_change_in_place() -> None:
+    inputs, model = Inputs(), Net()
+    gone, changed = BAD.clone(), BAD.clone()
+    inputs.remember(model, (gone, changed), {})
+    del gone
+    changed.add_(1)
+    inputs.look()
+    assert inputs.found() is None
+
+
+def test_the_first_forward_pass_with_a_bad_input_is_told() -> None:
+    inputs, model, kept = Inputs(), Net(), [torch.ones(2), BAD, BAD.clone()]
+    for each in kept:
+        inputs.remember(model, (each,), {})
+    inputs.look()
+    found = inputs.found()
+    assert found is not None
+    assert 1 == found["micro_batch"]
+
+
+def event(count: int, finite_after: int, finite: int, last: str = "blocks.2.fc.weight") -> dict[str, Any]:
+    tensors = [{"tensor": last, "nans": 3, "infs": 0}]
+    return {"tensors": tensors * count, "count": count, "last": last, "finite_after": finite_after, "finite": finite}
+
+
+def test_a_frontier_names_the_module_of_the_last_tensor() -> None:
+    found = frontier.found(event(count=5, finite_after=3, finite=4))
+    assert found is not None
+    assert ("backward", "blocks.2.fc", 3) == (found["kind"], found["module"], found["nans"])
+
+
+@pytest.mark.parametrize(
+    ("count", "finite_after", "finite"), [(5, 0, 0), (5, 0, 3), (1, 3, 9)], ids=["all", "none behind", "one alone"]
+)
+def test_without_a_frontier_nothing_is_said(count: int, finite_after: int, finite: int) -> None:
+    assert frontier.found(event(count, finite_after, finite)) is None
+
+
+def test_a_window_begins_with_the_next_step_and_ends() -> None:
+    armed = Armed()
+    assert [] == [step for step in range(5) if armed.is_on(step)]
+    armed.arm()
+    on = [step for step in range(5, 30) if armed.is_on(step)]
+    assert list(range(5, 5 + STEPS)) == on
+    assert [5 + STEPS - 1] == [step for step in on if armed.is_last(step)]
+
+
+def test_windows_keep_their_distance_and_their_number() -> None:
+    armed, on = Armed(), []
+    for step in range(3 * MOST * EVERY):
+        wanted = armed.arm()
+        if armed.is_on(step):
+            on.append(step)
+    assert MOST * STEPS == len(on)
+    assert {EVERY} == {later - sooner for sooner, later in pairwise(on[::STEPS])}
+    assert not wanted
+
+
+def test_who_asks_is_not_kept_waiting_but_cannot_ask_for_ever() -> None:
+    armed = Armed()
+    armed.arm()
+    assert [True] * STEPS == [armed.is_on(step) for step in range(STEPS)]
+    armed.ask(3)
+    assert [True, True, True, False] == [armed.is_on(step) for step in range(STEPS, STEPS + 4)]
+    armed.ask(10**9)
+    assert LONGEST == sum(armed.is_on(step) for step in range(10, 1000))
+    begun = 0
+    for step in range(2000, 4000, 2):
+        armed.ask(1)
+        begun += armed.is_on(step)
+    assert LONGEST - 2 == begun

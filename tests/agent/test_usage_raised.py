@@ -1,0 +1,170 @@
+"""Errors about dtypes on their way out: told with operator, dtypes and module, and never changed or held up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ammeter.probes.usage.raised import dtypes_in
+from ammeter.wire import Event
+from tests.agent.programs import start
+from tests.agent.training import line_of, watching
+
+
+class Cast(torch.nn.Module):
+    """Leaves the autocast region on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.fc(x.half())  # type: ignore[no-any-return]
+
+
+class Net(torch.nn.Module):
+    def __init__(self, kind: Any = Cast) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(4, 4), kind()) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def fails(model: Any, error: type[Exception] = RuntimeError) -> str:
+    """What the forward pass says when it fails."""
+    with pytest.raises(error) as caught, torch.autocast("cpu", torch.float16):
+        model(torch.randn(2, 4))
+    return str(caught.value)
+
+
+def test_an_error_in_the_forward_pass_is_told_with_its_module_and_passes_unchanged(tmp_path: Path) -> None:
+    model = Net()
+    bare = fails(model)
+    with watching(tmp_path, model, torch.optim.SGD(model.parameters())) as seen:
+        assert bare == fails(model)
+    (event,) = seen.events("usage.unsupported_op")
+    assert ("blocks.0.1.fc", "linear", False) == tuple(event.data[key] for key in ("module", "op", "backward"))
+    assert ["float16", "float32"] == event.data["dtypes"]
+    assert bare.startswith(event.data["message"])
+    assert event.data["caller"].endswith(line_of(Cast.forward, "self.fc(x.half())"))
+
+
+class Unknown(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return torch.linalg.inv(x @ x.t())  # type: ignore[no-any-return]
+
+
+class Unmatched(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.index_put((torch.tensor([0]),), torch.ones(1, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("kind", "op"), [(Unknown, "linalg.inv"), (Unmatched, "index_put")])
+def test_the_operator_is_named_as_the_program_calls_it(kind: Any, op: str, tmp_path: Path) -> None:
+    model = Net(kind)
+    with watching(tmp_path, model, torch.optim.SGD(model.parameters())) as seen:
+        fails(model)
+    (event,) = seen.events("usage.unsupported_op")
+    assert ("blocks.0.1", op) == (event.data["module"], event.data["op"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x @ torch.ones(7, 2),
+        lambda x: (_ for _ in ()).throw(ValueError("half of the batch is missing")),
+        lambda x: (_ for _ in ()).throw(RuntimeError("float precision is a hard word")),
+        lambda x: x[100],
+    ],
+)
+def test_other_errors_are_not_told(wrong: Any, tmp_path: Path) -> None:
+    class Other(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return wrong(x)
+
+    model = Net(Other)
+    with watching(tmp_path, model, torch.optim.SGD(model.parameters())) as seen:
+        fails(model, Exception)
+    assert {} == seen.usage()
+
+
+half, full = torch.ones(4, 4).half(), torch.ones(4, 4)
+CALLS: list[tuple[Any, list[str]]] = [
+    (lambda: half @ full, ["float16", "float32"]),
+    (lambda: full.bfloat16() @ full, ["bfloat16", "float32"]),
+    (lambda: torch.bmm(half[None], full[None]), ["float16", "float32"]),
+    (lambda: torch.nn.functional.conv1d(half[None], torch.ones(2, 4, 1)), ["float16", "float32"]),
+    (lambda: torch.nn.functional.linear(full, half, torch.ones(4)), ["float16", "float32"]),
+    (lambda: torch.nn.functional.scaled_dot_product_attention(half, full, half), ["float16", "float32"]),
+    (lambda: torch.nn.LSTM(4, 4)(half), ["float16", "float32"]),
+    (lambda: torch.linalg.svd(half), ["float16"]),
+    (lambda: torch.linalg.inv(half), ["float16"]),
+    (lambda: torch.cdist(half, half), ["float16"]),
+    (lambda: torch.fft.fft(half[:3]), ["float16"]),
+    (lambda: torch.lerp(half, full, 0.5), ["float16", "float32"]),
+    (lambda: torch.dot(half[0], full[0]), ["float16", "float32"]),
+    (lambda: torch.zeros(3).index_add_(0, torch.tensor([0]), half[0, :1]), ["float16", "float32"]),
+    (lambda: torch.nn.BatchNorm1d(4).bfloat16()(half), ["float32"]),
+    (lambda: full.double() @ full, []),
+    (lambda: full @ torch.ones(3, 3), []),
+    (lambda: torch.linalg.inv(torch.ones(3, 3).long()), []),
+    (lambda: half.view(3, 3), []),
+    (lambda: half.numpy().reshape(5), []),
+]
+"""What torch really says, and the dtypes in it."""
+
+
+@pytest.mark.parametrize(("call", "dtypes"), CALLS)
+def test_errors_about_half_precision_are_told_from_others(call: Any, dtypes: list[str]) -> None:
+    with pytest.raises((RuntimeError, ValueError, NotImplementedError)) as caught:
+        call()
+    assert dtypes == dtypes_in(str(caught.value)), caught.value
+
+
+def test_an_operator_that_autocast_refuses_on_cuda_is_told() -> None:
+    said = (
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\nMany models use a ..."
+    )
+    assert ["float16"] == dtypes_in(said)
+
+
+BACKWARD = """
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient.half() @ weight.t(), None
+
+
+optimizer.zero_grad()
+Scale.apply(model(torch.ones(3, 4)), torch.ones(2, 2)).sum().backward()
+"""
+
+
+def test_an_error_in_backward_that_ends_the_program_is_told(tmp_path: Path) -> None:
+    ended = start(BACKWARD, tmp_path).end()
+    assert 1 == ended.code
+    assert "to have the same dtype" in ended.err
+    (event,) = [each for each in ended.stream() if isinstance(each, Event) and each.name == "usage.unsupported_op"]
+    assert (True, ["float16", "float32"]) == (event.data["backward"], event.data["dtypes"])
+    assert event.data["caller"].startswith("script.py:")
+
+
+def test_an_error_is_told_where_the_program_closes_the_run_by_finally(tmp_path: Path) -> None:
+    body = "try:\n    (model(torch.ones(3, 4)).half() @ torch.ones(2, 2)).sum()\nfinally:\n    run.close()\n"
+    ended = start(body.replace("\\\n", "\n"), tmp_path).end()
+    (event,) = [each for each in ended.stream() if isinstance(each, Event) and each.name == "usage.unsupported_op"]
+    assert (False, "") == (event.data["backward"], event.data["module"])

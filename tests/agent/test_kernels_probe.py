@@ -325,6 +325,18 @@ def test_what_goes_wrong_in_a_count_does_not_reach_the_program(
     assert 0 == torch._C._len_torch_dispatch_stack()
 
 
+def test_a_window_is_closed_when_the_probe_has_a_fault_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: kernels.Kernels, *_: Any) -> None:
+        raise ValueError("entered wrong")
+
+    monkeypatch.setattr(kernels.Kernels, "_entered", wrong)
+    model = linear(8, 8)
+    with pytest.raises(AssertionError):  # the loop looks for faults
+        _steps(model, tmp_path)
+    assert 0 == torch._C._len_torch_dispatch_stack()
+    assert [0, 0] == [len(each._forward_hooks) for each in model.modules()]
+
+
 def test_windows_are_bought_from_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     original = kernels.Kernels._open

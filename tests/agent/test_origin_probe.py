@@ -12,6 +12,7 @@ import torch
 
 import ammeter
 from ammeter.probes.origin import armed
+from ammeter.probes.origin.visits import Visits
 from tests.agent.networks import NETWORKS, Mask, Network, convolutions, custom, normal, train
 from tests.agent.training import stream
 
@@ -242,6 +243,22 @@ def test_a_model_that_raises_in_a_window_is_left_without_hooks(tmp_path: Path) -
         network.model(torch.ones(3, 5))
     assert 0 == _hooks_of(network.model)
     run.close()
+
+
+def test_hooks_go_when_the_probe_has_a_fault_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Visits, *_: Any) -> None:
+        raise ValueError("began wrong")
+
+    monkeypatch.setattr(Visits, "_began", wrong)
+    kept: list[torch.nn.Module] = []
+    with pytest.raises(AssertionError):  # the loop looks for faults
+        train(
+            normal,
+            tmp_path,
+            before=lambda step, network: kept.append(network.model),
+            spoil=lambda step, loss: loss * NAN,
+        )
+    assert 0 == _hooks_of(kept[0])
 
 
 def test_a_nan_that_stays_opens_few_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

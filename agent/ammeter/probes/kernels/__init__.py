@@ -90,7 +90,7 @@ class Kernels:
         self._handles = [
             tap.method(context, "__enter__", after=self._guard(self._switched)),
             tap.method(context, "__exit__", after=self._guard(self._switched)),
-            self._session.forward.subscribe(after=self._guard(self._ends)),
+            self._session.forward.subscribe(after=self._ends),
         ]
         self._modules, self._names = [], {}
         for name, module in hookable(model):
@@ -101,12 +101,15 @@ class Kernels:
         self._census = census
 
     def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        census = self._census
+        """Not guarded: the window closes also when the probe was switched off by a fault meanwhile."""
+        census, modules = self._census, len(self._names)
         self.remove()
-        if census is None:
-            return
-        hooks = 2 * len(self._names) * HOOK_SECONDS
-        self._session.governor.kernels.spend(census.seconds + hooks)
+        if census is not None:
+            self._guard(self._closed)(census, modules, output)
+
+    def _closed(self, census: Census, modules: int, output: Any) -> None:
+        self._session.charge(census.seconds)
+        self._session.governor.kernels.spend(census.seconds + 2 * modules * HOOK_SECONDS)
         if census.fault is not None:
             raise census.fault
         if output is not tap.RAISED:

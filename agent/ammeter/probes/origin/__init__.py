@@ -111,13 +111,14 @@ class Origin:
             model = innermost(module)
             step.visits = step.visits or Visits()
             step.last_of_window = self._armed.is_last(row.step)
-            self._hooks.append(self._session.forward.subscribe(after=self._guard(self._ends)))
+            self._hooks.append(self._session.forward.subscribe(after=self._ends))
             self._hooks += step.visits.enter(model, self._session.forward.prefix(model), self._guard)
 
     def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Not guarded: the hooks go also when the probe was switched off by a fault meanwhile."""
         self.remove()
-        step: _Step = self._session.row.raw["origin"]
-        if step.visits:
+        step: _Step | None = self._session.row.raw.get("origin")
+        if step and step.visits:
             step.visits.leave()
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:

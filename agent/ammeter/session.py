@@ -258,7 +258,9 @@ class Session:
         self.row.events.append(("probe.failed", {"probe": name, "error": told}))
         place = f"{os.path.basename(where.filename)}:{where.lineno}"
         with suppress(Exception):  # somebody's log handler may raise
-            log.warning("ammeter: its %s probe failed and is off (%s, %s); training goes on", name, told, place)
+            log.warning(
+                "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
+            )
 
     def _describe(self, **columns: Any) -> None:
         """The stream has other columns from here on."""

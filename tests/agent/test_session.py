@@ -294,7 +294,7 @@ def test_a_fault_of_ours_is_told_once_and_training_goes_on(
         watched = train(Recipe(clip=0.5), watched=True, dir=tmp_path)
     assert bare.state == watched.state
     assert 1 == len(caplog.records)
-    assert "its gradients probe failed and is off (ZeroDivisionError" in caplog.text
+    assert "its gradients probe failed and is switched off (ZeroDivisionError" in caplog.text
     rows, frames = stream(watched.run, tmp_path)
     assert 50 == len(rows)
     assert ["gradients"] == [event.data["probe"] for event in events(frames, "probe.failed")]

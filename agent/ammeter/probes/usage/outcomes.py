@@ -22,7 +22,7 @@ class Record:
     """One optimizer. Skips before the first applied step are the scaler's calibration and count nowhere.
 
     due: steps of the run up to which a schedule moved on, not finished yet. ahead: moves for which every attempt
-    since the move before was skipped.
+    since the move before was skipped. last: the step of the last attempt.
     """
 
     applied: int = 0
@@ -31,6 +31,7 @@ class Record:
     ahead: int = 0
     attempts_since: int = 0
     applied_since: int = 0
+    last: int = 0
     due: list[int] = field(default_factory=list)
     line: str = ""
     scheduler: str = ""
@@ -59,6 +60,7 @@ class Outcomes:
                 self._move(row, key, record, before=row.step)
             record.applied += key not in skipped
             record.attempts_since += 1
+            record.last = row.step
             record.applied_since += key not in skipped
             if record.due and record.due[0] == row.step:
                 self._move(row, key, record, before=row.step + 1)
@@ -77,10 +79,10 @@ class Outcomes:
         row = self._session.row
         step = row.step if id(optimizer) in row.stepped or id(optimizer) in row.skipped else row.step - 1
         record = self._records.setdefault(id(optimizer), Record())
-        record.line = record.line or caller.line()
-        record.scheduler = type(scheduler).__name__
-        if not record.due or record.due[-1] != step:
+        if not record.due or record.due[-1] != step:  # a schedule made of others moves on first
             record.due.append(step)
+            record.scheduler = type(scheduler).__name__
+            record.line = record.line or caller.line()
 
     def _move(self, row: Row, key: int, record: Record, before: int) -> None:
         """A schedule moved on after the last attempt that is counted here."""
@@ -93,7 +95,12 @@ class Outcomes:
         record.ahead += ahead
         record.attempts_since = record.applied_since = 0
         if ahead and is_power_of_two(record.ahead):
-            data = {"skipped": record.ahead, "scheduled": record.scheduled, "applied": record.applied}
+            data = {
+                "skipped": record.ahead,
+                "scheduled": record.scheduled,
+                "applied": record.applied,
+                "last": record.last,
+            }
             names = {"caller": record.line, "scheduler": record.scheduler, "optimizer": self._name(key)}
             row.events.append(("usage.scheduler_ahead", {**names, **data}))
 
@@ -133,4 +140,6 @@ def _kinds(kind: type) -> list[type]:
 
 
 def _is_being_built(scheduler: Any) -> bool:
-    return bool(getattr(scheduler, "_is_initial", False)) or getattr(scheduler, "_step_count", 1) == 0
+    """Whether this is the step that a schedule makes in its constructor. Older torch has no flag: no epoch yet."""
+    initial = getattr(scheduler, "_is_initial", None)
+    return getattr(scheduler, "last_epoch", 0) < 0 if initial is None else bool(initial)

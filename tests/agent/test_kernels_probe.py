@@ -15,6 +15,7 @@ import ammeter
 from ammeter.block import measured
 from ammeter.probes import kernels
 from ammeter.probes.kernels.census import Census
+from ammeter.schedule import EVERY, PRESETS
 from tests.agent.networks import NETWORKS, Network, attention, convolutions, custom, normal, train
 from tests.agent.training import stream
 
@@ -199,11 +200,13 @@ class Switched(torch.nn.Module):
             return self.last(x.float())  # type: ignore[no-any-return]
 
 
-def test_a_census_is_told_again_when_the_share_changes(tmp_path: Path) -> None:
+def test_a_census_is_told_again_when_the_share_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "full", lambda budget: (EVERY, EVERY, EVERY, EVERY))
+
     def before(step: int, network: Network) -> None:
         network.model.low = step < 4  # type: ignore[assignment]
 
-    told = train(of(Switched()), tmp_path, before=before, dtype=torch.bfloat16)
+    told = train(of(Switched()), tmp_path, before=before, dtype=torch.bfloat16, preset="full")
     assert [(1, 1.0), (4, 0.5)] == [
         (step, data["share"]) for step, event, data in told.events if event == "kernels.census"
     ]

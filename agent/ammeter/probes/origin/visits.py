@@ -7,7 +7,7 @@ module, so that operations in place behind a module stay possible.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,16 +59,14 @@ class Visits:
         self._followed: set[int] = set()
         self._names: dict[int, str] = {}
 
-    def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> list[Any]:
+    def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> Iterator[Any]:
         """Hooks on the modules of the model, for one forward pass; the caller removes them when it ends."""
         self._follow = guard(self._came_back)
         began, ended = guard(self._began), guard(self._ended)
-        handles: list[Any] = []
         for name, module in hookable(model):
             self._names[id(module)] = prefix + plain_name(name)
-            handles.append(module.register_forward_pre_hook(began, with_kwargs=True))
-            handles.append(module.register_forward_hook(ended, with_kwargs=True))
-        return handles
+            yield module.register_forward_pre_hook(began, with_kwargs=True)
+            yield module.register_forward_hook(ended, with_kwargs=True)
 
     def leave(self) -> None:
         """The pass is over; what was left open, by an exception, stays unfinished."""

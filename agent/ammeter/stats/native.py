@@ -125,7 +125,7 @@ def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
         return 0, f"{LIBRARY.name} is not there: Ammeter was installed without a C compiler", {}
     try:
         kinds: dict[bool, Any] = {False: ctypes.PyDLL(str(LIBRARY)), True: ctypes.CDLL(str(LIBRARY))}
-        version, level = kinds[True].ammeter_version(), kinds[True].ammeter_level()
+        version, compiled = kinds[True].ammeter_version(), kinds[True].ammeter_level()
     except (OSError, AttributeError) as error:
         return 0, f"{LIBRARY.name} does not load: {error}", {}
     if version != VERSION:
@@ -133,7 +133,16 @@ def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
     calls = {long: {1: library.ammeter_norms, COLUMNS: library.ammeter_read} for long, library in kinds.items()}
     for each in (call for functions in calls.values() for call in functions.values()):
         each.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
-    return level, "", calls
+    return min(compiled, _known()), "", calls
+
+
+def _known() -> int:
+    """The level of this processor, as torch has found it out."""
+    try:
+        name = torch.backends.cpu.get_cpu_capability()
+    except AttributeError:  # before torch 2.1
+        return 0
+    return 2 if name.startswith("AVX512") else int(name == "AVX2")
 
 
 LEVEL, MISSING, _CALLS = _loaded()

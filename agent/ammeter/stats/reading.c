@@ -129,13 +129,12 @@ INLINE void span(const bits32 *elements, int64_t count, found *sums)
 
 INLINE void span64(const bits64 *elements, int64_t count, found *sums)
 {
-    double squares = 0, top = 0;
-    int64_t nans = 0, infs = 0, zeros = 0, below = 0, small = 0, grid = 0;
+    double squares = 0;
+    int64_t top = 0, nans = 0, infs = 0, zeros = 0, below = 0, small = 0, grid = 0;
 #pragma omp simd reduction(+ : squares, nans, infs, zeros, below, small, grid) reduction(max : top)
     for (int64_t at = 0; at < count; at++) {
-        int64_t bits = magnitude64(elements, at), rounded;
+        int64_t bits = magnitude64(elements, at), finite = bits < INFINITE64 ? bits : 0, rounded;
         double value = number64(bits), nearest = (value + ROUNDER64) - ROUNDER64;
-        double finite = bits < INFINITE64 ? value : 0;
         memcpy(&rounded, &nearest, sizeof rounded);
         squares += value * value;
         top = finite > top ? finite : top;
@@ -153,7 +152,7 @@ INLINE void span64(const bits64 *elements, int64_t count, found *sums)
     sums->below += below;
     sums->small += small;
     sums->grid += grid;
-    sums->absmax = fmax(sums->absmax, top);
+    sums->absmax = fmax(sums->absmax, number64(top));
 }
 
 INLINE double squares_of(const bits32 *elements, int64_t count)
@@ -265,7 +264,12 @@ INLINE void one_norm(const void *elements, int64_t count, int kind, double *out)
 FOR_MACHINE(any, )
 #if defined(__x86_64__) && !defined(PORTABLE)
 FOR_MACHINE(avx2, __attribute__((target("avx2,fma"))))
-FOR_MACHINE(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"))))
+#if defined(__clang__)
+#define WHOLE_VECTORS ""
+#else
+#define WHOLE_VECTORS ",prefer-vector-width=512" /* gcc would use half of each */
+#endif
+FOR_MACHINE(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma" WHOLE_VECTORS))))
 #endif
 
 typedef void (*reader)(ARGUMENTS);
@@ -290,19 +294,8 @@ int ammeter_version(void) { return 1; }
 /* Checksum of this file as it was compiled. */
 uint32_t ammeter_source(void) { return SOURCE; }
 
-/* The best level this processor knows: 0 any, 1 AVX2, 2 AVX-512. Each lower one works, too. */
-int ammeter_level(void)
-{
-#if defined(__x86_64__) && !defined(PORTABLE)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
-        return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return 1;
-#endif
-    return 0;
-}
+/* The best level that was compiled: 0 any, 1 AVX2, 2 AVX-512. Which the processor knows is the caller's to say. */
+int ammeter_level(void) { return (int)(sizeof READ / sizeof *READ) - 1; }
 
 /* The program may have asked for flushed subnormals or for traps: neither may show here, and no flag of ours there. */
 static int in_plain_arithmetic(reader call, ARGUMENTS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ammeter.row import Row
     from ammeter.session import Session
 
-EVERY = 100
+EVERY = 500
 """Steps after which groups and dtypes are looked at again."""
 
 ASKED = 3
@@ -102,7 +102,7 @@ class Census:
         """Whether what is stepped are float32 weights of the optimizer's own, in place of the model's half ones."""
         watched = self._session.watched
         stepped = [each for optimizer in watched.optimizers for each in watched.parameters(optimizer)[0]]
-        own = {id(each): each for ref in watched.models if (model := ref()) for each in model.parameters()}
+        own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
         left = set(own) - set(map(id, stepped))
         strange = [each for each in stepped if id(each) not in own and each.dtype is torch.float32]
         return bool(strange) and any(_is_half(own[each]) for each in left)

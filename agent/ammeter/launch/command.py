@@ -15,7 +15,7 @@ _CLOSED = {
     "E": "does not look at PYTHONPATH",
     "S": "does not import site",
 }
-_WITH_VALUE = ("-c", "-m", "-W", "-X", "--check-hash-based-pycs")
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def runnable(command: Sequence[str]) -> list[str]:
@@ -48,11 +48,11 @@ def _options(command: Sequence[str]) -> Iterator[str]:
     """The letters of Python's own options: what stands between it and the script."""
     if not command or not _PYTHON.match(os.path.basename(command[0])):
         return
-    for word in command[1:]:
+    words = iter(command[1:])
+    for word in words:
         if not word.startswith("-") or word in ("-", "--") or word[:2] in ("-c", "-m"):
             return
-        if word[:2] in ("-W", "-X") or word.startswith("--"):
-            if word in _WITH_VALUE:
-                return
-            continue
-        yield word[1:]
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif word[:2] not in ("-W", "-X") and not word.startswith("--"):
+            yield word[1:]

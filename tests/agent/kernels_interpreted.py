@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ammeter.stats import NORM, device
 from ammeter.stats.device import Device
@@ -147,3 +149,42 @@ def test_a_tensor_whose_memory_was_given_back_is_refused_and_not_read(reader: De
     for each in (reader, Device()):
         with pytest.raises(ValueError, match="has no memory"):
             each.read([tensor])
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_modes_of_a_program_do_not_see_the_reading(reader: Device) -> None:
+    tensors = [torch.randn(5), torch.randn(4, 4)[:, ::2], torch.randn(3).double()]
+    with _Operators() as operators:
+        rows, _ = reader.read_with_spectrum(tensors)
+    assert [] == operators.seen
+    assert_same(reference(tensors), rows.numpy())
+
+
+def test_a_reader_that_began_in_inference_mode_works_after_it(reader: Device) -> None:
+    for _ in range(2):
+        with torch.inference_mode():
+            reader.read_with_spectrum([torch.ones(3)])
+        reader.read_with_spectrum([torch.ones(3)])
+
+
+def test_the_first_call_compiles_what_later_ones_need(reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[bool] = []
+    launch = device._Plan.launch
+
+    def noted(plan: Any, tensors: Any, spectrum: bool) -> None:
+        launched.append(spectrum)
+        launch(plan, tensors, spectrum)
+
+    monkeypatch.setattr(device._Plan, "launch", noted)
+    for size in (3, 3, 4):
+        reader.read([torch.ones(size)])
+    assert [True, False, False, False] == launched

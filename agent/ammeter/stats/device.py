@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ammeter.stats import ABSMAX, COLUMNS, NORM, cpu
-from ammeter.stats.looks import GONE, in_one_piece, looks
+from ammeter.stats.looks import Gone, in_one_piece, looks
 from ammeter.stats.spectrum import BINS
 from ammeter.stats.unseen import unseen
 
@@ -49,8 +49,8 @@ class Device:
     def read(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """float64[n, COLUMNS] of real, floating-point tensors on one device, there; valid until the next call.
 
-        What does not lie in one piece, or is float64, is read by rows(). Raises ValueError for a tensor whose memory
-        was given back.
+        What does not lie in one piece, or is float64, is read by rows(). Raises Gone for a tensor whose memory was
+        given back.
         """
         return self._read(tensors, spectrum=False)[0]
 
@@ -62,23 +62,28 @@ class Device:
         if tensors and not self.slow:
             try:
                 return self._by_kernels(tensors, spectrum)
-            except ValueError:
+            except Gone:
                 raise
             except Exception as error:  # noqa: BLE001 - Triton's own, the compiler's, the driver's, of any version
                 self.slow = f"{type(error).__name__}: {error}"[:200]
-        found = unseen(lambda: rows(tensors), tensors)
-        return found, torch.zeros(BINS, dtype=torch.int64, device=found.device)
+        return unseen(lambda: (rows(tensors), _nothing(tensors)), tensors)
 
     def _by_kernels(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), _on(tensors[0].device):
-            if self._plan is None or not self._plan.fits(tensors):
-                self._plan = _Plan(tensors)
-            self._plan.launch(tensors, spectrum)
-        found = self._plan.rows
-        for at in self._plan.others:
-            other = [tensors[at]]
-            found[at] = unseen(lambda other=other: rows(other), other)[0]  # type: ignore[misc]
-        return found, self._plan.histogram[:BINS]
+            plan = self._plan
+            if plan is None or not plan.fits(tensors):
+                with torch.inference_mode(False):
+                    plan = _Plan(tensors)
+                if self._plan is None:
+                    plan.launch(tensors, spectrum=not spectrum)  # compiles what a later call would wait for
+                self._plan = plan
+            plan.launch(tensors, spectrum)
+        others = {at: [tensors[at]] for at in plan.others}
+        read = {at: unseen(lambda other=other: rows(other), other) for at, other in others.items()}  # type: ignore[misc]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            for at, row in read.items():
+                plan.rows[at] = row[0]
+        return plan.rows, plan.spectrum
 
 
 def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -89,6 +94,10 @@ def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if not tensors:
         return torch.zeros((0, COLUMNS), dtype=torch.float64)
     return torch.stack([_row(each.detach()) for each in tensors])
+
+
+def _nothing(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.zeros(BINS, dtype=torch.int64, device=tensors[0].device if tensors else None)
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,10 +151,11 @@ class _Plan:
         self._cut([tensors[at].dtype if at in set(chosen) else None for at in range(len(tensors))], counts)
 
     def _cut(self, dtypes: list[torch.dtype | None], counts: npt.NDArray[np.int64]) -> None:
-        from ammeter.stats.triton import BINS, BLOCK, MOST_BLOCKS
+        from ammeter.stats import triton
 
-        self._blocks = blocks_in_chunk(int(counts.sum()), int(BLOCK.value), MOST_BLOCKS)
-        chunks = -(-counts // (self._blocks * int(BLOCK.value)))
+        block = int(triton.BLOCK.value)
+        self._blocks = blocks_in_chunk(int(counts.sum()), block, triton.MOST_BLOCKS)
+        chunks = -(-counts // (self._blocks * block))
         order = [at for kind in KINDS for at, dtype in enumerate(dtypes) if dtype is kind]
         ends = np.cumsum(chunks[order])
         firsts, lasts = np.zeros((2, len(counts)), np.int32)
@@ -159,7 +169,8 @@ class _Plan:
         self._owners = self._sent(np.repeat(np.array(order, np.int32), chunks[order]))
         self._partials = torch.empty((int(chunks.sum()), COLUMNS), dtype=torch.float64, device=self._where)
         self.rows = torch.zeros((len(counts), COLUMNS), dtype=torch.float64, device=self._where)
-        self.histogram = torch.zeros(int(BINS.value), dtype=torch.int64, device=self._where)
+        self._histogram = torch.zeros(int(triton.BINS.value), dtype=torch.int64, device=self._where)
+        self.spectrum = self._histogram[:BINS]
         self._places = torch.zeros(len(counts), dtype=torch.int64, device=self._where)
         self._pointers: list[int] = []
 
@@ -174,8 +185,8 @@ class _Plan:
 
         self._point_at(tensors)
         if spectrum:
-            self.histogram.zero_()
-        tables = self._places, self._counts, self._owners, self._firsts, self._partials, self.histogram
+            self._histogram.zero_()
+        tables = self._places, self._counts, self._owners, self._firsts, self._partials, self._histogram
         for kind, first, number in self._launches:
             triton.read_chunks[(number,)](
                 *tables,
@@ -192,13 +203,15 @@ class _Plan:
 
     def _point_at(self, tensors: Sequence[torch.Tensor]) -> None:
         """Sends the addresses when they have changed; kernels that are queued already see the old ones."""
-        pointers = [0] * self._number
-        for at in self._filled:
-            pointers[at] = tensors[at].data_ptr()
+        if self.others:
+            left_out = set(self.others)
+            pointers = [0 if at in left_out else each.data_ptr() for at, each in enumerate(tensors)]
+        else:
+            pointers = list(map(torch.Tensor.data_ptr, tensors))
         if pointers == self._pointers:
             return
         if any(pointers[at] < 2**16 for at in self._filled):
-            raise ValueError(GONE)
+            raise Gone
         self._aligned = not any(pointer % ALIGNMENT for pointer in pointers)
         self._places.copy_(self._pinned(np.array(pointers, np.int64)), non_blocking=True)
         self._pointers = pointers

@@ -6,15 +6,22 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-GONE = "a tensor to be read has no memory: its storage was resized; keep gradients until the optimizer has stepped"
-
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Gone(ValueError):
+    """A tensor to be read has no memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a tensor to be read has no memory: its storage was resized; keep gradients until the optimizer has stepped"
+        )
 
 
 def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
     """Whether its elements, of one of these dtypes, are one piece of memory without gaps, in any order.
 
-    Raises ValueError where that memory was given back.
+    Raises Gone where that memory was given back.
     """
     if type(tensor) not in PLAIN or tensor.dtype not in dtypes or tensor.device.type not in ("cpu", "cuda"):
         return False
@@ -24,7 +31,7 @@ def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
         return False
     end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
     if tensor.numel() and tensor.untyped_storage().nbytes() < end:
-        raise ValueError(GONE)
+        raise Gone
     return True
 
 

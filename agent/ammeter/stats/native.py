@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ammeter.stats import COLUMNS, cpu
-from ammeter.stats.looks import GONE, in_one_piece, looks
+from ammeter.stats.looks import Gone, in_one_piece, looks
 from ammeter.stats.unseen import unseen
 
 Array = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ class Reader:
     def read(self, tensors: Sequence[torch.Tensor]) -> Array | None:
         """float64[n, COLUMNS] of real, floating-point tensors with numbers on the CPU; None where there is no library.
 
-        What does not lie in one piece, or is of another dtype, is read by cpu.read. Raises ValueError for a tensor
+        What does not lie in one piece, or is of another dtype, is read by cpu.read. Raises Gone for a tensor
         whose memory was given back.
         """
         return self._read(tensors, COLUMNS)
@@ -103,7 +103,7 @@ class _Plan:
         pointers = array("Q", list(map(torch.Tensor.data_ptr, tensors)))
         counts, number = self._counts.buffer_info()
         if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._places[width]):
-            raise ValueError(GONE)
+            raise Gone
         return self._out[width].copy()
 
 

@@ -113,11 +113,11 @@ def test_a_dtype_or_a_group_that_changes_is_told_again(tmp_path: Path) -> None:
     def between(step: int, model: Any, optimizer: Any) -> None:
         if step == 20:
             model.bfloat16()
-        if step == 150:
+        if step == 700:
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(7))]})
 
-    told = _census(tmp_path, _linear(), lambda each: torch.optim.SGD(each, lr=0.01), steps=210, between=between)
-    assert [0, 99, 199] == [step for step, _ in told]
+    told = _census(tmp_path, _linear(), lambda each: torch.optim.SGD(each, lr=0.01), steps=1010, between=between)
+    assert [0, 499, 999] == [step for step, _ in told]
     assert [{"float32": 15}, {"bfloat16": 15}, {"bfloat16": 15, "float32": 7}] == [
         each["parameters"] for _, each in told
     ]
@@ -138,5 +138,5 @@ def test_state_that_was_loaded_in_another_dtype_is_told(tmp_path: Path) -> None:
 
 def test_a_usual_run_tells_it_twice_and_a_light_one_too(tmp_path: Path) -> None:
     for preset in ("default", "light"):
-        frames = stream(train(Recipe(steps=250), watched=True, dir=tmp_path, preset=preset).run, tmp_path)[1]
+        frames = stream(train(Recipe(steps=550), watched=True, dir=tmp_path, preset=preset).run, tmp_path)[1]
         assert 2 == len(events(frames, "weights.census"))

@@ -8,8 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
+
+from ammeter.stats.unseen import unseen
 
 MOST_NODES = 10_000
 DEEPEST = 6
@@ -51,7 +55,11 @@ class Contents:
 
 
 def contents(saved: Any) -> Contents:
-    """Looks at 10,000 nodes at most, six levels deep, nearest first."""
+    """Looks at 10,000 nodes at most, six levels deep, nearest first. No method of the program's own is called."""
+    return unseen(lambda: _walked(saved), ())
+
+
+def _walked(saved: Any) -> Contents:
     found = Contents()
     waiting: deque[tuple[str, Any, int]] = deque([("", saved, 0)])
     seen = 0
@@ -61,7 +69,7 @@ def contents(saved: Any) -> Contents:
         if _recognise(found, key, value):
             continue
         if depth == DEEPEST:
-            found.whole = found.whole and not isinstance(value, Mapping | list | tuple)
+            found.whole = found.whole and not isinstance(value, dict | list | tuple)
             continue
         for inner in _inside(value):
             if len(waiting) + seen >= MOST_NODES:
@@ -90,20 +98,22 @@ def _recognise(found: Contents, key: str, value: Any) -> bool:
         found.optimizer = True
     elif isinstance(value, torch.amp.GradScaler):
         found.scaler = found.scaler or value.is_enabled()
-    elif isinstance(value, Mapping) and value.keys() >= _SCALER:
+    elif isinstance(value, dict) and dict.keys(value) >= _SCALER:
         found.scaler = True
     elif isinstance(value, LRScheduler) or _is_scheduler(value):
         found.scheduler = True
-    elif value and _RNG.search(key):
-        found.rng = True
     elif isinstance(value, int) and not isinstance(value, bool):
         found.progress = found.progress or bool(_PROGRESS.search(key))
+    elif isinstance(value, dict | tuple | list | bytes | np.ndarray) and _RNG.search(key):
+        found.rng = True
     else:
         return False
     return True
 
 
 def _tensor(found: Contents, key: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        return
     if tensor.dtype is torch.uint8 and (tensor.numel() in _RNG_BYTES or _RNG.search(key)):
         found.rng = True
     elif tensor.is_floating_point() or tensor.is_complex():
@@ -122,20 +132,22 @@ def _add(found: Contents, dtype: str, shape: tuple[int, ...]) -> None:
 
 def _is_optimizer(value: Any) -> bool:
     """Optimizer.state_dict(), or the flat form of torch.distributed.checkpoint."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return False
-    return value.keys() >= {"state", "param_groups"} or any(str(key).startswith("param_groups.") for key in value)
+    keys = dict.keys(value)
+    flat = (isinstance(key, str) and key.startswith("param_groups.") for key in keys)
+    return keys >= {"state", "param_groups"} or any(flat)
 
 
 def _is_scheduler(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(value.keys() >= names for names in _SCHEDULER)
+    return isinstance(value, dict) and any(dict.keys(value) >= names for names in _SCHEDULER)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, torch.nn.Module):
-        yield from value.named_parameters()
-    elif isinstance(value, Mapping):
-        yield from ((str(key), each) for key, each in value.items())
+        yield from torch.nn.Module.named_parameters(value)
+    elif isinstance(value, dict):
+        yield from ((key if isinstance(key, str) else "", each) for key, each in dict.items(value))
     elif isinstance(value, list | tuple) and not _are_numbers(value):
         yield from (("", each) for each in value)
 

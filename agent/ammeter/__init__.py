@@ -36,6 +36,7 @@ def watch(
     budget: float | None = None,
     preset: str = "default",
     guards: Sequence[Any] = (),
+    replay: bool = False,
 ) -> Run:
     """Watches a training run from here on, and returns its handle. Call it once, before the first step.
 
@@ -51,6 +52,9 @@ def watch(
     also: copies of the model that the program keeps, {"ema": ema_model}: whether they move is watched too. torch's
     AveragedModel is found by itself.
     guards: must be empty in this version.
+    replay: keep the inputs of each step until its optimizer steps, and run the forward pass of a bad step once more to
+    name the module where its NaN was born, also when that happens once in a run. A bad step takes that pass longer;
+    weights, buffers and random numbers stay as they are, hooks of the program's own on its modules are called again.
 
     Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
     log and training goes on unwatched.
@@ -73,4 +77,5 @@ def watch(
         budget=budget,
         preset=preset,
         guards=guards,
+        replay=replay,
     )

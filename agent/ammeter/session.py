@@ -55,8 +55,11 @@ HOLD_ROWS = 32
 class Session:
     """attach() starts it, close() ends it; in between it only reacts to what the program calls."""
 
-    def __init__(self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str) -> None:
+    def __init__(
+        self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str, *, replay: bool = False
+    ) -> None:
         self.watched = watched
+        self.replay = replay
         self.governor = Governor(budget, preset)
         self.journal = journal
         self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))

@@ -87,7 +87,8 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
     hot = _hot_folder(hello) if chosen.url else None
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     writer = journal.Journal(folder / hello.stream, hot=hot, hot_bytes=HOT_HOST_BYTES // ranks_here if hot else 0)
-    session = Session(watched, writer, hello, chosen.budget, options["preset"])
+    replay = bool(options.get("replay"))
+    session = Session(watched, writer, hello, chosen.budget, options["preset"], replay=replay)
     try:
         session.attach()
     except BaseException:

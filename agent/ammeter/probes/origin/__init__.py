@@ -17,9 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ammeter import tap
 from ammeter.directives import Directives
 from ammeter.forward import innermost, is_compiled
-from ammeter.probes.origin import culprit, frontier
+from ammeter.probes.origin import culprit, frontier, replay
 from ammeter.probes.origin.armed import Armed
 from ammeter.probes.origin.inputs import Inputs
+from ammeter.probes.origin.replay import Kept, keep
 from ammeter.probes.origin.visits import Visits
 from ammeter.watched import optimizer_in
 
@@ -44,6 +45,7 @@ class _Step:
 
     inputs: Inputs
     visits: Visits | None = None
+    replayed: Visits | None = None
     looked: bool = False
     compiled: bool = False
     last_of_window: bool = False
@@ -57,6 +59,8 @@ class Origin:
         self._armed = Armed()
         self._directives = Directives(session.journal.folder)
         self._hooks: list[Any] = []
+        self._kept: list[Kept] = []
+        self._replays = 0
         self._bad_since = 0
         self._bad_steps = 0
         self._told: dict[tuple[Any, ...], int] = {}
@@ -104,6 +108,9 @@ class Origin:
         step: _Step | None = row.raw.get("origin")
         if step is None:
             step = row.raw["origin"] = _Step(Inputs())
+            self._kept.clear()
+        if self._session.replay:
+            self._kept.append(keep(module, args, kwargs))
         step.inputs.remember(module, args, kwargs)
         if is_compiled(module):
             step.compiled = True
@@ -128,12 +135,14 @@ class Origin:
             return
         if optimizer in self._session.watched.optimizers:
             self._backward_is_over(row, step, bad=_loss_is_bad(row))
+            self._kept.clear()
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
         step: _Step | None = row.raw.get("origin") if row.skipped else None
         if step is not None and id(optimizer_in(args, kwargs)) in row.skipped:
             self._backward_is_over(row, step, bad=True)
+        self._kept.clear()
 
     def _backward_is_over(self, row: Row, step: _Step, *, bad: bool) -> None:
         """The inputs are still there, and the weights not yet changed."""
@@ -141,15 +150,27 @@ class Origin:
             row.urgent = step.looked = True
             if self._bad_steps < LOOKED_AT or self._bad_steps % TOLD_AGAIN == 0:
                 step.inputs.look()
-        for readings in (step.inputs.readings, step.visits.readings if step.visits else None):
-            for arriving in readings.send() if readings else ():
-                row.later("origin", arriving)
+                self._replay(row, step)
+        looked = [each.readings for each in (step.inputs, step.visits, step.replayed) if each]
+        for arriving in [each for readings in looked if readings for each in readings.send()]:
+            row.later("origin", arriving)
+
+    def _replay(self, row: Row, step: _Step) -> None:
+        """Between backward and update()."""
+        if self._kept and step.visits is None and self._replays < replay.MOST:
+            self._replays += 1
+            try:
+                step.replayed = replay.replay(self._kept, self._session.forward.prefix, self._guard)
+            except replay.Refused as refused:
+                self._tell_unknown(row, f"replay: {refused}")
 
     def _found(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
         found = step.inputs.found() if step else None
         if found is None and step and step.visits:
             step.visits.closed = True
             found = culprit.found(step.visits, "hooks", loss_is_finite=loss_is_finite)
+        if found is None and step and step.replayed:
+            found = culprit.found(step.replayed, "replay", loss_is_finite=loss_is_finite)
         if found is None and nonfinite and loss_is_finite:
             found = frontier.found(nonfinite)
         return found

@@ -25,6 +25,8 @@ def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str,
     confidence: how the visits were come by, hooks or replay.
     """
     read = visits.readings.all()
+    if any(visit.parent < 0 and _any(read, visit.inputs, _faulty) for visit in visits.visits):
+        return _input(visits, read) | {"confidence": confidence}
     at = next(_born_in_forward(visits, read, _faulty), None)
     if at is None and not loss_is_finite and _reaches_the_loss(visits, read):
         at = max(_born_in_forward(visits, read, _not_finite), key=visits.ended.index, default=None)
@@ -62,6 +64,14 @@ def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
         visit = visits.visits[at]
         if _any(read, visit.outputs, bad) and not _any(read, visit.inputs, bad):
             yield at
+
+
+def _input(visits: Visits, read: Read) -> dict[str, Any]:
+    """What went into the model was not finite; which argument it was is not known here."""
+    places = (place for visit in visits.visits if visit.parent < 0 for place in visit.inputs)
+    numbers = next(each for each in map(read.__getitem__, places) if each is not None and _faulty(each))
+    told = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
+    return told | {"nans": int(numbers.nans), "infs": int(numbers.positive + numbers.negative)}
 
 
 def _reaches_the_loss(visits: Visits, read: Read) -> bool:

@@ -1,0 +1,162 @@
+"""The forward pass of a bad step once more, looked at module by module: names what happened once and not again.
+
+Only where the program asked for it: the inputs of a step are kept until its optimizer steps, and a bad step takes
+a forward pass longer. What runs is a shadow of the model: its parameters, copies of its buffers, so that no running
+statistic moves; and every random generator is put back. What a module keeps in lists of its own is shared.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ammeter.forward import innermost
+from ammeter.probes.origin.floats import inside, version
+from ammeter.probes.origin.visits import Visits
+from ammeter.stats.unseen import is_plain
+
+MOST = 50
+"""Replays in a run."""
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+Autocast = dict[str, tuple[bool, torch.dtype]]
+
+
+class Refused(Exception):
+    """Why a forward pass cannot be run again: one word."""
+
+
+class Kept(NamedTuple):
+    """One forward pass as it began."""
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    versions: list[int]
+    generators: list[torch.Tensor]
+    autocast: Autocast
+
+
+def keep(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
+    return Kept(module, args, kwargs, _versions(args, kwargs), _generators(), _autocast())
+
+
+def replay(passes: list[Kept], prefix: Callable[[torch.nn.Module], str], guard: Guard) -> Visits:
+    """Runs the forward passes of a step again. Raises Refused where that could change or stop the program."""
+    visits = Visits()
+    for kept in passes:
+        model = innermost(kept.module)
+        _consider(kept, model)
+        shadow = _shadow(model, {})
+        handles = list(visits.enter(shadow, prefix(model), guard))
+        try:
+            with _as_it_was(kept):
+                shadow(*kept.args, **kept.kwargs)
+        except torch.OutOfMemoryError as error:
+            raise Refused("memory") from error
+        except Exception as error:
+            raise Refused("raised") from error
+        finally:
+            visits.leave()
+            for handle in handles:
+                handle.remove()
+    return visits
+
+
+def _consider(kept: Kept, model: torch.nn.Module) -> None:
+    if _versions(kept.args, kept.kwargs) != kept.versions:
+        raise Refused("changed")
+    if torch._C._len_torch_dispatch_stack():
+        raise Refused("busy")
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    alone = not distributed or torch.distributed.get_world_size() == 1
+    modules = [*kept.module.modules()]
+    kinds = {kind.__name__ for each in modules for kind in type(each).__mro__}
+    if any("FSDP" in name or "FullySharded" in name for name in kinds) or not all(map(is_plain, model.parameters())):
+        raise Refused("sharded")
+    if not alone and not isinstance(kept.module, DistributedDataParallel):
+        raise Refused("distributed")
+    if not alone and any(isinstance(each, torch.nn.SyncBatchNorm) for each in modules):
+        raise Refused("distributed")
+    if any(isinstance(each, torch.jit.ScriptModule) for each in modules):
+        raise Refused("scripted")
+
+
+def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
+    """The same module with the same parameters, its own buffers, and children that are shadows too."""
+    if isinstance(module, torch._dynamo.OptimizedModule):
+        module = innermost(module)
+    if id(module) in made:
+        return made[id(module)]
+    shadow: torch.nn.Module = module.__new__(type(module))
+    made[id(module)] = shadow
+    own = dict(vars(module))
+    forward = own.get("forward")
+    if isinstance(forward, MethodType) and forward.__self__ is module:
+        own["forward"] = MethodType(forward.__func__, shadow)
+    elif forward is not None:
+        raise Refused("patched")
+    own["_parameters"] = dict(module._parameters)
+    own["_buffers"] = {name: None if each is None else each.clone() for name, each in module._buffers.items()}
+    own["_modules"] = {name: None if each is None else _shadow(each, made) for name, each in module._modules.items()}
+    own |= {name: each.copy() for name, each in own.items() if "hooks" in name and isinstance(each, dict)}
+    own["_compiled_call_impl"] = None
+    shadow.__dict__.update(own)
+    return shadow
+
+
+@contextmanager
+def _as_it_was(kept: Kept) -> Iterator[None]:
+    """Generators, autocast and gradient mode as the pass had them; afterwards as they are now."""
+    now, python, legacy = _generators(), random.getstate(), np.random.get_state()
+    autocast, cached = _autocast(), torch.is_autocast_cache_enabled()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            _set_generators(kept.generators)
+            _set_autocast(kept.autocast)
+            torch.set_autocast_cache_enabled(False)  # a weight cast here has no gradients, which a real pass needs
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            torch.set_autocast_cache_enabled(cached)
+            _set_autocast(autocast)
+            _set_generators(now)
+            random.setstate(python)
+            np.random.set_state(legacy)
+
+
+def _generators() -> list[torch.Tensor]:
+    """The states of torch's generators, the CPU's first; on CUDA a seed and an offset that the host knows."""
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if started else [])]
+
+
+def _autocast() -> Autocast:
+    return {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")}
+
+
+def _set_autocast(states: Autocast) -> None:
+    for device, (enabled, dtype) in states.items():
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def _set_generators(states: list[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)
+
+
+def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    return [version(tensor) for _, tensor in inside((args, kwargs))]

@@ -22,7 +22,7 @@ class Bucket:
         self.cost = 0.0
         self.device_cost = 0.0
         self.taken = 0
-        self._spent = 0.0
+        self.spent = 0.0
         self.refused = 0
         self._level = credit
         self._cap = max(credit, CREDIT_SECONDS)
@@ -43,7 +43,7 @@ class Bucket:
         """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
         self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
         self._level -= seconds
-        self._spent += seconds
+        self.spent += seconds
 
     def spend_on_device(self, seconds: float) -> None:
         """The device worked this long for a reading, as is known a step or more behind it."""
@@ -54,10 +54,6 @@ class Bucket:
     def _whole_cost(self) -> float:
         return self.cost + self.device_cost
 
-    def take_spent(self) -> float:
-        """Seconds spent since the last call."""
-        spent, self._spent = self._spent, 0.0
-        return spent
 
 
 LEAST = 0.25
@@ -80,6 +76,54 @@ PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
 budget: a reading also costs the program what it drives out of the caches, which nobody measures."""
 
 
+FOLLOWING = 0.5
+"""Share of the budget for what is done in every step, the same however large the model is."""
+
+YOUNG = 64
+STRETCH = 8
+SELDOM = 512
+"""Steps: a young run's calls are followed; later so many in a row; and at least one stretch in so many."""
+
+
+class Attention:
+    """In which steps the order of the program's calls is followed, which costs a little at each of them.
+
+    Where that is too much for steps as short as this program's, it is done in stretches: a mistake in the order of
+    calls is made again in every step. A bad step starts a stretch by itself, now and then.
+    """
+
+    def __init__(self, share: float) -> None:
+        """share: of step time, for all that is done in every step."""
+        self.follows = True
+        self.steps = 0
+        self.length = YOUNG
+        self._share = share
+        self._following = self._resting = 0.0
+
+    def may_be_roused(self) -> bool:
+        return not self.follows and self.steps >= SELDOM // 8
+
+    def turn(self, seconds: float, fixed: float) -> None:
+        """A stretch of `steps` is over, which took this long, `fixed` of it ours in any case."""
+        each = max(0.0, fixed / self.steps)
+        if self.follows:
+            self._following = each
+            rest = self._rest(seconds / self.steps)
+            self.follows, self.length = rest == 0, rest or STRETCH
+        else:
+            self._resting = each
+            self.follows, self.length = True, STRETCH
+        self.steps = 0
+
+    def _rest(self, step_seconds: float) -> int:
+        """Steps until the next stretch; 0 where following goes on."""
+        allowed, more = self._share * step_seconds - self._resting, self._following - self._resting
+        if more <= allowed:
+            return 0
+        duty = max(allowed / more, STRETCH / SELDOM)
+        return max(STRETCH, min(SELDOM, round(STRETCH * (1 / duty - 1))))
+
+
 class Governor:
     """The budget of one run, shared out between the readings that can be sampled."""
 
@@ -90,21 +134,38 @@ class Governor:
         if preset not in PRESETS:
             raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
         self.preset = preset
-        self.norms, self.full, self.weights, self.kernels = map(Bucket, PRESETS[preset](budget))
+        self._buckets = [Bucket(share) for share in PRESETS[preset](budget)]
+        self.norms, self.full, self.weights, self.kernels = self._buckets
+        self.attention = Attention(math.inf if preset == "full" else FOLLOWING * budget)
         self._budget = budget
         self._seconds = self._ours = 0.0
+        self._turned = (0.0, 0.0)
+        self._poured = (0.0, 0.0)
 
     def earn(self, step_seconds: float, overhead: float = 0.0) -> None:
         """A step took this long, and `overhead` of it was ours: what no schedule can leave out is paid first."""
         self._seconds += step_seconds
         self._ours += overhead
-        if self._seconds >= POUR_SECONDS:
+        if self._seconds - self._poured[0] >= POUR_SECONDS:
             self._pour()
 
+    def follows(self, urgent: bool) -> bool:
+        """Whether the next step's calls are followed. Asked once when a step closes; urgent: it was a bad one."""
+        attention = self.attention
+        attention.steps += 1
+        if attention.steps >= attention.length or (urgent and attention.may_be_roused()):
+            now = self._fixed()
+            attention.turn(now[0] - self._turned[0], now[1] - self._turned[1])
+            self._turned = now
+        return attention.follows
+
     def _pour(self) -> None:
-        buckets = (self.norms, self.full, self.weights, self.kernels)
-        fixed = max(0.0, self._ours - sum(bucket.take_spent() for bucket in buckets))
-        left = max(self._seconds - fixed / self._budget, LEAST * self._seconds)
-        for bucket in buckets:
+        seconds, fixed = (now - before for now, before in zip(self._fixed(), self._poured, strict=True))
+        left = max(seconds - max(0.0, fixed) / self._budget, LEAST * seconds)
+        for bucket in self._buckets:
             bucket.earn(left)
-        self._seconds = self._ours = 0.0
+        self._poured = self._fixed()
+
+    def _fixed(self) -> tuple[float, float]:
+        """(seconds of training, what of them was ours and no reading) so far."""
+        return self._seconds, self._ours - sum([bucket.spent for bucket in self._buckets])

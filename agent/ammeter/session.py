@@ -73,6 +73,7 @@ class Session:
         self._overhead = 0.0
         self._off = False
         self._inside = False
+        self.follows = True
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
@@ -121,7 +122,12 @@ class Session:
         row.stamp()
         self._resources.close(row)
         self._closed.append(row)
-        if row.urgent or row.skipped or (row.events and any(event in URGENT for event, _ in row.events)):
+        urgent = bool(row.urgent or row.skipped or (row.events and any(event in URGENT for event, _ in row.events)))
+        row.scalars["calls_followed"] = self.follows
+        follows = self.governor.follows(urgent)
+        if follows is not self.follows:
+            self._follow(follows)
+        if urgent:
             self._release()
         elif len(self._closed) > HOLD_ROWS:
             self.write_old()
@@ -208,6 +214,14 @@ class Session:
         self._off = True
         self._on_close()
         return True
+
+    def _follow(self, follows: bool) -> None:
+        """From the next step on the order of calls is followed, by probes that begin anew, or is not."""
+        self.follows = follows
+        if follows:
+            for probe in self._probes:
+                if hasattr(probe, "begin_anew"):
+                    self.guard(probe.name)(probe.begin_anew)()
 
     def _last_rows(self) -> None:
         if self.row.stepped or self.row.skipped:

@@ -35,6 +35,7 @@ SCALARS: dict[str, str] = {
     "step_seconds": "wall time since the previous step closed",
     "overhead_seconds": "host time spent inside Ammeter during the step",
     "tokens": "elements of the model's first input of integers, all micro-batches together",
+    "calls_followed": "1 in steps in which the order of the program's calls was followed, else 0",
     "norms_every": "steps between two readings of the gradient norms, as the budget has it",
     "full_every": "steps between two readings of everything, as the budget has it",
     "host_rss_bytes": "resident memory of the process; sampled",

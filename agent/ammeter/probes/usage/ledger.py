@@ -129,6 +129,9 @@ class Ledger:
     def accounts(self) -> Iterable[Account]:
         return self._accounts.values()
 
+    def close(self) -> None:
+        self._accounts.clear()
+
     def open(self) -> None:
         """Accounts for all optimizers that are watched now."""
         for optimizer in self._watched.optimizers:

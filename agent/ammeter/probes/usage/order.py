@@ -59,6 +59,12 @@ class Order:
     def begin(self) -> None:
         self._ledger.open()
 
+    def begin_anew(self) -> None:
+        """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
+        self._loose.forget()
+        self._ledger.close()
+        self._ledger.open()
+
     def backward_begins(self, given: Any) -> None:
         """Where what is given is not plainly scaled, the gradients are looked at closely; a habit, now and then."""
         doubtful = self._scaling and not all(self._marks.near(root) for root in roots(given))

@@ -59,27 +59,31 @@ class Usage:
             *self._raised.attach(guard),
         ]
 
+    def begin_anew(self) -> None:
+        """Calls are followed again: what was known of the gradients is of another time."""
+        self._order.begin_anew()
+
     def finish(self, row: Row) -> None:
         self._telling.finish(row)
         self._scalers.finish(row)
         self._outcomes.finish(row)
 
     def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
-        if args[0].is_enabled():
+        if self._session.follows and args[0].is_enabled():
             self._order.scaled(args[0], result)
         self._scalers.used(args[0], result)
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _inside_backward():
+        if self._session.follows and not _inside_backward():
             self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if not _inside_backward():
+        if self._session.follows and not _inside_backward():
             given = args[0] if args else kwargs.get("tensors")
             self._order.backward_ended(given, _any(args[1] if len(args) > 1 else kwargs.get("grad_tensors")))
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if not _inside_backward():
+        if self._session.follows and not _inside_backward():
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             explicit = _any(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
@@ -89,8 +93,9 @@ class Usage:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if scaler.is_enabled():
             self._scalers.asked(scaler, optimizer)
-            self._precision.asked(scaler, optimizer)
-            self._order.asked(scaler, optimizer)
+            if self._session.follows:
+                self._precision.asked(scaler, optimizer)
+                self._order.asked(scaler, optimizer)
 
     def _asked_to_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if args[0].is_enabled():
@@ -98,15 +103,17 @@ class Usage:
             self._asked(args, kwargs)
 
     def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        if args[0].is_enabled():
+        if self._session.follows and args[0].is_enabled():
             self._order.updating(args[0])
 
     def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._order.steps(optimizer)
+        if self._session.follows:
+            self._order.steps(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._order.stepped(optimizer)
-        self._precision.stepped(optimizer)
+        if self._session.follows:
+            self._order.stepped(optimizer)
+            self._precision.stepped(optimizer)
 
 
 def _inside_backward() -> bool:

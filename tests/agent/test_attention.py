@@ -1,0 +1,99 @@
+"""Where steps are so short that following every call is too much, it is done in stretches; nothing false is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import ammeter
+from ammeter import schedule
+from ammeter.schedule import SELDOM, STRETCH, YOUNG, Attention, Governor
+from tests.agent.test_usage_healthy import HEALTHY, Program
+from tests.agent.training import events, stream
+
+
+def follow(attention: Governor, steps: int, step_seconds: float, following: float, resting: float) -> list[bool]:
+    """Which of these steps are followed when following one, and not following it, cost this much."""
+    followed, follows = [], True
+    for _ in range(steps):
+        followed.append(follows)
+        attention.earn(step_seconds, following if follows else resting)
+        follows = attention.follows(False)
+    return followed
+
+
+def test_a_run_of_long_steps_is_followed_all_along() -> None:
+    assert all(follow(Governor(0.01), 5000, 0.1, 0.0004, 0.0002))
+
+
+def test_a_run_of_short_steps_keeps_to_its_share_behind_its_first_steps() -> None:
+    followed = follow(Governor(0.01), 20_000, 0.02, 0.0002, 0.00005)
+    assert all(followed[:YOUNG])
+    later = followed[2 * SELDOM :]
+    share = sum(later) / len(later)
+    assert share == pytest.approx((0.005 * 0.02 - 0.00005) / (0.0002 - 0.00005), rel=0.2)
+
+
+def test_a_run_of_tiny_steps_is_followed_at_least_now_and_then() -> None:
+    later = follow(Governor(0.01), 20_000, 0.001, 0.0002, 0.00005)[2 * SELDOM :]
+    assert sum(later) / len(later) == pytest.approx(STRETCH / (STRETCH + SELDOM), rel=0.2)
+
+
+def test_preset_full_follows_every_call() -> None:
+    assert all(follow(Governor(0.01, "full"), 2000, 0.001, 0.0002, 0.00005))
+
+
+def test_a_bad_step_is_followed_by_a_stretch_but_not_each_of_them() -> None:
+    governor = Governor(0.01)
+    follow(governor, 2 * SELDOM, 0.001, 0.0002, 0.00005)
+    while governor.attention.follows or governor.attention.steps < SELDOM // 8:
+        governor.earn(0.001, 0.00005)
+        governor.follows(False)
+    assert governor.follows(True)
+    followed = []
+    for _ in range(SELDOM):
+        governor.earn(0.001, 0.0002 if governor.attention.follows else 0.00005)
+        followed.append(governor.follows(True))
+    assert 0.3 > sum(followed) / len(followed)
+
+
+@pytest.fixture
+def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps followed, one or two left out."""
+    monkeypatch.setattr(schedule, "YOUNG", 2)
+    monkeypatch.setattr(schedule, "STRETCH", 2)
+    lengths = iter([1, 2, 1, 3] * 10_000)
+    monkeypatch.setattr(Attention, "_rest", lambda self, seconds: next(lengths))
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")
+@pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__.replace("_", " "))
+def test_a_healthy_program_is_told_of_nothing_however_it_is_followed(
+    program: Program, tmp_path: Path, in_turns: None
+) -> None:
+    torch.manual_seed(0)
+    assert {} == program(tmp_path).usage()
+
+
+def test_a_mistake_that_begins_late_is_found_in_a_stretch_and_the_rows_say_which_those_are(
+    tmp_path: Path, in_turns: None
+) -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu", init_scale=16.0)
+    run = ammeter.watch(model, optimizer, scaler, dir=tmp_path)
+    for step in range(40):
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.ones(3, 4)).sum()
+        (scaler.scale(loss) if step < 20 else loss * 1.0).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    run.close()
+    rows, frames = stream(run.id, tmp_path)
+    (told,) = events(frames, "usage.loss_not_scaled")
+    followed = rows.scalar("calls_followed").tolist()
+    assert {0.0, 1.0} == set(followed)
+    assert 20 <= told.step <= 26
+    assert 1.0 == followed[told.step]

@@ -39,6 +39,7 @@ bench: install
 
 gpu: install
 	@$(BIN)/python bench/gpu.py $(ARGS)
+	@$(BIN)/python bench/stats.py --cuda --write
 
 clean:
 	@rm -rf $(VENV) build dist

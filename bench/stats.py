@@ -79,17 +79,18 @@ def on_cpu() -> list[Timed]:
 
 
 def ways_on_cpu(gradients: list[torch.Tensor], what: str, *, cold: bool) -> list[Timed]:
-    words, reader = torch.cat(gradients).view(torch.int64), native.Reader()
+    words, reader = [each.view(torch.int64) for each in gradients], native.Reader()
+    size = sum(each.nbytes for each in gradients)
     ways: dict[str, Callable[[], object]] = {
-        "memory once: sum of int64": words.sum,
+        "memory once: torch.sum of each as int64": lambda: [each.sum() for each in words],
         "ammeter, everything": lambda: reader.read(gradients),
         "ammeter, norms": lambda: reader.norms(gradients),
         "torch._foreach_norm": lambda: torch._foreach_norm(gradients, 2),
         "ammeter without a compiler": lambda: cpu.read(gradients),
     }
     seconds = {name: timed_on_cpu(read, cold=cold) for name, read in ways.items()}
-    once = words.nbytes / next(iter(seconds.values())) / 1e9
-    return [Timed(name, what, each, words.nbytes, once) for name, each in seconds.items()]
+    once = size / next(iter(seconds.values())) / 1e9
+    return [Timed(name, what, each, size, once) for name, each in seconds.items()]
 
 
 def timed_on_cpu(read: Callable[[], object], *, cold: bool) -> float:

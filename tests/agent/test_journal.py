@@ -489,6 +489,14 @@ def test_a_process_that_was_told_to_end_is_not_lost(tmp_path: Path, process: sub
     assert [Bye("signal", 49, 9, "SIGTERM")] == said(folder)[50:]
 
 
+def test_who_was_seen_to_end_by_sigterm_is_not_lost_either(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    folder = tmp_path / "stream"
+    process.terminate()
+    process.wait()
+    assert journal.settle(folder, 9, "killed by SIGTERM")
+    assert [Bye("signal", 49, 9, "SIGTERM")] == said(folder)[50:]
+
+
 def test_a_witness_is_there_as_long_as_its_process_is(tmp_path: Path) -> None:
     assert not journal.has_witness(tmp_path)
     held = journal.lock(journal.witness_path(tmp_path))

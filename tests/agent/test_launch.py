@@ -131,6 +131,32 @@ ammeter.start.watch = broken
     + "print('done', flush=True)"
 )
 
+ENDS_A_WORKER = """
+for _ in range(5):
+    step()
+    time.sleep(0.03)
+worker = os.fork()
+if worker == 0:
+    time.sleep(60)
+os.kill(worker, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), flush=True)
+time.sleep(0.3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+CLEANS_UP = """
+def clean(number, frame):
+    print("cleaned", flush=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+signal.signal(signal.SIGTERM, clean)
+for _ in range(5): step()
+time.sleep(0.3)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
 PROFILES = """
 with torch.profiler.profile() as own:
     for _ in range(30): step()
@@ -165,6 +191,8 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "has a handler": {
         "body": "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + STEPS + "signal.raise_signal(15)",
     },
+    "ends a worker": {"body": ENDS_A_WORKER},
+    "cleans up": {"body": CLEANS_UP},
     "is named": {"body": STEPS, "options": ["--name", "first try", "--project", "vision", "--preset", "light"]},
     "is disabled": {"body": STEPS + "print(os.environ.get('PYTHONPATH'))", "AMMETER_DISABLE": "1"},
     "is profiled": {"body": "for _ in range(30): step()", "options": ["--profile"]},
@@ -343,6 +371,16 @@ def test_a_python_that_keeps_us_out_is_named(ended: Callable[[str], Ended]) -> N
 def test_a_handler_of_the_program_is_the_only_one(ended: Callable[[str], Ended]) -> None:
     found = ended("has a handler")
     assert (4, ("exit", "")) == (found.code, bye(found.stream()))
+
+
+def test_a_worker_that_is_ended_leaves_no_note_in_the_runs_name(ended: Callable[[str], Ended]) -> None:
+    found = ended("ends a worker")
+    assert (-9, "-15\n", ("lost", "killed by SIGKILL")) == (found.code, found.out, bye(found.stream()))
+
+
+def test_a_program_that_cleans_up_at_sigterm_does_so_and_is_not_lost(ended: Callable[[str], Ended]) -> None:
+    found = ended("cleans up")
+    assert (-15, "cleaned\n", ("signal", "SIGTERM")) == (found.code, found.out, bye(found.stream()))
 
 
 def test_what_the_run_is_called_is_said_on_the_command_line(ended: Callable[[str], Ended]) -> None:

@@ -14,6 +14,9 @@ TERMINATED = "terminated"
 """A file in the stream's folder: no longer empty once SIGTERM has reached a process that had no handler for it."""
 
 
+BY_SIGTERM = "killed by SIGTERM"
+
+
 def settle(folder: Path, now: int, how: str = "") -> bool:
     """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
 
@@ -93,7 +96,7 @@ def _append_bye(folder: Path, now: int, how: str) -> bool:
 
 
 def _bye(folder: Path, step: int, now: int, how: str) -> Bye:
-    told_to_end = size_of(folder / TERMINATED) > 0
+    told_to_end = size_of(folder / TERMINATED) > 0 or how == BY_SIGTERM
     return Bye("signal", step, now, "SIGTERM") if told_to_end else Bye("lost", step, now, how)
 
 

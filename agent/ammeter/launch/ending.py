@@ -26,7 +26,8 @@ def tell(chosen: Settings, run: str | None, seen: Seen) -> None:
     if chosen.url and seen.died:
         _await_delivery(seen.died, chosen.flush)
     folder = seen.streams[0].parent
-    say(f"ammeter: {_found(folder)}; read it with: ammeter report {_quoted(folder)}")
+    page = f"page {chosen.url}/runs/{run}, or " if chosen.url else "read it with: "
+    say(f"ammeter: {_found(folder)}; {page}ammeter report {_quoted(folder)}")
 
 
 def _await_delivery(streams: list[Path], seconds: float) -> None:

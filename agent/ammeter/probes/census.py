@@ -85,8 +85,11 @@ class Census:
             row.events.append(("weights.census", found))
 
     def _count(self) -> Found:
+        watched = self._session.watched
+        for optimizer in watched.optimizers:
+            watched.parameters(optimizer)  # what was added since is alive from here on
         tensors = self._weights()
-        states = (state for optimizer in self._session.watched.optimizers for _, _, state in _states(optimizer))
+        states = (state for optimizer in watched.optimizers for _, _, state in _states(optimizer))
         return {
             "parameters": _elements(tensors),
             "trainable": _elements(tensor for tensor in tensors if tensor.requires_grad),

@@ -35,7 +35,7 @@ class Profiling:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._profiler: profile | None = None
+        self._profiler: torch.profiler.profile | None = None
         self._begins = 0
         self._seen = -1
         self._over = False
@@ -50,7 +50,7 @@ class Profiling:
         self._over = True
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            profiler.stop()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         """Every step is counted once, however many backward passes it has."""
@@ -70,8 +70,8 @@ class Profiling:
             return
         self._ours = True
         try:
-            self._profiler = profile(use_device="cuda" if torch.cuda.is_available() else None, acc_events=False)
-            self._profiler.__enter__()  # type: ignore[no-untyped-call]
+            self._profiler = torch.profiler.profile()
+            self._profiler.start()
         finally:
             self._ours = False
 
@@ -96,9 +96,9 @@ def _is_profiler(thing: Any) -> bool:
     return issubclass(type(thing), _PROFILERS)
 
 
-def _kernels(profiler: profile) -> list[dict[str, Any]]:
+def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
     """The longest of them: on a device what ran there, else the operators of the CPU."""
-    rows = [_row(each) for each in profiler.key_averages()]  # type: ignore[no-untyped-call]
+    rows = [_row(each) for each in profiler.key_averages()]
     devices = [each for each in rows if each["device"] != "cpu"]
     rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))
     return rows[:MOST_KERNELS]

@@ -45,7 +45,7 @@ BITS = {
 def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
     """float64[n, COLUMNS] of real, floating-point tensors on the CPU: the numbers of native.Reader.read.
 
-    Takes ten to twenty times as long.
+    Takes about twenty times as long.
     """
     return np.array([_row(each.detach()) for each in tensors], np.float64).reshape(-1, COLUMNS)
 

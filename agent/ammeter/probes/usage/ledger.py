@@ -1,7 +1,7 @@
 """What lies in the gradients of each optimizer, as far as calls and versions tell, without reading a number.
 
-A gradient that is another tensor, or another version of the same, was changed in between. On few parameters of each
-optimizer that is looked at around backward() and step(), in the first steps and now and then on all.
+A gradient that is another tensor, or another version of the same, was changed in between. That is looked at around
+backward() and step(), on one parameter of each optimizer; in the first steps, now and then, and in doubt, on all.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.usage.marks import Mark
-from ammeter.probes.usage.telling import is_power_of_two
 from ammeter.stats.unseen import unseen
 
 if TYPE_CHECKING:
     from ammeter.watched import Watched
 
-State = tuple[int | None, ...]
-"""(identity, version) of the sampled gradients, one after the other; None twice where there is no gradient."""
+State = tuple[tuple[int, int] | None, ...]
+"""(identity, version) of each sampled gradient; None where there is none."""
+
+NOTHING: State = (None,)
 
 ALL_AT_FIRST = 4
 """Steps in which all parameters are looked at; later so at steps whose number is a power of two."""
@@ -30,82 +31,92 @@ MOST = 512
 
 
 class Account:
-    """One optimizer. What is in its gradients since they were last reset or used for a step."""
+    """One optimizer. What is in its gradients since they were last reset or used for a step.
+
+    seen: as they were when they were last looked at. attempted: the step of the run in which the optimizer was last
+    asked to step; steps: how many it has made. scaler: that unscaled or stepped it last.
+
+    carried: what became of the step that the gradients were used for and not reset since, 'applied' or 'skipped';
+    left: the largest element of them when backward() was about to add to them; stale: it did.
+
+    marks: what they are scaled by. raw, float16: the line that called backward() on something unscaled, or with
+    float16 in it. updated: the line that called update() meanwhile, when this scale was in them.
+    """
+
+    __slots__ = (
+        *("_first", "_noted", "attempted", "carried", "everything", "float16", "left", "marks", "optimizer", "raw"),
+        *("samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
+    )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.samples: list[weakref.ref[torch.Tensor]] = []
-        self._ends: list[weakref.ref[torch.Tensor]] = []
-        self.seen: State = ()
+        self._first: weakref.ref[torch.Tensor] | None = None
+        self.seen: State = NOTHING
         self.everything = False
         self.attempted = -1
-        """The step of the run in which this optimizer was last asked to step."""
+        self.steps = 0
         self.scaler: Callable[[], Any] = lambda: None
-        """The scaler that unscaled or stepped it last."""
-        self.reset()
-
-    def reset(self) -> None:
-        """The gradients hold nothing that was said before: they were zeroed, replaced, or changed by hand."""
-        self.clear()
-        self.carried = ""
-        """What became of the step that the gradients were used for and not reset since: 'applied' or 'skipped'."""
-        self.left: Any = None
-        """Largest element of the sampled gradients when backward() was about to add to what was carried."""
-
-    def clear(self) -> None:
-        """The gradients are used for a step."""
         self.marks: set[Mark] = set()
-        self.raw = ""
-        self.float16 = ""
+        self._noted = True
+        self.use("")
+
+    def use(self, outcome: str) -> None:
+        """The gradients are used for a step, and nothing new any more; or, with '', they hold nothing known at all."""
+        self.carried = outcome
         self.stale = False
-        self.updated = ""
-        self.scale: Any = None
-        """raw, float16, updated: the line that called backward() on something unscaled, with float16 in it, or update()
-        meanwhile, and before that this scale was in them. stale: backward() added to what was carried."""
+        if self.marks:
+            self.marks = set()
+        if self._noted:
+            self._noted = False
+            self.left: Any = None
+            self.scale: Any = None
+            self.raw = self.float16 = self.updated = ""
+
+    def note(self, **what: Any) -> None:
+        """Keeps something rare until the gradients are used."""
+        self._noted = True
+        self.left = what.get("left", self.left)
+        self.scale = what.get("scale", self.scale)
+        self.raw = what.get("raw", self.raw)
+        self.float16 = what.get("float16", self.float16)
+        self.updated = what.get("updated", self.updated)
 
     def add(self, marks: Iterable[Mark], now: State) -> None:
         """backward() changed the gradients: they are `now` as they are."""
-        self.stale = self.stale or bool(self.carried)
         self.marks.update(marks)
         self.seen = now
+        if self.carried:
+            self.stale = True
         if self.everything:
-            had = [ref for ref, gradient in zip(self.samples, now[::2], strict=True) if gradient is not None]
-            self._ends = [had[0], had[-1]] if len(had) > 1 else had
+            self._first = next(ref for ref, gradient in zip(self.samples, now, strict=True) if gradient is not None)
 
     def now(self) -> State:
-        if torch._C._len_torch_function_stack():
-            return unseen(self._state, ())
-        return self._state()
+        """The sampled gradients as they are, unseen by the program's own function modes."""
+        return unseen(self._look, ()) if _modes() else self._look()
 
     def parameters(self) -> list[torch.Tensor]:
         """Those of the sampled ones that are still there."""
         return [parameter for ref in self.samples if (parameter := ref()) is not None]
 
     def sample(self, everything: bool) -> None:
-        """Chooses which parameters are looked at: all, or the first and the last that had a gradient."""
+        """Chooses which parameters are looked at: all, or the first that had a gradient when all were looked at."""
         optimizer = self.optimizer()
         if optimizer is None:
             return
-        chosen = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-        if everything:
-            chosen = chosen[:: max(1, len(chosen) // MOST)]
+        if everything or self._first is None or self._first() is None:
+            chosen = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+            chosen = chosen[:: max(1, len(chosen) // MOST)] if everything else chosen[:1]
+            self.samples = [weakref.ref(each) for each in chosen]
         else:
-            used = [parameter for ref in self._ends if (parameter := ref()) is not None]
-            chosen = used or [*chosen[:1], *chosen[1:][-1:]]
+            self.samples = [self._first]
         self.everything = everything
-        self.samples = [weakref.ref(each) for each in chosen]
         self.seen = self.now()
 
-    def _state(self) -> State:
-        state: list[int | None] = []
-        for ref in self.samples:
-            parameter = ref()
-            gradient = None if parameter is None else parameter.grad
-            if gradient is None:
-                state += (None, None)
-            else:
-                state += (id(gradient), _version(gradient))
-        return tuple(state)
+    def _look(self) -> State:
+        if len(self.samples) == 1:
+            return (_state(self.samples[0]()),)
+        return tuple([_state(ref()) for ref in self.samples])
 
 
 class Ledger:
@@ -114,6 +125,7 @@ class Ledger:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._accounts: dict[int, Account] = {}
+        self.accounts: list[Account] = []
 
     def of(self, optimizer: Any) -> Account | None:
         """The account of a watched optimizer."""
@@ -124,39 +136,19 @@ class Ledger:
             return None
         account = self._accounts[id(optimizer)] = Account(optimizer)
         account.sample(everything=True)
+        self.accounts = list(self._accounts.values())
         return account
 
-    def accounts(self) -> Iterable[Account]:
-        return self._accounts.values()
-
-    def close(self) -> None:
-        self._accounts.clear()
-
     def open(self) -> None:
-        """Accounts for all optimizers that are watched now."""
-        for optimizer in self._watched.optimizers:
-            self.of(optimizer)
-
-    def settle(self, step: int, *, closely: bool = False) -> None:
-        """Before backward(): what was changed since the last look was reset or changed by hand.
-
-        This is also where a look at all parameters begins and ends: rarely, and where it is asked for.
-        """
-        if len(self._accounts) != len(self._watched.optimizers):
-            self.open()
-        everything = closely or step < ALL_AT_FIRST or is_power_of_two(step)
-        for account in self._accounts.values():
-            now = account.now()
-            if now != account.seen:
-                account.reset()
-                account.seen = now
-            if everything is not account.everything:
-                account.sample(everything)
+        """Accounts for all optimizers that are watched now, and for no others."""
+        present = {id(each): account for each in self._watched.optimizers if (account := self.of(each)) is not None}
+        self._accounts = present
+        self.accounts = list(present.values())
 
     def adopt(self) -> list[Account]:
         """Something that is known has changed gradients, and what is in them stays in them. Returns whose."""
         changed = []
-        for account in self._accounts.values():
+        for account in self.accounts:
             now = account.now()
             if now != account.seen:
                 account.seen = now
@@ -166,11 +158,17 @@ class Ledger:
 
 def empty(state: State) -> bool:
     """Whether none of the sampled parameters has a gradient."""
-    return not any(each is not None for each in state)
+    return not any(state)
 
 
-def _version(gradient: torch.Tensor) -> int:
+def _state(parameter: torch.Tensor | None) -> tuple[int, int] | None:
+    gradient = None if parameter is None else parameter.grad
+    if gradient is None:
+        return None
     try:
-        return gradient._version
-    except RuntimeError:  # a gradient made in inference mode has none
-        return 0
+        return id(gradient), gradient._version
+    except RuntimeError:  # a gradient made in inference mode has no version
+        return id(gradient), 0
+
+
+_modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -14,7 +14,7 @@ from ammeter.probes.usage.marks import Mark
 class Returned(NamedTuple):
     """marks: what they were scaled by. line: where they were taken of something unscaled, '' if they were not."""
 
-    marks: frozenset[Mark]
+    marks: tuple[Mark, ...]
     line: str
 
 
@@ -22,7 +22,7 @@ class Loose:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[weakref.ref[torch.Tensor], int, Returned]] = {}
 
-    def keep(self, results: Iterable[torch.Tensor | None], marks: frozenset[Mark], line: str) -> None:
+    def keep(self, results: Iterable[torch.Tensor | None], marks: tuple[Mark, ...], line: str) -> None:
         for each in results:
             if each is not None:
                 self._kept[id(each)] = weakref.ref(each), each._version, Returned(marks, line)
@@ -35,10 +35,12 @@ class Loose:
         known = [each for each in found if each is not None]
         if not known or len(known) < len(found):
             return None
-        return Returned(frozenset().union(*(each.marks for each in known)), next((e.line for e in known if e.line), ""))
+        marks = tuple(mark for each in known for mark in each.marks)
+        return Returned(marks, next((each.line for each in known if each.line), ""))
 
     def forget(self) -> None:
-        self._kept.clear()
+        if self._kept:
+            self._kept.clear()
 
     def _of(self, gradient: torch.Tensor) -> Returned | None:
         ref, version, returned = self._kept.get(id(gradient), (None, -1, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -31,11 +31,11 @@ class Mark(NamedTuple):
 class Origin(NamedTuple):
     """marks: what a root of backward() was scaled by. raw: whether a part of it came out of no scale()."""
 
-    marks: frozenset[Mark]
+    marks: tuple[Mark, ...]
     raw: bool
 
 
-UNKNOWN = Origin(frozenset(), False)
+UNKNOWN = Origin((), False)
 
 
 class Marks:
@@ -77,7 +77,7 @@ class Marks:
         if node is None:
             return UNKNOWN
         parts = [self._behind(part) for part in self._parts(node)]
-        return Origin(frozenset().union(*parts), not all(parts))
+        return Origin(tuple(frozenset().union(*parts)), not all(parts))
 
     def _parts(self, node: Any) -> list[Any]:
         """The parts of a sum, through whatever only scales or reshapes it."""
@@ -135,6 +135,7 @@ def _inputs(node: Any) -> list[Any]:
 
 
 def _node(tensor: torch.Tensor) -> Any:
-    if torch._C._len_torch_function_stack():
-        return unseen(lambda: tensor.grad_fn, (tensor,))
-    return tensor.grad_fn
+    return unseen(lambda: tensor.grad_fn, (tensor,)) if _modes() else tensor.grad_fn
+
+
+_modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -13,7 +13,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import caller
-from ammeter.probes.usage.ledger import Account, Ledger, empty
+from ammeter.probes.usage.ledger import ALL_AT_FIRST, Account, Ledger, empty
 from ammeter.probes.usage.loose import Loose
 from ammeter.probes.usage.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
 from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of, scale_of
@@ -45,6 +45,7 @@ class Order:
         self._loose = Loose()
         self._updates: dict[int, int] = {}
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
+        self._root: Mark | None = None
         self._unmarkable = False
         self._checked: dict[int, int] = {}
         self._walks = 0
@@ -62,45 +63,75 @@ class Order:
     def begin_anew(self) -> None:
         """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
         self._loose.forget()
-        self._ledger.close()
         self._ledger.open()
+        for account in self._ledger.accounts:
+            account.use("")
+            account.seen = account.now()
+            account.attempted = -1
 
     def backward_begins(self, given: Any) -> None:
-        """Where what is given is not plainly scaled, the gradients are looked at closely; a habit, now and then."""
-        doubtful = self._scaling and not all(self._marks.near(root) for root in roots(given))
-        self._doubts += doubtful
-        self._ledger.settle(self._session.row.step, closely=doubtful and _is_due(self._doubts))
-        for account in self._ledger.accounts():
-            if account.carried and not account.stale and not empty(account.seen):
-                self._check_left(account)
-
-    def backward_ended(self, given: Any, explicit: bool) -> None:
-        """given: what backward() was called on; explicit: with gradients of the caller's own."""
-        origin: Origin | None = None
-        for account in self._ledger.accounts():
+        """What changed since the last look was reset or changed by hand. In doubt all gradients are looked at."""
+        step = self._session.row.step
+        everything = step < ALL_AT_FIRST or not step & (step - 1)
+        if self._scaling:
+            self._root = self._marks.direct(given) if isinstance(given, torch.Tensor) else None
+            everything = everything or (self._root is None and self._is_doubtful(given))
+        else:
+            self._walks += 1
+        if everything:
+            self._ledger.open()
+        for account in self._ledger.accounts:
             now = account.now()
             if now != account.seen:
-                origin = origin or self._origin(given, explicit)
+                account.use("")
+                account.seen = now
+            elif account.carried and not account.stale and not empty(now):
+                self._check_left(account)
+            if everything is not account.everything:
+                account.sample(everything)
+
+    def backward_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        origin = None
+        for account in self._ledger.accounts:
+            now = account.now()
+            if empty(now):  # there was none, or the optimizer stepped inside of backward()
+                if now != account.seen:
+                    account.use("")
+                    account.seen = now
+            elif now != account.seen:
+                origin = origin or self._origin_of(args, kwargs)
                 account.add(origin.marks, now)
-                self._note(account, origin, given)
+                self._note(account, origin, args, kwargs)
         self._loose.forget()
+
+    def _origin_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin:
+        """Of the backward() that has just ended."""
+        if not self._scaling:
+            return UNKNOWN
+        return Origin((self._root,), False) if self._root is not None else self._origin(*_given(args, kwargs))
+
+    def _is_doubtful(self, given: Any) -> bool:
+        """Whether to look closely at a backward() on something that is not plainly scaled: a habit, now and then."""
+        if all(self._marks.near(root) for root in roots(given)):
+            return False
+        self._doubts += 1
+        return _is_due(self._doubts)
 
     def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
         """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
-            sampled = {id(parameter) for account in self._ledger.accounts() for parameter in account.parameters()}
+            sampled = {id(parameter) for account in self._ledger.accounts for parameter in account.parameters()}
             chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
                 origin = self._origin(given, explicit)
                 self._loose.keep(chosen, origin.marks, caller.line() if origin.raw else "")
 
-    def asked(self, scaler: Any, optimizer: Any) -> None:
-        """An enabled scaler is about to unscale or step this optimizer; the second call in a step says nothing new."""
+    def asked(self, scaler: Any, optimizer: Any) -> bool:
+        """An enabled scaler is about to unscale or step this optimizer. Whether for the first time in this step."""
         account = self._ledger.of(optimizer)
-        step = self._session.row.step
-        if account is None or account.attempted == step:
-            return
+        if account is None or account.attempted == self._session.row.step:
+            return False
         account.scaler = weakref.ref(scaler)
         self._take_in(account)
         if account.raw:
@@ -111,8 +142,16 @@ class Order:
                 scale=scale_of(scaler),
                 scaled_too=bool(account.marks),
             )
-        self._judge_updates(account, scaler)
+        if account.updated:
+            self._judge_updates(account, scaler)
         self._use(account, "skipped")
+        return True
+
+    def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
+        """scaler.step() begins. It raises where there was no update() since the last time."""
+        state = scaler._per_optimizer_states.get(id(optimizer))
+        if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
+            self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
 
     def steps(self, optimizer: Any) -> None:
         """An optimizer's own step() begins, called by the scaler or by the program."""
@@ -127,18 +166,24 @@ class Order:
             self._judge_plain(account, optimizer)
         self._use(account, "applied")
 
-    def stepped(self, optimizer: Any) -> None:
-        """An optimizer's own step() has ended; what backward() did inside of it, as in a closure, belongs to it."""
+    def stepped(self, optimizer: Any) -> int:
+        """An optimizer's own step() has ended; what backward() did inside of it, as in a closure, belongs to it.
+
+        How many steps it has made by now; 0 for one that is not watched.
+        """
         account = self._ledger.of(optimizer)
-        if account is not None:
-            account.seen = account.now()
-            account.clear()
+        if account is None:
+            return 0
+        account.use(account.carried)
+        account.seen = account.now()
+        account.steps += 1
+        return account.steps
 
     def updating(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
-        for account in self._ledger.accounts():
+        for account in self._ledger.accounts:
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
-                account.updated, account.scale = caller.line(), transfer.of(scaler._scale)
+                account.note(updated=caller.line(), scale=transfer.of(scaler._scale))
 
     def _take_in(self, account: Account) -> bool:
         """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
@@ -148,18 +193,17 @@ class Order:
         account.seen = now
         loose = self._loose.behind(account.parameters())
         if empty(now) or loose is not None:
-            account.reset()
+            account.use("")
         if loose is not None:
             account.marks.update(loose.marks)
-            account.raw = loose.line
+            account.note(raw=loose.line)
         return loose is None
 
     def _use(self, account: Account, outcome: str) -> None:
         """The gradients are used for a step."""
         if account.stale:
             self._judge_reset(account)
-        account.clear()
-        account.carried, account.left = outcome, None
+        account.use(outcome)
         account.attempted = self._session.row.step
 
     def _judge_reset(self, account: Account) -> None:
@@ -193,7 +237,7 @@ class Order:
             self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
 
     def _another_stepped(self, account: Account, since: int) -> bool:
-        return any(each is not account and each.attempted >= since for each in self._ledger.accounts())
+        return any(each is not account and each.attempted >= since for each in self._ledger.accounts)
 
     def _judge_plain(self, account: Account, optimizer: Any) -> None:
         """The program steps an optimizer by itself, whose gradients are as backward() left them."""
@@ -208,23 +252,23 @@ class Order:
         found = roots(given)
         marks = [self._marks.direct(root) for root in found]
         if found and all(marks):
-            return Origin(frozenset(mark for mark in marks if mark), False)
+            return Origin(tuple(mark for mark in marks if mark), False)
         if not self._scaling or self._unmarkable:
             return UNKNOWN
         origins = [self._marks.origin(root) for root in found]
         raw = not explicit and any(each.raw for each in origins)
-        return Origin(frozenset().union(*(each.marks for each in origins)), raw)
+        return Origin(tuple(mark for each in origins for mark in each.marks), raw)
 
-    def _note(self, account: Account, origin: Origin, given: Any) -> None:
-        if origin.raw:
-            account.raw = account.raw or caller.line()
-        if origin.marks:
+    def _note(self, account: Account, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if origin.raw and not account.raw:
+            account.note(raw=caller.line())
+        if origin.marks and account.attempted == self._session.row.step:
             self._judge_stage(account)
-        elif not self._scaling and not self._telling.told("usage.fp16_without_scaler"):
-            self._look_for_float16(account, given)
+        if not self._scaling and _is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
+            self._look_for_float16(account, _given(args, kwargs)[0])
 
     def _judge_stage(self, account: Account) -> None:
-        """Scaled gradients were added to some: were these unscaled already?"""
+        """Scaled gradients were added in a step in which some were unscaled: to these?"""
         scaler = account.scaler()
         states = getattr(scaler, "_per_optimizer_states", {})
         if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
@@ -237,15 +281,25 @@ class Order:
             )
 
     def _look_for_float16(self, account: Account, given: Any) -> None:
-        self._walks += 1
-        if _is_due(self._walks) and any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
-            account.float16 = caller.line()
+        if any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
+            account.note(float16=caller.line())
 
     def _check_left(self, account: Account) -> None:
         """The gradients were used, and backward() is about to add to them: what is left there now?"""
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if _is_due(checked):
-            account.left = _largest(account.parameters())
+            account.note(left=_largest(account.parameters()))
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """What backward() was called on, and whether with gradients of the caller's own to begin with."""
+    own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    return args[0] if args else kwargs.get("tensors"), any_of(own)
+
+
+def any_of(gradients: Any) -> bool:
+    """Whether any of the gradients that backward() may be given is there."""
+    return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None
 
 
 def _is_due(times: int) -> bool:

@@ -52,8 +52,8 @@ class Outcomes:
         attempted = row.stepped | row.skipped
         if not attempted:
             return
-        skipped = skipped_in(row)
-        lopsided = self._lopsided(row, skipped)
+        skipped = skipped_in(row) if row.skipped or row.fused else set()
+        lopsided = self._lopsided(row, skipped) if skipped else None
         for key in attempted:
             record = self._records.setdefault(key, Record())
             if record.due and record.due[0] < row.step:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of, scale_of
+from ammeter.probes.usage.telling import Telling, name_of, scale_of
 from ammeter.stats import transfer
 from ammeter.stats.transfer import Transfer
 from ammeter.stats.unseen import has_numbers, unseen
@@ -44,12 +44,11 @@ class Precision:
     def __init__(self, session: Session, telling: Telling) -> None:
         self._session = session
         self._telling = telling
-        self._steps: dict[int, int] = {}
         self._asked: set[int] = set()
 
     def asked(self, scaler: Any, optimizer: Any) -> None:
         """A GradScaler refuses float16 gradients: this is the last moment to say why."""
-        if id(optimizer) in self._asked or optimizer not in self._session.watched.optimizers:
+        if id(optimizer) in self._asked:
             return
         self._asked.add(id(optimizer))
         sharded = "sharded" in type(scaler).__name__.lower()
@@ -59,13 +58,12 @@ class Precision:
         if refused:
             self._tell_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
 
-    def stepped(self, optimizer: Any) -> None:
-        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-        if is_power_of_two(steps) and optimizer in self._session.watched.optimizers:
-            self._judge_weights(optimizer)
-            self._judge_eps(optimizer)
-            if steps == 1:
-                self._judge_norms()
+    def look(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
+        """After a step of a watched optimizer; first: its first."""
+        self._judge_weights(optimizer)
+        self._judge_eps(optimizer)
+        if first:
+            self._judge_norms()
 
     def _judge_weights(self, optimizer: torch.optim.Optimizer) -> None:
         half = [each for each in _trained(optimizer) if each.dtype in HALF]

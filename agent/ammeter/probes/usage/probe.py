@@ -12,12 +12,12 @@ from ammeter import tap
 from ammeter.probes.usage.clipping import Clipping
 from ammeter.probes.usage.ledger import Ledger
 from ammeter.probes.usage.marks import Marks
-from ammeter.probes.usage.order import Order
+from ammeter.probes.usage.order import Order, any_of
 from ammeter.probes.usage.outcomes import Outcomes
 from ammeter.probes.usage.precision import Precision
 from ammeter.probes.usage.raised import Raised
 from ammeter.probes.usage.scalers import Scalers
-from ammeter.probes.usage.telling import Telling
+from ammeter.probes.usage.telling import Telling, is_power_of_two
 from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ class Usage:
         self._outcomes.finish(row)
 
     def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
-        if self._session.follows and args[0].is_enabled():
-            self._order.scaled(args[0], result)
-        self._scalers.used(args[0], result)
+        scaler = args[0]
+        if self._session.follows and scaler.is_enabled():
+            self._order.scaled(scaler, result)
+        self._scalers.used(scaler, result)
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._session.follows and not _inside_backward():
@@ -79,28 +80,30 @@ class Usage:
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         if self._session.follows and not _inside_backward():
-            given = args[0] if args else kwargs.get("tensors")
-            self._order.backward_ended(given, _any(args[1] if len(args) > 1 else kwargs.get("grad_tensors")))
+            self._order.backward_ended(args, kwargs)
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
         if self._session.follows and not _inside_backward():
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-            explicit = _any(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
+            explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
             self._order.grad_ended(given, explicit, inputs, results)
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if scaler.is_enabled():
-            self._scalers.asked(scaler, optimizer)
-            if self._session.follows:
-                self._precision.asked(scaler, optimizer)
-                self._order.asked(scaler, optimizer)
+            self._first_asked(scaler, optimizer)
 
     def _asked_to_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if args[0].is_enabled():
-            self._scalers.asked_to_step(args[0], optimizer_in(args, kwargs))
-            self._asked(args, kwargs)
+        scaler, optimizer = args[0], optimizer_in(args, kwargs)
+        if scaler.is_enabled():
+            self._order.asked_to_step(scaler, optimizer)
+            self._first_asked(scaler, optimizer)
+
+    def _first_asked(self, scaler: Any, optimizer: Any) -> None:
+        if self._session.follows and self._order.asked(scaler, optimizer):
+            self._scalers.asked(scaler, optimizer)
+            self._precision.asked(scaler, optimizer)
 
     def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._session.follows and args[0].is_enabled():
@@ -111,16 +114,14 @@ class Usage:
             self._order.steps(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        if self._session.follows:
-            self._order.stepped(optimizer)
-            self._precision.stepped(optimizer)
+        steps = self._order.stepped(optimizer) if self._session.follows else 0
+        if steps and is_power_of_two(steps):
+            self._precision.look(optimizer, first=steps == 1)
 
 
 def _inside_backward() -> bool:
     """A checkpoint, for one, calls backward() inside of backward(): part of the outer one."""
-    return torch._C._current_graph_task_id() != -1
+    return _graph_task() != -1
 
 
-def _any(gradients: Any) -> bool:
-    """Whether the caller gives gradients of his own to begin with."""
-    return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id

@@ -6,11 +6,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.grad_scaler import OptState
 
 from ammeter import caller
 from ammeter.probes.usage.marks import dtypes, nodes, roots
-from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of, scale_of
+from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of
+from ammeter.stats.transfer import Transfer
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -41,7 +41,8 @@ class Scalers:
         self._walks = 0
         self._line = ""
         self._off: dict[str, Any] = {}
-        self._scale: float | None = None
+        self._last: Transfer | None = None
+        self._unsettled = False
 
     def begin(self) -> None:
         """What the scalers and optimizers that were given to watch() have behind them."""
@@ -65,19 +66,18 @@ class Scalers:
         """scale() has returned."""
         self._walks += 1
         if self._walks <= WALKED_AT_FIRST or is_power_of_two(self._walks):
+            self._line = self._line or caller.line()
+            if not scaler.is_enabled():
+                self._off = {"caller": self._line, "device": str(getattr(scaler, "_device", ""))}
             for root in roots(outputs):
                 self._flow |= dtypes(root, FAR)
                 self._compiled = self._compiled or _is_compiled(root)
-            self._line = self._line or caller.line()
-        if not scaler.is_enabled() and not self._off:
-            self._off = {"caller": caller.line(), "device": str(getattr(scaler, "_device", ""))}
+            self._unsettled = True
 
     def asked(self, scaler: Any, optimizer: Any) -> None:
         """An enabled scaler is about to unscale or step this optimizer."""
         known = self._known.get(id(optimizer))
         if known is not None and known[0]() is scaler:
-            return
-        if optimizer not in self._session.watched.optimizers:
             return
         self._known[id(optimizer)] = weakref.ref(scaler), _first(scaler)
         if scaler in self._restored:
@@ -87,25 +87,30 @@ class Scalers:
         else:
             self._judge_resumed(scaler, optimizer)
 
-    def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
-        state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
-        if state.get("stage") is OptState.STEPPED and optimizer in self._session.watched.optimizers:
-            self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
-
     def finish(self, row: Row) -> None:
+        if "updates" in row.raw:
+            self._last = row.raw["updates"][0].after
         for event, data in row.events:
             if event == "autocast.entered" and data["grad"]:
                 self._entered.add((data["device"], data["dtype"]))
-        self._scale = next(
-            (float(each.after.array()[0]) for each in row.raw.get("updates", ()) if each.after), self._scale
-        )
+                self._unsettled = True
+        if self._unsettled and (row.scaler_used or self._off):
+            self._unsettled = False
+            self._judge_use(row)
+
+    def _judge_use(self, row: Row) -> None:
+        """Whether a scaler that is on has anything to scale, and one that is off should have had."""
         entered = {dtype for _, dtype in self._entered}
         if self._off and "float16" in entered and self._flows(torch.float16):
             devices = sorted(device for device, dtype in self._entered if dtype == "float16")
             self._telling.late(row, "usage.scaler_disabled", {**self._off, "autocast": devices})
         only = entered == {"bfloat16"} and torch.float16 not in self._flow
         if row.scaler_used and only and self._flows(torch.bfloat16):
-            self._telling.late(row, "usage.scaler_with_bf16", {"caller": self._line, "scale": self._scale})
+            self._telling.late(row, "usage.scaler_with_bf16", {"caller": self._line, "scale": self._scale()})
+
+    def _scale(self) -> float | None:
+        """What the last update() has left, of the rows that are finished."""
+        return None if self._last is None else float(self._last.array()[0])
 
     def _judge_resumed(self, scaler: Any, optimizer: Any) -> None:
         """The optimizer goes on where it was, and its scaler begins."""
@@ -126,7 +131,7 @@ class Scalers:
             holds=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
             optimizer=name_of(optimizer),
             scale=_first(scaler),
-            scale_before=lambda: self._scale,
+            scale_before=self._scale,
         )
 
     def _flows(self, dtype: torch.dtype) -> bool:

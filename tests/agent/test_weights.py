@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import torch.distributed.fsdp
+from torch.distributed.distributed_c10d import HashStore
 
 import ammeter
 from ammeter import schedule
@@ -494,3 +496,32 @@ def test_no_tensor_of_the_program_is_kept_beyond_the_step(tmp_path: Path) -> Non
     gc.collect()
     assert [] == [each for each in gone if each() is not None]
     run.close()
+
+
+def test_sharded_weights_are_read_by_the_local_shard(tmp_path: Path) -> None:
+    def train(shard: Callable[[torch.nn.Module], Any]) -> tuple[list[Any], View]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 4))
+        shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        run = ammeter.watch(model, optimizer, dir=tmp_path)
+        _every_step(run)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 16)).square().mean().backward()
+            optimizer.step()
+        run.close()
+        rows, frames = stream(run.id, tmp_path)
+        assert [] == events(frames, "probe.failed")
+        return [getattr(each, "_local_tensor", each).tolist() for each in model.parameters()], rows
+
+    whole, expected = train(lambda model: model)
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        sharded, rows = train(lambda model: torch.distributed.fsdp.fully_shard(model))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert whole == sharded
+    for stat in ("update.ratio", "update.lost", "weight.norm"):
+        assert measured(rows.stat(stat)).all()
+        assert expected.stat(stat).tolist() == rows.stat(stat).tolist()

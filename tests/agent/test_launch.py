@@ -94,6 +94,16 @@ for number in range(6):
     scaler.update()
 """
 
+TWICE = """
+rest = torch.optim.SGD(model.parameters(), lr=0.01)  # an earlier choice that is never stepped
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+for number in range(5):
+    optimizer.zero_grad()
+    scaler.scale(model(torch.randn(3, 4)).square().mean() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
 WATCHES = """
 import ammeter
 run = ammeter.watch(model, optimizer, name="own")
@@ -135,11 +145,13 @@ ENDS_A_WORKER = """
 for _ in range(5):
     step()
     time.sleep(0.03)
-worker = os.fork()
-if worker == 0:
-    time.sleep(60)
-os.kill(worker, signal.SIGTERM)
-print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), flush=True)
+for _ in range(20):
+    worker = os.fork()
+    if worker == 0:
+        time.sleep(60)
+    os.kill(worker, signal.SIGTERM)
+    code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+print(code, flush=True)
 time.sleep(0.3)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -180,6 +192,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "is a GAN": {"body": GAN},
     "has two phases": {"body": PHASES},
     "scales": {"body": SCALED},
+    "never applies a step": {"body": TWICE},
     "watches itself": {"body": WATCHES},
     "watches itself late": {"body": WATCHES_LATE},
     "has no torch": {"begin": "", "body": NO_TORCH},
@@ -315,6 +328,12 @@ def test_with_a_scaler_the_first_step_is_seen_even_if_it_is_skipped(ended: Calla
     assert ("step.skipped", 0) in events
     assert 1 == [name for name, _ in events].count("step.skipped")
     assert ("scaler.seen", 0) in events
+
+
+def test_a_run_that_skips_every_step_is_seen_although_no_optimizer_ever_steps(ended: Callable[[str], Ended]) -> None:
+    frames = ended("never applies a step").stream()
+    assert 3 <= sum(isinstance(frame, Event) and frame.name == "step.skipped" for frame in frames)
+    assert MODEL == tensors(frames)
 
 
 def test_a_program_that_watches_itself_is_left_to_it(ended: Callable[[str], Ended]) -> None:
@@ -480,7 +499,7 @@ def test_ctrl_c_in_a_terminal_interrupts_the_command_once(tmp_path: Path) -> Non
     said += _read(terminal, "nothing was watched")
     assert 0 == process.wait(10)
     os.close(terminal)
-    assert "^CINT\r\nammeter: nothing was watched" in said
+    assert 1 == said.count("INT\r\n")
 
 
 def _take_terminal() -> None:

@@ -23,6 +23,7 @@ from ammeter.probes.profiling import Profiling
 from ammeter.run import Run
 from ammeter.session import Session
 from ammeter.settings import Launched, settings
+from ammeter.watched import optimizer_in
 
 MOST_LATER = 8
 """Optimizers that are taken on after the start. A program that makes a new one each step shall not pay for it."""
@@ -37,6 +38,7 @@ class StandIn:
         self._session: Session | None = None
         self._over = False
         self._later = 0
+        self._scales_seen = False
         self._hook: Any = None
         self._after: Any = None
         self._waiting: list[Any] = []
@@ -55,18 +57,27 @@ class StandIn:
             run.close()
 
     def _wait_for_scaler(self) -> None:
-        scales = self._guarded(self._scales)
-        self._waiting = [tap.method(torch.amp.GradScaler, "scale", before=scales)]
+        kind = torch.amp.GradScaler
+        self._scales_seen = False
+        self._waiting = [
+            tap.method(kind, "scale", before=self._guarded(self._scales)),
+            tap.method(kind, "step", before=self._guarded(self._scaler_steps)),
+        ]
 
     def _stop_waiting(self) -> None:
         while self._waiting:
             self._waiting.pop().remove()
 
     def _scales(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        if self._run is None:
-            found = find(None, args[0])
-            if found is not None:
-                self._begin(found)
+        """One look: where it does not tell which optimizer will step, the first one that does says so."""
+        if self._run is None and not self._scales_seen:
+            self._scales_seen = True
+            self._begin(find(None, args[0]))
+
+    def _scaler_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = optimizer_in(args, kwargs)
+        if self._run is None and isinstance(optimizer, torch.optim.Optimizer):
+            self._begin(find(optimizer, args[0]))
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._session is not None:

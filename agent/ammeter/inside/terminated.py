@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ammeter.journal import TERMINATED
 
-_noted: list[int] = []
+_file = -1
 
 
 def note_termination(stream: Path) -> None:
@@ -22,17 +22,28 @@ def note_termination(stream: Path) -> None:
 
     A handler that it sets later replaces this one. Raises OSError when the file cannot be made.
     """
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    global _file
+    if not _is_ours():
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(stream / TERMINATED, flags, 0o600)
-    faulthandler.register(signal.SIGTERM, file=file, all_threads=False, chain=True)
-    if not _noted:
-        os.register_at_fork(after_in_child=_forget)
-    _noted.append(file)
+    first, _file = _file < 0, os.open(stream / TERMINATED, flags, 0o600)
+    _set()
+    if first:
+        # A forked child, such as a DataLoader worker, is ended by SIGTERM every day: it must not have the handler for
+        # a moment, so it is not there while the process forks.
+        os.register_at_fork(before=_take_back, after_in_parent=_set)
 
 
-def _forget() -> None:
-    """A forked child, such as a DataLoader worker, is ended by SIGTERM every day: that is not the run's end."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+def _set() -> None:
+    if _is_ours():
+        faulthandler.register(signal.SIGTERM, file=_file, all_threads=False, chain=True)
+
+
+def _take_back() -> None:
+    if _is_ours():
         faulthandler.unregister(signal.SIGTERM)
+
+
+def _is_ours() -> bool:
+    """Whether the program has not set a handler of its own: one of C's is not seen here."""
+    return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

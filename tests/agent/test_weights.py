@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.distributed.fsdp
-from torch.distributed.distributed_c10d import HashStore
 
 import ammeter
 from ammeter import schedule
@@ -516,7 +515,8 @@ def test_sharded_weights_are_read_by_the_local_shard(tmp_path: Path) -> None:
         return [getattr(each, "_local_tensor", each).tolist() for each in model.parameters()], rows
 
     whole, expected = train(lambda model: model)
-    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         sharded, rows = train(lambda model: torch.distributed.fsdp.fully_shard(model))
     finally:

@@ -23,16 +23,19 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 RAISED = object()
-"""What an after of called() gets as the result of a call that raised."""
+"""What an after that is always called gets as the result of a call that raised."""
 
 
-def method(kind: type, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
+def method(
+    kind: type, name: str, *, before: Before | None = None, after: After | None = None, always: bool = False
+) -> Handle:
     """Calls back around a method, wherever in the class's MRO it is defined.
 
     before gets (args, kwargs), after (args, kwargs, result); args[0] is the object. An override that calls
-    super() counts once. after is not called when the method raises. Raises AttributeError for an unknown name.
+    super() counts once. When the method raises, after is called with RAISED if always is true, else not at all.
+    Raises AttributeError for an unknown name.
     """
-    return _subscribe(_owner(kind, name), name, before, after)
+    return _subscribe(_owner(kind, name), name, before, after, after if always else None)
 
 
 def methods(
@@ -162,13 +165,18 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
             return original(*args, **kwargs)
         _running.add(call)
         try:
-            for before, _ in subscribers:
+            for before, _, _ in subscribers:
                 if before:
                     before(args, kwargs)
             result = original(*args, **kwargs)
+        except BaseException:
+            for _, _, always in subscribers:
+                if always:
+                    always(args, kwargs, RAISED)
+            raise
         finally:
             _running.discard(call)
-        for _, after in subscribers:
+        for _, after, _ in subscribers:
             if after:
                 after(args, kwargs, result)
         return result
@@ -242,11 +250,13 @@ def _owner(kind: type, name: str) -> type:
     return owner
 
 
-def _subscribe(owner: Any, name: str, before: Before | None, after: After | None) -> Handle:
+def _subscribe(
+    owner: Any, name: str, before: Before | None, after: After | None, always: After | None = None
+) -> Handle:
     tap = _taps.get((id(owner), name))
     if tap is None:
         tap = _taps[(id(owner), name)] = _Tap(owner, name)
-    return tap.join((before, after))
+    return tap.join((before, after, always))
 
 
 compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)

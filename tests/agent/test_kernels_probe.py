@@ -54,6 +54,48 @@ def test_flops_are_those_that_torch_counts(name: str, seed: int, tmp_path: Path)
     assert [counter.get_total_flops()] == [data["flops_eligible"] for data in told.of("kernels.census")]
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_with_the_preset_full_backward_is_counted_too(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[name]()
+    network.model.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = network.loss()
+    with FlopCounterMode(display=False) as counter:
+        loss.backward()  # type: ignore[no-untyped-call]
+    told = train(NETWORKS[name], tmp_path, preset="full")
+    assert [("forward", True), ("backward", counter.get_total_flops())] == [
+        (data["phase"], data["phase"] == "forward" or data["flops_eligible"]) for data in told.of("kernels.census")
+    ]
+
+
+class Unback(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        raise FloatingPointError("no way back")
+
+
+def test_a_window_is_closed_when_backward_raises(tmp_path: Path) -> None:
+    model = linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = ammeter.watch(model, optimizer, dir=tmp_path, preset="full")
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 8)).sum()
+        if step < 2:
+            loss.backward()
+        else:
+            with pytest.raises(FloatingPointError):
+                Unback.apply(loss).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        assert 0 == torch._C._len_torch_dispatch_stack()
+    run.close()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [8, 16, 64])
 def test_a_model_below_autocast_runs_wholly_in_low_precision(width: int, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -208,7 +250,9 @@ def test_a_census_is_told_again_when_the_share_changes(tmp_path: Path, monkeypat
 
     told = train(of(Switched()), tmp_path, before=before, dtype=torch.bfloat16, preset="full")
     assert [(1, 1.0), (4, 0.5)] == [
-        (step, data["share"]) for step, event, data in told.events if event == "kernels.census"
+        (step, data["share"])
+        for step, event, data in told.events
+        if event == "kernels.census" and data["phase"] == "forward"
     ]
     assert [("addmm", "last", "autocast-disabled")] == fallbacks(told)
 

@@ -98,6 +98,32 @@ def test_an_exception_passes_and_the_next_call_is_heard() -> None:
     assert [("before", "three"), ("before", 1), ("after", 2)] == calls
 
 
+def test_who_asks_to_be_called_in_any_case_is() -> None:
+    calls: list[Any] = []
+    note = lambda args, kwargs, result: calls.append(result is tap.RAISED)  # noqa: E731
+    handles = [tap.method(Base, "work", after=note, always=always) for always in (True, False)]
+    with pytest.raises(TypeError):
+        Base().work("three")  # type: ignore[arg-type]
+    assert [True] == calls
+    Base().work(1)
+    for handle in handles:
+        handle.remove()
+    assert [True, False, False] == calls
+
+
+def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> None:
+    class Called:
+        def __call__(self, value: int) -> int:
+            return value + 1
+
+    handle = tap.called(Called, lambda each: True, before=lambda *_: None, after=lambda *_: None)
+    (held,) = [each for each in tap._taps.values() if each.owner is Called]
+    again = pickle.loads(pickle.dumps(held))
+    handle.remove()
+    assert ("__call__", ()) == (again.name, again.subscribers)
+    assert "ammeter" not in type(again).__module__
+
+
 def test_an_unknown_name_is_refused_by_name() -> None:
     with pytest.raises(AttributeError, match="Base has no method 'rest'"):
         tap.method(Base, "rest")

@@ -1,6 +1,7 @@
 """Which operators of the forward pass run in low precision: a census, now and then, in a window of one forward call.
 
-A dispatch mode is open in that call only. Where the program has one of its own, or a profiler, we stay out.
+A dispatch mode is open in that call only; with the preset full in the call of backward, too. Where the program has a
+mode of its own, or a profiler, we stay out.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class Kernels:
         self._session = session
         self._census: Census | None = None
         self._handles: list[Any] = []
+        self._back: list[Any] = []
         self._modules: list[tuple[int, str]] = []
         self._names: dict[int, str] = {}
         self._began = 0.0
         self._step = -1
         self._region = False
         self._told: tuple[float, tuple[str, ...]] | None = None
+        self._told_back: float | None = None
         self._fallbacks: set[tuple[str, str, str]] = set()
         self._blind: set[str] = set()
 
@@ -59,8 +62,8 @@ class Kernels:
 
     def remove(self) -> None:
         """Closes a window that is open."""
-        while self._handles:
-            self._handles.pop().remove()
+        while self._handles or self._back:
+            (self._handles or self._back).pop().remove()
         census, self._census = self._census, None
         if census is not None:
             census.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -80,6 +83,7 @@ class Kernels:
             self._open(innermost(module))
 
     def _open(self, model: torch.nn.Module) -> None:
+        self.remove()
         self._began = perf_counter()
         census = Census()
         census.autocast = _autocast()
@@ -106,14 +110,48 @@ class Kernels:
         self.remove()
         if census is not None:
             self._guard(self._closed)(census, modules, output)
+            if self._session.governor.preset == "full":
+                self._back = [
+                    tap.method(
+                        torch.Tensor,
+                        "backward",
+                        before=self._guard(self._back_begins),
+                        after=self._back_ends,
+                        always=True,
+                    )
+                ]
 
     def _closed(self, census: Census, modules: int, output: Any) -> None:
+        self._account(census, modules)
+        if output is not tap.RAISED:
+            self._tell(self._session.row, census)
+
+    def _account(self, census: Census, modules: int) -> None:
         self._session.charge(census.seconds)
         self._session.governor.kernels.spend(census.seconds + 2 * modules * HOOK_SECONDS)
         if census.fault is not None:
             raise census.fault
-        if output is not tap.RAISED:
-            self._tell(self._session.row, census)
+
+    def _back_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not _somebody_looks():
+            self._began = perf_counter()
+            census = Census()
+            census.__enter__()  # type: ignore[no-untyped-call]
+            self._census = census
+
+    def _back_ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Not guarded, as the end of the forward call is not."""
+        census = self._census
+        self.remove()
+        if census is not None:
+            self._guard(self._closed_back)(census, result)
+
+    def _closed_back(self, census: Census, result: Any) -> None:
+        self._account(census, 0)
+        found = summary(census, region=True)
+        if result is not tap.RAISED and found.eligible and self._told_back is None:
+            self._told_back = found.low / found.eligible
+            self._tell_census(self._session.row, census, found, "backward")
 
     def _entered(self, module: torch.nn.Module, *_: Any) -> None:
         self._modules.append((id(module), self._census.module if self._census else ""))
@@ -143,12 +181,13 @@ class Kernels:
         backends = tuple(sorted(census.attention))
         if self._told is None or abs(share - self._told[0]) >= CHANGED or backends != self._told[1]:
             self._told = (share, backends)
-            self._tell_census(row, census, found)
+            self._tell_census(row, census, found, "forward")
         for work in found.fallbacks:
             self._tell_fallback(row, work, found)
 
-    def _tell_census(self, row: Row, census: Census, found: Summary) -> None:
+    def _tell_census(self, row: Row, census: Census, found: Summary, phase: str) -> None:
         told = {
+            "phase": phase,
             "flops_eligible": found.eligible,
             "flops_low": found.low,
             "share": found.low / found.eligible,

@@ -106,8 +106,9 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._cast[id(source)] = weakref.ref(source)
 
     def _count_work(self, func: Any, packet: Any, flops: int, args: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple | list) else output
-        if not first.is_floating_point() or not flops:
+        several = output if isinstance(output, tuple | list) else (output,)
+        first = next((each for each in several if isinstance(each, torch.Tensor)), None)
+        if first is None or not first.is_floating_point() or not flops:
             return
         op = str(packet).removeprefix("aten.")
         backend = _BACKENDS.get(op)

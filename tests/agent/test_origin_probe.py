@@ -113,6 +113,31 @@ def test_the_frontier_of_the_gradients_names_the_module_before_at_once(at: int, 
     told = train(lambda: _with_overflow(at), tmp_path)
     assert (0, "backward", str(at - 1), "frontier") == origins(told)[0]
     assert f"{at - 1}.bias" == told.of("origin.found")[0]["tensor"]
+    assert [(2, "backward", str(at), "hooks")] == origins(told)[1:]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_gradient_that_goes_wrong_at_the_weight_itself_is_named_there(name: str, tmp_path: Path) -> None:
+    def before(step: int, network: Network) -> None:
+        if step == 3:
+            weight = network.model.get_submodule(network.layer).weight
+            weight.register_hook(lambda gradient: gradient * math.inf)  # type: ignore[operator]
+
+    told = train(NETWORKS[name], tmp_path, before=before)
+    layer = NETWORKS[name]().layer
+    ((step, kind, module, confidence),) = origins(told)
+    assert ("backward", layer) == (kind, module)
+    assert step == (5 if confidence == "hooks" else 3)  # the first weight of a model has no finite one before it
+    assert f"{layer}.weight" == told.of("origin.found")[0]["tensor"]
+
+
+def test_a_loss_that_is_not_finite_without_a_skip_is_looked_into_with_the_next_step(tmp_path: Path) -> None:
+    def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
+        return loss + (loss.detach() * NAN if step >= 3 else 0)
+
+    told = train(normal, tmp_path, spoil=spoil)
+    assert [0.0] * 8 == told.rows.scalar("skipped").tolist()
+    assert [(4, "forward", "", "hooks")] == origins(told)
 
 
 def test_in_backward_the_module_itself_is_named_by_hooks(tmp_path: Path) -> None:

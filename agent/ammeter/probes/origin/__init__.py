@@ -95,8 +95,8 @@ class Origin:
         found = self._found(step, nonfinite, loss_is_finite)
         if found:
             self._tell(row, found)
-        elif not loss_is_finite or self._bad_steps >= FOLLOWING:
-            self._look_further(row, step)
+        if not loss_is_finite or self._bad_steps >= FOLLOWING:
+            self._look_further(row, step, found)
 
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward pass in training mode begins."""
@@ -139,8 +139,8 @@ class Origin:
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
-        step: _Step | None = row.raw.get("origin") if row.skipped else None
-        if step is not None and id(optimizer_in(args, kwargs)) in row.skipped:
+        step: _Step | None = row.raw.get("origin")
+        if step is not None and (id(optimizer_in(args, kwargs)) in row.skipped or _loss_is_bad(row)):
             self._backward_is_over(row, step, bad=True)
         self._kept.clear()
 
@@ -172,18 +172,24 @@ class Origin:
         if found is None and step and step.replayed:
             found = culprit.found(step.replayed, "replay", loss_is_finite=loss_is_finite)
         if found is None and nonfinite and loss_is_finite:
-            found = frontier.found(nonfinite)
+            found = frontier.found(nonfinite) or (frontier.alone(nonfinite) if step and step.visits else None)
         return found
 
-    def _look_further(self, row: Row, step: _Step | None) -> None:
+    def _look_further(self, row: Row, step: _Step | None, found: dict[str, Any] | None) -> None:
+        """The frontier names a module that has weights; what stands between it and the next one, hooks can tell."""
+        if found and found["confidence"] != "frontier":
+            return
+        reason = ""
         if step is None:
-            self._tell_unknown(row, "unheard")
+            reason = "unheard"
         elif step.compiled:
-            self._tell_unknown(row, "compiled")
+            reason = "compiled"
         elif step.visits:
-            self._tell_unknown(row, "finite")
+            reason = "finite"
         elif not self._armed.arm():
-            self._tell_unknown(row, "windows")
+            reason = "windows"
+        if reason and not found:
+            self._tell_unknown(row, reason)
 
     def _obey(self, asked: dict[str, Any]) -> None:
         steps = asked.get("steps", 0)

@@ -19,10 +19,21 @@ def found(data: dict[str, Any]) -> dict[str, Any] | None:
     last = data["tensors"][-1] if count == len(data["tensors"]) else {}
     return {
         "kind": "backward",
-        "module": data["last"].rpartition(".")[0] or data["last"],
+        "module": _module(data),
         "tensor": data["last"],
         "direction": "backward",
         "nans": last.get("nans"),
         "infs": last.get("infs"),
         "confidence": "frontier",
     }
+
+
+def alone(data: dict[str, Any]) -> dict[str, Any]:
+    """For gradients that are not finite where all that came back to the modules was: made at the last of them."""
+    told = {"kind": "backward", "module": _module(data), "tensor": data["last"], "direction": "backward"}
+    return told | {"confidence": "hooks"}
+
+
+def _module(data: dict[str, Any]) -> str:
+    name: str = data["last"]
+    return name.rpartition(".")[0] or name

@@ -71,15 +71,15 @@ class Usage:
         self._scalers.used(scaler, result)
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _inside_backward():
+        if self._order.follows() and not _inside_backward():
             self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if not _inside_backward():
+        if self._order.follows() and not _inside_backward():
             self._order.backward_ended(args, kwargs)
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if not _inside_backward():
+        if self._order.follows() and not _inside_backward():
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
@@ -97,7 +97,9 @@ class Usage:
             self._first_asked(scaler, optimizer)
 
     def _first_asked(self, scaler: Any, optimizer: Any) -> None:
-        if self._order.asked(scaler, optimizer):
+        if not self._order.follows():
+            self._scalers.asked(scaler, optimizer)
+        elif self._order.asked(scaler, optimizer):
             self._scalers.asked(scaler, optimizer)
             self._precision.asked(scaler, optimizer)
 
@@ -106,10 +108,11 @@ class Usage:
             self._order.updating(args[0])
 
     def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._order.steps(optimizer)
+        if self._order.follows():
+            self._order.steps(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        steps = self._order.stepped(optimizer)
+        steps = self._order.stepped(optimizer) if self._order.follows() else 0
         if steps and is_power_of_two(steps):
             self._precision.look(optimizer, first=steps == 1)
 

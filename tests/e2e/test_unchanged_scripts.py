@@ -31,7 +31,9 @@ class Case:
 CASES = {
     "gpt in float16": Case(("gpt.py",), 13, "transformer.h.1.attn.c_attn.weight", "float16"),
     "gpt in bfloat16": Case(("gpt.py", "--dtype=bfloat16"), 13, "transformer.ln_f.bias", "bfloat16"),
-    "gpt in float32, compiled": Case(("gpt.py", "--dtype=float32", "--compile=True"), 13, "transformer.wte.weight", "float32"),
+    "gpt in float32, compiled": Case(
+        ("gpt.py", "--dtype=float32", "--compile=True"), 13, "transformer.wte.weight", "float32"
+    ),
     "gpt in float16, compiled": Case(("gpt.py", "--compile=True"), 13, "transformer.wpe.weight", "float16"),
     "cnn": Case(("cnn.py",), 20, "conv1.weight", "float32"),
     "cnn with workers": Case(("cnn.py", "--workers", "2", "--epochs", "1"), 10, "fc2.bias", "float32"),

@@ -18,10 +18,10 @@ from ammeter.stats.unseen import unseen
 if TYPE_CHECKING:
     from ammeter.watched import Watched
 
-State = tuple[tuple[int, int] | None, ...]
-"""(identity, version) of each sampled gradient; None where there is none."""
+State = tuple[int, ...]
+"""(identity, version, identity, version, ...) of the sampled gradients; two zeros where there is none."""
 
-NOTHING: State = (None,)
+NOTHING: State = (0, 0)
 
 ALL_AT_FIRST = 4
 """Steps in which all parameters are looked at; later so at steps whose number is a power of two."""
@@ -44,14 +44,15 @@ class Account:
     """
 
     __slots__ = (
-        *("_first", "_noted", "attempted", "carried", "everything", "float16", "left", "marks", "optimizer", "raw"),
-        *("samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
+        *("_first", "_noted", "_only", "attempted", "carried", "everything", "float16", "left", "marks"),
+        *("optimizer", "raw", "samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
     )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.samples: list[weakref.ref[torch.Tensor]] = []
         self._first: weakref.ref[torch.Tensor] | None = None
+        self._only: Callable[[], torch.Tensor | None] = _nobody
         self.seen: State = NOTHING
         self.everything = False
         self.attempted = -1
@@ -89,11 +90,17 @@ class Account:
         if self.carried:
             self.stale = True
         if self.everything:
-            self._first = next(ref for ref, gradient in zip(self.samples, now, strict=True) if gradient is not None)
+            self._first = next(ref for ref, gradient in zip(self.samples, now[::2], strict=True) if gradient)
 
     def now(self) -> State:
         """The sampled gradients as they are, unseen by the program's own function modes."""
-        return unseen(self._look, ()) if _modes() else self._look()
+        if _modes():
+            return unseen(self._look, ())
+        if self.everything:
+            return self._look()
+        parameter = self._only()
+        gradient = None if parameter is None else parameter.grad
+        return NOTHING if gradient is None else (id(gradient), _version(gradient))
 
     def parameters(self) -> list[torch.Tensor]:
         """Those of the sampled ones that are still there."""
@@ -104,19 +111,24 @@ class Account:
         optimizer = self.optimizer()
         if optimizer is None:
             return
-        if everything or self._first is None or self._first() is None:
+        first = None if everything or self._first is None else self._first()
+        if first is None:
             chosen = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
             chosen = chosen[:: max(1, len(chosen) // MOST)] if everything else chosen[:1]
-            self.samples = [weakref.ref(each) for each in chosen]
         else:
-            self.samples = [self._first]
+            chosen = [first]
+        self.samples = [weakref.ref(each) for each in chosen]
+        self._only = self.samples[0] if self.samples else _nobody
         self.everything = everything
         self.seen = self.now()
 
     def _look(self) -> State:
-        if len(self.samples) == 1:
-            return (_state(self.samples[0]()),)
-        return tuple([_state(ref()) for ref in self.samples])
+        state: list[int] = []
+        for ref in self.samples:
+            parameter = ref()
+            gradient = None if parameter is None else parameter.grad
+            state += NOTHING if gradient is None else (id(gradient), _version(gradient))
+        return tuple(state)
 
 
 class Ledger:
@@ -161,14 +173,15 @@ def empty(state: State) -> bool:
     return not any(state)
 
 
-def _state(parameter: torch.Tensor | None) -> tuple[int, int] | None:
-    gradient = None if parameter is None else parameter.grad
-    if gradient is None:
-        return None
+def _version(gradient: torch.Tensor) -> int:
     try:
-        return id(gradient), gradient._version
-    except RuntimeError:  # a gradient made in inference mode has no version
-        return id(gradient), 0
+        return gradient._version
+    except RuntimeError:  # a gradient made in inference mode has none
+        return 0
+
+
+def _nobody() -> None:
+    return None
 
 
 _modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -13,6 +13,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import caller
+from ammeter.probes.usage.following import Following
 from ammeter.probes.usage.ledger import ALL_AT_FIRST, Account, Ledger, empty
 from ammeter.probes.usage.loose import Loose
 from ammeter.probes.usage.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
@@ -46,6 +47,8 @@ class Order:
         self._updates: dict[int, int] = {}
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
         self._root: Mark | None = None
+        self._following = Following()
+        self._followed = 0
         self._unmarkable = False
         self._checked: dict[int, int] = {}
         self._walks = 0
@@ -54,12 +57,16 @@ class Order:
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """scale() of an enabled scaler has returned."""
         self._scaling = True
+        self.follows()
+        if not self._following.soon:
+            return
         mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
         self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
 
     def begin(self) -> None:
         self._ledger.open()
 
+<<<<<<< HEAD
     def begin_anew(self) -> None:
         """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
         self._loose.forget()
@@ -68,6 +75,11 @@ class Order:
             account.use("")
             account.seen = account.now()
             account.attempted = -1
+=======
+    def follows(self) -> bool:
+        """Whether the calls of the present step are followed."""
+        return self._following.at(self._session.row.step)
+>>>>>>> 204630889a7fc27414d63d58d08f3d083d687444
 
     def backward_begins(self, given: Any) -> None:
         """What changed since the last look was reset or changed by hand. In doubt all gradients are looked at."""
@@ -80,9 +92,10 @@ class Order:
             self._walks += 1
         if everything:
             self._ledger.open()
+        fresh, self._followed = step - self._followed > 1, step
         for account in self._ledger.accounts:
             now = account.now()
-            if now != account.seen:
+            if fresh or now != account.seen:
                 account.use("")
                 account.seen = now
             elif account.carried and not account.stale and not empty(now):
@@ -91,16 +104,18 @@ class Order:
                 account.sample(everything)
 
     def backward_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        origin = None
+        step, origin = self._session.row.step, None
         for account in self._ledger.accounts:
             now = account.now()
-            if empty(now):  # there was none, or the optimizer stepped inside of backward()
-                if now != account.seen:
-                    account.use("")
-                    account.seen = now
-            elif now != account.seen:
-                origin = origin or self._origin_of(args, kwargs)
-                account.add(origin.marks, now)
+            if now == account.seen:
+                continue
+            if empty(now):  # the optimizer stepped inside of backward()
+                account.use("")
+                account.seen = now
+                continue
+            origin = origin or self._origin_of(args, kwargs)
+            account.add(origin.marks, now)
+            if self._root is None or account.attempted == step:
                 self._note(account, origin, args, kwargs)
         self._loose.forget()
 
@@ -181,6 +196,8 @@ class Order:
 
     def updating(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
+        if self._session.row.skipped:
+            self._following.closely(self._session.row.step)
         for account in self._ledger.accounts:
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
                 account.note(updated=caller.line(), scale=transfer.of(scaler._scale))
@@ -241,9 +258,9 @@ class Order:
 
     def _judge_plain(self, account: Account, optimizer: Any) -> None:
         """The program steps an optimizer by itself, whose gradients are as backward() left them."""
-        behind = {mark.scaler for mark in account.marks}
-        scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
-        if scaler is not None:
+        if account.marks:
+            behind = {mark.scaler for mark in account.marks}
+            scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
             self._telling.once("usage.gradients_not_unscaled", optimizer=name_of(optimizer), scale=scale_of(scaler))
         elif account.float16:
             self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=name_of(optimizer))

@@ -77,7 +77,7 @@ class Scalers:
     def asked(self, scaler: Any, optimizer: Any) -> None:
         """An enabled scaler is about to unscale or step this optimizer."""
         known = self._known.get(id(optimizer))
-        if known is not None and known[0]() is scaler:
+        if (known is not None and known[0]() is scaler) or optimizer not in self._session.watched.optimizers:
             return
         self._known[id(optimizer)] = weakref.ref(scaler), _first(scaler)
         if scaler in self._restored:

@@ -169,6 +169,13 @@ def test_without_a_frontier_nothing_is_said(count: int, finite_after: int, finit
     assert frontier.found(event(count, finite_after, finite)) is None
 
 
+def test_a_gradient_that_is_alone_is_named_unless_all_are_such() -> None:
+    found = frontier.alone(event(count=1, finite_after=3, finite=9))
+    assert found is not None
+    assert ("backward", "blocks.2.fc", "hooks") == (found["kind"], found["module"], found["confidence"])
+    assert frontier.alone(event(count=5, finite_after=0, finite=0)) is None
+
+
 def test_a_window_begins_with_the_next_step_and_ends() -> None:
     armed = Armed()
     assert [] == [step for step in range(5) if armed.is_on(step)]

@@ -200,12 +200,15 @@ class Origin:
         key = (found["kind"], found["module"], found.get("tensor"), found.get("input"))
         if row.step - self._told.get(key, -TOLD_AGAIN) >= TOLD_AGAIN:
             self._told[key] = row.step
-            row.events.append(("origin.found", {**found, "since": row.step - self._bad_since}))
+            row.events.append(("origin.found", {**found, "since": self._since(row)}))
 
     def _tell_unknown(self, row: Row, reason: str) -> None:
         if reason not in self._unknown:
             self._unknown.add(reason)
-            row.events.append(("origin.unknown", {"reason": reason, "since": row.step - self._bad_since}))
+            row.events.append(("origin.unknown", {"reason": reason, "since": self._since(row)}))
+
+    def _since(self, row: Row) -> int:
+        return row.step - self._bad_since if self._bad_steps else 0
 
     def _tell_peaks(self, row: Row, visits: Visits) -> None:
         peaks = culprit.peaks(visits)

@@ -28,8 +28,13 @@ def found(data: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def alone(data: dict[str, Any]) -> dict[str, Any]:
-    """For gradients that are not finite where all that came back to the modules was: made at the last of them."""
+def alone(data: dict[str, Any]) -> dict[str, Any] | None:
+    """For gradients that are not finite where all that came back to the modules was: made at the last of them.
+
+    None when all gradients are such: then they came from another rank, or are left from a step before.
+    """
+    if not data["finite"]:
+        return None
     told = {"kind": "backward", "module": _module(data), "tensor": data["last"], "direction": "backward"}
     return told | {"confidence": "hooks"}
 

@@ -77,23 +77,26 @@ def test_a_healthy_program_is_told_of_nothing_however_it_is_followed(
     assert {} == program(tmp_path).usage()
 
 
+@pytest.mark.parametrize("mistake", ["not scaled", "not reset"])
 def test_a_mistake_that_begins_late_is_found_in_a_stretch_and_the_rows_say_which_those_are(
-    tmp_path: Path, in_turns: None
+    mistake: str, tmp_path: Path, in_turns: None
 ) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu", init_scale=16.0)
     run = ammeter.watch(model, optimizer, scaler, dir=tmp_path)
     for step in range(40):
+        wrong = mistake if step >= 20 else ""
         with torch.autocast("cpu", torch.float16):
             loss = model(torch.ones(3, 4)).sum()
-        (scaler.scale(loss) if step < 20 else loss * 1.0).backward()
+        (loss * 1.0 if wrong == "not scaled" else scaler.scale(loss)).backward()
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad()
+        if wrong != "not reset":
+            optimizer.zero_grad()
     run.close()
     rows, frames = stream(run.id, tmp_path)
-    (told,) = events(frames, "usage.loss_not_scaled")
+    (told,) = events(frames, "usage.loss_not_scaled" if mistake == "not scaled" else "usage.gradients_not_reset")
     followed = rows.scalar("calls_followed").tolist()
     assert {0.0, 1.0} == set(followed)
-    assert 20 <= told.step <= 26
+    assert 20 <= told.step <= 30
     assert 1.0 == followed[told.step]

@@ -13,7 +13,6 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import caller
-from ammeter.probes.usage.following import Following
 from ammeter.probes.usage.ledger import ALL_AT_FIRST, Account, Ledger, empty
 from ammeter.probes.usage.loose import Loose
 from ammeter.probes.usage.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
@@ -47,8 +46,6 @@ class Order:
         self._updates: dict[int, int] = {}
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
         self._root: Mark | None = None
-        self._following = Following()
-        self._followed = 0
         self._unmarkable = False
         self._checked: dict[int, int] = {}
         self._walks = 0
@@ -57,16 +54,12 @@ class Order:
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """scale() of an enabled scaler has returned."""
         self._scaling = True
-        self.follows()
-        if not self._following.soon:
-            return
         mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
         self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
 
     def begin(self) -> None:
         self._ledger.open()
 
-<<<<<<< HEAD
     def begin_anew(self) -> None:
         """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
         self._loose.forget()
@@ -75,11 +68,6 @@ class Order:
             account.use("")
             account.seen = account.now()
             account.attempted = -1
-=======
-    def follows(self) -> bool:
-        """Whether the calls of the present step are followed."""
-        return self._following.at(self._session.row.step)
->>>>>>> 204630889a7fc27414d63d58d08f3d083d687444
 
     def backward_begins(self, given: Any) -> None:
         """What changed since the last look was reset or changed by hand. In doubt all gradients are looked at."""
@@ -92,10 +80,9 @@ class Order:
             self._walks += 1
         if everything:
             self._ledger.open()
-        fresh, self._followed = step - self._followed > 1, step
         for account in self._ledger.accounts:
             now = account.now()
-            if fresh or now != account.seen:
+            if now != account.seen:
                 account.use("")
                 account.seen = now
             elif account.carried and not account.stale and not empty(now):
@@ -196,8 +183,6 @@ class Order:
 
     def updating(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
-        if self._session.row.skipped:
-            self._following.closely(self._session.row.step)
         for account in self._ledger.accounts:
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
                 account.note(updated=caller.line(), scale=transfer.of(scaler._scale))

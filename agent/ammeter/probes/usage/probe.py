@@ -75,7 +75,6 @@ class Usage:
         self._scalers.used(scaler, result)
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-<<<<<<< HEAD
         if self._session.follows and not _inside_backward():
             self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
 
@@ -85,17 +84,6 @@ class Usage:
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
         if self._session.follows and not _inside_backward():
-=======
-        if self._order.follows() and not _inside_backward():
-            self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
-
-    def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if self._order.follows() and not _inside_backward():
-            self._order.backward_ended(args, kwargs)
-
-    def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if self._order.follows() and not _inside_backward():
->>>>>>> 204630889a7fc27414d63d58d08f3d083d687444
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
@@ -113,13 +101,9 @@ class Usage:
             self._first_asked(scaler, optimizer)
 
     def _first_asked(self, scaler: Any, optimizer: Any) -> None:
-<<<<<<< HEAD
-        if self._session.follows and self._order.asked(scaler, optimizer):
-=======
-        if not self._order.follows():
+        if not self._session.follows:
             self._scalers.asked(scaler, optimizer)
         elif self._order.asked(scaler, optimizer):
->>>>>>> 204630889a7fc27414d63d58d08f3d083d687444
             self._scalers.asked(scaler, optimizer)
             self._precision.asked(scaler, optimizer)
 
@@ -128,19 +112,11 @@ class Usage:
             self._order.updating(args[0])
 
     def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-<<<<<<< HEAD
         if self._session.follows:
             self._order.steps(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         steps = self._order.stepped(optimizer) if self._session.follows else 0
-=======
-        if self._order.follows():
-            self._order.steps(optimizer)
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        steps = self._order.stepped(optimizer) if self._order.follows() else 0
->>>>>>> 204630889a7fc27414d63d58d08f3d083d687444
         if steps and is_power_of_two(steps):
             self._precision.look(optimizer, first=steps == 1)
 

@@ -10,6 +10,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 from torch.nn.parameter import is_lazy
 
+from ammeter.sharding import copies, is_partial, shard
 from ammeter.stats.unseen import has_numbers, unseen
 from ammeter.wire import Tensor
 
@@ -174,9 +175,9 @@ class Watched:
         if index is None:
             index = len(self.tensors)
             self._index[id(parameter)] = weakref.ref(parameter), index
-            lazy = is_lazy(parameter)
+            shape = (0,) if is_lazy(parameter) else tuple(shard(parameter).shape)
             dtype = str(parameter.dtype).removeprefix("torch.")
-            self.tensors.append(Tensor(name, (0,) if lazy else tuple(parameter.shape), dtype))
+            self.tensors.append(Tensor(name, shape, dtype, copies(parameter)))
         return index
 
 
@@ -229,12 +230,14 @@ _USUAL = (torch.float32, torch.bfloat16, torch.float16)
 def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none to read.
 
-    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective is started. Complex:
-    seen as pairs of reals.
+    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective is started; where each
+    rank still holds only a summand of it, none. Complex: seen as pairs of reals.
     """
     found = parameter.grad
-    found = getattr(found, "_local_tensor", found)
-    if found is None or not has_numbers(found):
+    if found is None or is_partial(found):
+        return None
+    found = shard(found)
+    if not has_numbers(found):
         return None
     found = found.detach()
     if found.is_sparse:

@@ -12,9 +12,9 @@ import pytest
 from tests.house import tree
 
 AGENT_ORDER = (
-    ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats"),
+    ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats", "sharding"),
     ("block",),
-    ("journal",),
+    ("journal", "merging"),
     ("verdicts", "watched", "row", "forward"),
     ("seen",),
     ("tally",),
@@ -47,13 +47,14 @@ SERVER_ORDER = (
     ("__main__",),
 )
 
-FOR_THE_SERVER = ("wire", "block", "verdicts")
+FOR_THE_SERVER = ("wire", "block", "merging", "verdicts")
 """What the collector may use of the agent."""
 
 WITHOUT_TORCH = (
     "wire",
     "block",
     "journal",
+    "merging",
     "tally",
     "seen",
     "verdicts",

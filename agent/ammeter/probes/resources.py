@@ -41,6 +41,7 @@ class Resources:
         self._said_by_program = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        self._previous = None  # the time that a session spent unsubscribed was no step
         return [self._session.forward.subscribe(before=guard(self._forward))]
 
     def close(self, row: Row) -> None:

@@ -111,16 +111,18 @@ class Account:
         optimizer = self.optimizer()
         if optimizer is None:
             return
-        first = None if everything or self._first is None else self._first()
-        if first is None:
-            chosen = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-            chosen = chosen[:: max(1, len(chosen) // MOST)] if everything else chosen[:1]
-        else:
-            chosen = [first]
+        chosen = unseen(lambda: self._choose(optimizer, everything), ())
         self.samples = [weakref.ref(each) for each in chosen]
         self._only = self.samples[0] if self.samples else _nobody
         self.everything = everything
         self.seen = self.now()
+
+    def _choose(self, optimizer: torch.optim.Optimizer, everything: bool) -> list[torch.Tensor]:
+        first = None if everything or self._first is None else self._first()
+        if first is not None:
+            return [first]
+        trained = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        return trained[:: max(1, len(trained) // MOST)] if everything else trained[:1]
 
     def _look(self) -> State:
         state: list[int] = []

@@ -127,7 +127,8 @@ class Order:
             chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
                 origin = self._origin(given, explicit)
-                self._loose.keep(chosen, origin.marks, caller.line() if origin.raw else "")
+                line = caller.line() if origin.raw else ""
+                unseen(lambda: self._loose.keep(chosen, origin.marks, line), ())
 
     def asked(self, scaler: Any, optimizer: Any) -> bool:
         """An enabled scaler is about to unscale or step this optimizer. Whether for the first time in this step."""
@@ -193,7 +194,7 @@ class Order:
         if now == account.seen:
             return False
         account.seen = now
-        loose = self._loose.behind(account.parameters())
+        loose = unseen(lambda: self._loose.behind(account.parameters()), ())
         if empty(now) or loose is not None:
             account.use("")
         if loose is not None:

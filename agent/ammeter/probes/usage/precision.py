@@ -51,6 +51,9 @@ class Precision:
         if id(optimizer) in self._asked:
             return
         self._asked.add(id(optimizer))
+        unseen(lambda: self._judge_refused(scaler, optimizer), ())
+
+    def _judge_refused(self, scaler: Any, optimizer: Any) -> None:
         sharded = "sharded" in type(scaler).__name__.lower()
         if sharded or getattr(optimizer, "_step_supports_amp_scaling", False):
             return
@@ -60,6 +63,9 @@ class Precision:
 
     def look(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
         """After a step of a watched optimizer; first: its first."""
+        unseen(lambda: self._look(optimizer, first), ())
+
+    def _look(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
         self._judge_weights(optimizer)
         self._judge_eps(optimizer)
         if first:
@@ -118,8 +124,8 @@ class Precision:
             ):
                 continue
             kind = type(module).__name__
-            bad = unseen(lambda: _bad_share(kind, weight, eps), (weight,))  # noqa: B023 - called at once
-            data: dict[str, Any] = {"where": name or kind, "eps": eps, "dtype": _word(weight.dtype), "bad": bad}
+            data: dict[str, Any] = {"where": name or kind, "eps": eps, "dtype": _word(weight.dtype)}
+            data["bad"] = _bad_share(kind, weight, eps)
             self._telling.once("usage.eps_below_dtype", holds=lambda data: data["bad"] > 0, **data)
 
     def _norms(self) -> Iterator[tuple[torch.nn.Module, str]]:

@@ -11,6 +11,7 @@ from ammeter import caller
 from ammeter.probes.usage.marks import dtypes, nodes, roots
 from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of
 from ammeter.stats.transfer import Transfer
+from ammeter.stats.unseen import has_numbers, unseen
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -69,10 +70,13 @@ class Scalers:
             self._line = self._line or caller.line()
             if not scaler.is_enabled():
                 self._off = {"caller": self._line, "device": str(getattr(scaler, "_device", ""))}
-            for root in roots(outputs):
-                self._flow |= dtypes(root, FAR)
-                self._compiled = self._compiled or _is_compiled(root)
-            self._unsettled = True
+            unseen(lambda: self._walk(outputs), ())
+
+    def _walk(self, outputs: Any) -> None:
+        for root in roots(outputs):
+            self._flow |= dtypes(root, FAR)
+            self._compiled = self._compiled or _is_compiled(root)
+        self._unsettled = True
 
     def asked(self, scaler: Any, optimizer: Any) -> None:
         """An enabled scaler is about to unscale or step this optimizer."""
@@ -148,7 +152,7 @@ def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
-            return int(count) if count.is_cpu else 1
+            return unseen(lambda: int(count), (count,)) if count.is_cpu and has_numbers(count) else 1  # noqa: B023
         return int(count) if isinstance(count, int | float) else 1
     return 0
 

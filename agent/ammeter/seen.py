@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ammeter.verdicts import words
@@ -142,13 +142,14 @@ def _census(data: Data) -> str:
     )
 
 
-def _checkpoint(data: Data) -> str:
+def checkpoint(path: str, missing: Collection[str], exposed: Collection[str]) -> str | None:
+    """Of one checkpoint, which may be several files of one folder: what is in none of them, who can get at one."""
     faults = []
-    if data.get("missing"):
-        faults.append(f"has no {_list(data['missing'])}, so a resumed run would differ")
-    if data.get("exposed"):
-        faults.append(f"others on this machine can {_list(data['exposed'])} it: chmod 0600")
-    return f"checkpoint {data.get('path') or 'in memory'} " + "; ".join(faults) if faults else ""
+    if missing:
+        faults.append(f"has no {', '.join(sorted(missing))}, so a resumed run would differ")
+    if exposed:
+        faults.append(f"others on this machine can {' and '.join(sorted(exposed))} it: chmod 0600")
+    return f"checkpoint {path or 'in memory'} {'; '.join(faults)}" if faults else None
 
 
 def _list(words_: Any) -> str:
@@ -190,5 +191,4 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "moments.nonfinite": lambda data: f"the optimizer's state holds NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
     "kernels.census": _census,
-    "checkpoint.saved": _checkpoint,
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ammeter.block import Floats, Mask, View, measured
-from ammeter.seen import sentence
+from ammeter.seen import checkpoint, sentence
 from ammeter.wire import Bye, Event, Hello, Lost, Schema
 
 MAX_SEEN = 40
@@ -51,6 +51,15 @@ class Span:
         return {"first": self.first, "last": self.last, "lowest": self.lowest, "highest": self.highest}
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint: what none of its files holds, and what others can do to one of them."""
+
+    path: str
+    missing: set[str]
+    exposed: set[str]
+
+
 @dataclass
 class Tally:
     """One stream in numbers; add() takes its views in order."""
@@ -78,6 +87,8 @@ class Tally:
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
     seen: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     """What probes told, in words: by event, line and sentence; the first MAX_SEEN."""
+    checkpoints: dict[tuple[str, int], Saved] = field(default_factory=dict)
+    """By folder and step: a checkpoint may be several files."""
     step_seconds: list[float] = field(default_factory=list)
     """Of at most the last MAX_TIMES steps."""
     sampled: dict[str, Span] = field(default_factory=lambda: {name: Span() for name in SAMPLED})
@@ -137,10 +148,22 @@ class Tally:
     def _event(self, event: Event) -> None:
         self._seen(event.time, event.time)
         self._told(event)
+        if event.name == "checkpoint.saved":
+            self._saved(event)
         self.growths += event.name == "scaler.growth"
         self.backoffs += event.name == "scaler.backoff"
         if event.name == "autocast.entered" and event.data.get("grad") is True:
             self.precision = str(event.data.get("dtype") or self.precision)
+
+    def _saved(self, event: Event) -> None:
+        data = event.data
+        path = str(data.get("path") or "")
+        missing, exposed = set(_words(data.get("missing"))), set(_words(data.get("exposed")))
+        key = (path.rpartition("/")[0] or path, event.step)
+        if key in self.checkpoints or len(self.checkpoints) < MAX_SEEN:
+            known = self.checkpoints.get(key)
+            both = Saved(key[0], known.missing & missing, known.exposed | exposed) if known else None
+            self.checkpoints[key] = both or Saved(path, missing, exposed)
 
     def _told(self, event: Event) -> None:
         said = sentence(event)
@@ -204,11 +227,24 @@ def summary_of(streams: Sequence[Tally]) -> dict[str, Any]:
 
 
 def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
-    """What probes told, in words, by step; what several ranks told alike, once."""
-    every = {
-        (told["event"], told["caller"], told["said"]): told for each in reversed(streams) for told in each.seen.values()
-    }
+    """What probes told, in words, by step; what several ranks or checkpoints have in common, once.
+
+    Beside a checkpoint that is complete others are exports, and lack nothing.
+    """
+    every: dict[tuple[Any, ...], dict[str, Any]] = {}
+    complete = any(not saved.missing for each in streams for saved in each.checkpoints.values())
+    for each in streams:
+        for told in each.seen.values():
+            every.setdefault((told["event"], told["caller"], told["said"]), told)
+        for (_, step), saved in each.checkpoints.items():
+            if said := checkpoint(saved.path, () if complete else saved.missing, saved.exposed):
+                told = {"event": "checkpoint.saved", "step": step, "rank": each.rank, "caller": None, "said": said}
+                every.setdefault((frozenset(saved.missing), frozenset(saved.exposed)), told)
     return sorted(every.values(), key=lambda told: told["step"])[:MAX_SEEN]
+
+
+def _words(said: Any) -> list[str]:
+    return [str(each) for each in said] if isinstance(said, list) else [str(said)] if said else []
 
 
 def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from ammeter.seen import sentence
+from ammeter.seen import checkpoint, sentence
+from ammeter.tally import Tally, seen_in
 from ammeter.wire import Event
+from tests.agent.streams import Stream, views
 
 DOCUMENTED = re.findall(
     r"^\| `(\w+\.\w+)` \|", (Path(__file__).parents[2] / "docs" / "events.md").read_text(), re.MULTILINE
@@ -55,10 +57,6 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         "25 % of the FLOPs, mm in head, has sizes that are no multiples of 8",
     ),
     "kernels.census": ({"share": 0.98}, "98 % of the forward pass' FLOPs ran in low precision"),
-    "checkpoint.saved": (
-        {"path": "out/last.pt", "missing": ["scaler"], "exposed": ["read"]},
-        "checkpoint out/last.pt has no scaler, so a resumed run would differ; others on this machine can read it",
-    ),
 }
 
 
@@ -83,4 +81,30 @@ def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, 
 
 def test_what_needs_nobody_has_no_words() -> None:
     assert sentence(Event("scaler.growth", 3, 0, {"from": 1.0, "to": 2.0})) is None
-    assert sentence(Event("checkpoint.saved", 3, 0, {"path": "a.pt", "missing": [], "exposed": ""})) is None
+    assert checkpoint("a.pt", (), ()) is None
+
+
+def test_a_checkpoint_says_what_it_lacks_and_who_can_get_at_it() -> None:
+    said = "checkpoint out/a.pt has no scaler, so a resumed run would differ; others on this machine can read it"
+    assert f"{said}: chmod 0600" == checkpoint("out/a.pt", ["scaler"], ["read"])
+
+
+def test_a_checkpoint_in_several_files_of_one_folder_is_judged_as_one() -> None:
+    stream, tally = Stream(), Tally("s")
+    stream.good()
+    for name, missing in (("model.pt", ["optimizer", "scaler"]), ("optimizer.pt", ["weights", "scaler"])):
+        stream.event("checkpoint.saved", path=f"out-1/{name}", missing=missing, exposed=[])
+    for view in views(stream.frames):
+        tally.add(view)
+    (told,) = seen_in([tally])
+    assert "checkpoint out-1 has no scaler, so a resumed run would differ" == told["said"]
+
+
+def test_beside_a_complete_checkpoint_weights_alone_are_an_export() -> None:
+    stream, tally = Stream(), Tally("s")
+    stream.good()
+    stream.event("checkpoint.saved", path="out/last.pt", missing=[], exposed=[])
+    stream.event("checkpoint.saved", path="export/weights.pt", missing=["optimizer"], exposed=[])
+    for view in views(stream.frames):
+        tally.add(view)
+    assert [] == seen_in([tally])

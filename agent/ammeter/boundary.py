@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ammeter import tap
 from ammeter.watched import optimizer_in
@@ -37,8 +36,8 @@ class Boundary:
         return [
             self._session.forward.subscribe(before=guard(self._forward)),
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
-            register_optimizer_step_pre_hook(guard(self._optimizer_steps)),
-            register_optimizer_step_post_hook(guard(self._optimizer_stepped)),
+            tap.stepping(guard(self._optimizer_steps)),
+            tap.stepped(guard(self._optimizer_stepped)),
             *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
             *tap.methods(scalers, "scale", before=guard(self._scale)),
             *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),

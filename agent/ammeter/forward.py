@@ -37,6 +37,7 @@ class Forward:
         several = len(given) > 1
         self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
         self._subscribers: tuple[tuple[Before | None, After | None], ...] = ()
+        self._calls: tuple[Before, ...] = ()
         self._open: int | None = None
 
     def attach(self) -> list[tap.Handle]:
@@ -57,10 +58,12 @@ class Forward:
         """
         subscriber = (before, after)
         self._subscribers += (subscriber,)
+        self._calls = tap.together(before for before, _ in self._subscribers if before)
         return Subscription(self, subscriber)
 
     def leave(self, subscriber: tuple[Before | None, After | None]) -> None:
         self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+        self._calls = tap.together(before for before, _ in self._subscribers if before)
 
     def models(self) -> list[torch.nn.Module]:
         """The models that are still there, each also without torch's wrappers."""
@@ -82,9 +85,8 @@ class Forward:
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._open is None and torch._C._get_tracing_state() is None:
             self._open = id(args[0])
-            for before, _ in self._subscribers:
-                if before:
-                    before(args[0], args[1:], kwargs)
+            for before in self._calls:
+                before(args[0], args[1:], kwargs)
 
     def _after(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._open == id(args[0]):

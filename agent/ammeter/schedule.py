@@ -55,7 +55,6 @@ class Bucket:
         return self.cost + self.device_cost
 
 
-
 LEAST = 0.25
 """Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
 

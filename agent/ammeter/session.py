@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -170,28 +170,36 @@ class Session:
         """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled."""
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
-            def guarded(*args: Any) -> None:
-                if compiling and compiling() is not None:
-                    hidden(*args)
-                    return
-                if self._off or name in self.faults or (_CUDA and _capturing()):
-                    return
-                outermost, self._inside = not self._inside, True
-                began = perf_counter()
-                try:
-                    call(*args)
-                except Exception as error:  # noqa: BLE001 - the promise: a fault of ours never reaches the training loop
-                    self._fault(name, error)
-                finally:
-                    if outermost:
-                        self._overhead += perf_counter() - began
-                        self._inside = False
-
-            skip(guarded)
-            hidden: Callable[..., None] = disable(guarded)  # type: ignore[no-untyped-call]
-            return guarded if compiling else hidden
+            guarded: Any = self._guarded([(name, call)])
+            guarded.part, guarded.join = (name, call), self._guarded  # for tap.together
+            return guarded  # type: ignore[no-any-return]
 
         return safe
+
+    def _guarded(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
+        def guarded(*args: Any) -> None:
+            if compiling and compiling() is not None:
+                hidden(*args)
+                return
+            if self._off or (_CUDA and _capturing()):
+                return
+            outermost, self._inside = not self._inside, True
+            began = perf_counter()
+            try:
+                for name, call in parts:
+                    if name not in self.faults:
+                        try:
+                            call(*args)
+                        except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
+                            self._fault(name, error)
+            finally:
+                if outermost:
+                    self._overhead += perf_counter() - began
+                    self._inside = False
+
+        skip(guarded)
+        hidden: Callable[..., None] = disable(guarded)  # type: ignore[no-untyped-call]
+        return guarded if compiling else hidden
 
     def switch_off(self) -> None:
         """Stops all reading and writing at once, for a forked child that is not the run."""

@@ -18,9 +18,11 @@ from torch._dynamo import convert_frame
 from torch._dynamo.decorators import skip
 from torch._dynamo.eval_frame import skip_code
 from torch.compiler import disable, is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+Step = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 RAISED = object()
 """What an after that is always called gets as the result of a call that raised."""
@@ -71,6 +73,30 @@ def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: Af
     return _taps[key].join((only, before, after))
 
 
+def stepping(before: Step) -> Handle:
+    """Calls back before any optimizer's own step(), with what torch gives to its global pre-hooks."""
+    return _BEFORE_STEPS.join((before,))
+
+
+def stepped(after: Step) -> Handle:
+    """Calls back after any optimizer's own step(). Fused optimizers come here also where they applied nothing."""
+    return _AFTER_STEPS.join((after,))
+
+
+def together(callbacks: Iterable[Any]) -> tuple[Any, ...]:
+    """The callbacks in their order, of which neighbours that can be made into one call are one.
+
+    Such a callback has `part` and `join`: join(parts) is the one that does all of them.
+    """
+    groups: list[list[Any]] = []
+    for each in callbacks:
+        if groups and _can_join(groups[-1][-1], each):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return tuple(group[0] if len(group) == 1 else group[0].join([each.part for each in group]) for group in groups)
+
+
 def attached() -> list[str]:
     """The names that are patched now, for tests and for people: 'GradScaler.update'."""
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
@@ -90,10 +116,14 @@ def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
     return choose
 
 
+def _can_join(one: Any, other: Any) -> bool:
+    return hasattr(one, "join") and getattr(other, "join", None) == one.join
+
+
 class Handle:
     """One subscription. remove() undoes it; twice is fine."""
 
-    def __init__(self, tap: _Tap, subscriber: tuple[Any, ...]) -> None:
+    def __init__(self, tap: _Tap | _Steps, subscriber: tuple[Any, ...]) -> None:
         self._tap = tap
         self._subscriber = subscriber
 
@@ -107,15 +137,23 @@ class _Tap:
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
         self.subscribers: tuple[tuple[Any, ...], ...] = ()
+        self.arrange()
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
     def join(self, subscriber: tuple[Any, ...]) -> Handle:
         self.subscribers += (subscriber,)
+        self.arrange()
         return Handle(self, subscriber)
+
+    def arrange(self) -> None:
+        self.before, self.after, self.always = (
+            together(subscriber[at] for subscriber in self.subscribers if subscriber[at]) for at in range(3)
+        )
 
     def leave(self, subscriber: tuple[Any, ...]) -> None:
         self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
+        self.arrange()
         if self.subscribers:
             return
         _taps.pop((id(self.owner), self.name), None)
@@ -130,8 +168,39 @@ class _Tap:
         return SimpleNamespace, (), {"subscribers": (), "name": self.name}
 
 
+class _Steps:
+    """One global hook of torch for all who want to hear of an optimizer's step()."""
+
+    def __init__(self, register: Callable[[Any], Any]) -> None:
+        self._register = register
+        self._hook: Any = None
+        self._subscribers: tuple[tuple[Any, ...], ...] = ()
+        self._calls: tuple[Any, ...] = ()
+
+    def join(self, subscriber: tuple[Any, ...]) -> Handle:
+        self._subscribers += (subscriber,)
+        self._calls = together(call for (call,) in self._subscribers)
+        if self._hook is None:
+            self._hook = self._register(self._call)
+        return Handle(self, subscriber)
+
+    def leave(self, subscriber: tuple[Any, ...]) -> None:
+        self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+        self._calls = together(call for (call,) in self._subscribers)
+        if not self._subscribers and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _call(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for call in self._calls:
+            call(optimizer, args, kwargs)
+
+
 class _Calls(_Tap):
     """Of a class's __call__, which it may inherit."""
+
+    def arrange(self) -> None:
+        """Each is asked whether it wants to hear of an instance."""
 
     def __init__(self, owner: type) -> None:
         self.owner = owner
@@ -159,26 +228,22 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        subscribers = tap.subscribers
         call = (id(args[0]) if args else 0, name)
-        if not subscribers or call in _running:
+        if not tap.subscribers or call in _running:
             return original(*args, **kwargs)
         _running.add(call)
         try:
-            for before, _, _ in subscribers:
-                if before:
-                    before(args, kwargs)
+            for before in tap.before:
+                before(args, kwargs)
             result = original(*args, **kwargs)
         except BaseException:
-            for _, _, always in subscribers:
-                if always:
-                    always(args, kwargs, RAISED)
+            for always in tap.always:
+                always(args, kwargs, RAISED)
             raise
         finally:
             _running.discard(call)
-        for _, after, _ in subscribers:
-            if after:
-                after(args, kwargs, result)
+        for after in tap.after:
+            after(args, kwargs, result)
         return result
 
     # Not traced itself, while what the original calls, such as a compiled optimizer, still is.
@@ -261,6 +326,9 @@ def _subscribe(
 
 compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
 """Says what torch.compile looks at new frames with, None outside of its regions. Older versions of torch do not say."""
+
+_BEFORE_STEPS = _Steps(register_optimizer_step_pre_hook)
+_AFTER_STEPS = _Steps(register_optimizer_step_post_hook)
 
 _taps: dict[tuple[int, str], _Tap] = {}
 _inert: dict[tuple[int, str], _Tap] = {}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ammeter import tap
 from ammeter.stats import transfer
@@ -42,7 +41,7 @@ class Census:
         watched = self._session.watched
         guard(self._start)()
         return [
-            register_optimizer_step_post_hook(guard(self._stepped)),
+            tap.stepped(guard(self._stepped)),
             *tap.methods(watched.optimizer_kinds, "load_state_dict", after=guard(self._loaded)),
         ]
 

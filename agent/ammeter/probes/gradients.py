@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ammeter import tap
 from ammeter.probes.usage import clip_function
@@ -82,7 +81,7 @@ class Gradients:
             *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
             tap.function(*clip_function(), before=guard(self._clipping)),
             *tap.methods(kinds, "step", after=guard(self._stepped)),
-            register_optimizer_step_pre_hook(guard(self._stepping)),
+            tap.stepping(guard(self._stepping)),
         ]
 
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:

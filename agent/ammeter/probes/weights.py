@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ammeter import tap
 from ammeter.probes.copies import Copies
 from ammeter.probes.poisoned import Poisoned
 from ammeter.probes.scaler import skipped_in
@@ -46,8 +46,8 @@ class Weights:
             return []
         guard(self._prepare)()
         return [
-            register_optimizer_step_pre_hook(guard(self._stepping)),
-            register_optimizer_step_post_hook(guard(self._stepped)),
+            tap.stepping(guard(self._stepping)),
+            tap.stepped(guard(self._stepped)),
             *self._copies.attach(guard),
         ]
 

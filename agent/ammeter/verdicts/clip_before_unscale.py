@@ -38,11 +38,16 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _event(state: State, event: Event) -> State:
-    limit, scale = float(event.data.get("max_norm", 0.0)), float(event.data.get("scale", 0.0))
+    limit, scale = _limit(event), float(event.data.get("scale", 0.0))
     if state.opened.active or not _hurts(limit, scale):
         return state
     caller = str(event.data.get("caller", ""))
     return replace(state, opened=state.opened.at(event.step, event.step), caller=caller, limit=limit, scale=scale)
+
+
+def _limit(event: Event) -> float:
+    """Of the norm, or of each value: torch clips either."""
+    return float(event.data.get("max_norm", event.data.get("clip_value", 0.0)))
 
 
 def _rows(state: State, rows: View) -> State:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ammeter import tap
 from ammeter.directives import Directives
@@ -72,7 +71,7 @@ class Origin:
         return [
             self,
             self._session.forward.subscribe(before=guard(self._begins)),
-            register_optimizer_step_pre_hook(guard(self._stepping)),
+            tap.stepping(guard(self._stepping)),
             *tap.methods(kinds, "step", after=guard(self._stepped)),
         ]
 

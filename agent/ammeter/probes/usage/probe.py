@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ammeter import tap
 from ammeter.probes.usage.clipping import Clipping
@@ -52,8 +51,8 @@ class Usage:
             *tap.methods(scalers, "update", before=guard(self._updating)),
             *tap.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
             *tap.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
-            register_optimizer_step_pre_hook(guard(self._steps)),
-            register_optimizer_step_post_hook(guard(self._stepped)),
+            tap.stepping(guard(self._steps)),
+            tap.stepped(guard(self._stepped)),
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
             *self._raised.attach(guard),

@@ -1,212 +1,161 @@
-"""What watching costs: bare and watched steps of the same GPT in alternating blocks of one process.
+"""What watching costs: bare and watched steps of one training in alternating blocks of one process.
 
-    python bench/agent.py [--blocks 40] [--steps 5] [--write]
+    make bench [ARGS="--quick | --only ammeter,wandb | --write"]
 
-Prints, and with --write keeps in bench/results/agent.md, the median of each kind, their ratio, and its spread over
-pairs of neighbouring blocks. Both kinds train the same model on, so drift of the machine or of the model hits both.
+Ammeter's presets, and what people use today for the same questions, at some 80 ms a step; the presets again at 2 ms.
+--write keeps agent.md and agent.json in bench/results; then `python bench/readme.py` brings the first table into the
+README. The machine should do nothing else meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
+import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
-import torch
 from rich.console import Console
-from rich.table import Table
-
-import ammeter
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "trainer"))
-from model import GPT, Shape  # noqa: E402 - the trainer is a program, not a library
+sys.path.insert(0, str(ROOT))
+from bench import tables  # noqa: E402 - after the path above
+from bench.measuring import WARM, Effort, Missing, Outcome, compare  # noqa: E402
+from bench.peers import OTHERS, PRESETS, Ammeter, Peer  # noqa: E402
+from bench.tables import Measured  # noqa: E402
+from bench.training import Kind, Shape  # noqa: E402
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SHAPES = {
-    "bf16": Shape(vocabulary=96, context=128, layers=4, heads=4, width=320),
-    "fp16": Shape(vocabulary=96, context=80, layers=4, heads=4, width=64),
-}
-"""Sizes for a step of 80 ms and more on two cores; few CPUs multiply float16 natively, so that model is smaller."""
+RESULTS = ROOT / "bench" / "results"
 
-BATCH = 8
+LONG = (
+    Kind("bf16", Shape(vocabulary=96, context=128, layers=4, heads=4, width=320)),
+    Kind("fp16", Shape(vocabulary=96, context=80, layers=4, heads=4, width=64)),
+)
+"""Some 80 ms a step on two cores; few CPUs multiply float16 natively, so that model is smaller."""
+
+SHORT = (
+    Kind("bf16", Shape(vocabulary=96, context=16, layers=1, heads=2, width=64), batch=4, threads=1),
+    Kind("fp16", Shape(vocabulary=96, context=8, layers=1, heads=2, width=32), batch=2, threads=1),
+    Kind("fp32", Shape(vocabulary=96, context=16, layers=1, heads=2, width=64), batch=4, threads=1),
+)
+"""Some 2 ms a step on one core."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Seconds per step, of bare and watched steps, and the ratio of each pair of neighbouring blocks.
+class Plan:
+    """How much is measured. Pairs of blocks: of each repeat of Ammeter, of each other peer, of short steps."""
 
-    reading: what one reading of all norms costs, in seconds.
-    """
+    long: Sequence[Kind] = LONG
+    short: Sequence[Kind] = SHORT
+    repeats: int = 5
+    pairs: int = 32
+    other_pairs: int = 12
+    short_pairs: int = 40
+    steps: int = 5
+    short_steps: int = 100
+    minutes: float = 14.0
 
-    name: str
-    bare: list[float]
-    watched: list[float]
-    ratios: list[float]
-    reading: float
+
+QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, minutes=4.0)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Peers that are measured together. milliseconds: of a step, about, to share the time out."""
+
+    kind: Kind
+    peers: Sequence[type[Peer]]
+    pairs: int
+    steps: int
+    milliseconds: float
+    seed: int = 0
+    short: bool = False
 
     @property
-    def ratio(self) -> float:
-        return median(self.watched) / median(self.bare)
+    def blocks(self) -> int:
+        return len(self.peers) * (WARM + self.pairs)
+
+    @property
+    def weight(self) -> float:
+        return self.blocks * self.steps * self.milliseconds
 
 
-def main() -> int:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    for name in [each for each in os.environ if each.startswith("AMMETER_")]:
+        del os.environ[name]
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch.autograd.graph")
     console = Console()
-    outcomes = []
-    for precision in DTYPES:
-        with console.status(f"{precision}: {options.blocks} pairs of blocks of {options.steps} steps ..."):
-            outcomes.append(measure(precision, options.blocks, options.steps, SHAPES[precision]))
-        console.print(_line(outcomes[-1]))
-    console.print(table(outcomes))
+    plan = replace(QUICK if options.quick else Plan(), **({"repeats": options.repeats} if options.repeats else {}))
+    measured = measure(plan, options.only.split(","), console)
+    for table in tables.shown(measured):
+        console.print(table)
+    for line in tables.remarks(measured):
+        console.print(line, highlight=False)
     if options.write:
-        path = ROOT / "bench" / "results" / "agent.md"
-        path.parent.mkdir(exist_ok=True)
-        sizes = ", ".join(f"{name}: {GPT(shape).size():,} weights" for name, shape in SHAPES.items())
-        where = f"GPT ({sizes}), {torch.get_num_threads()} threads, {platform.machine()}"
-        path.write_text(markdown(outcomes, where, options.blocks, options.steps, "make bench ARGS=--write"))
-        console.print(f"written to {path.relative_to(ROOT)}")
+        tables.write(measured, options.write, " ".join(("python bench/agent.py", *(arguments or sys.argv[1:]))))
+        console.print(f"written to {options.write}; for the README: python bench/readme.py")
     return 0
 
 
-def measure(precision: str, blocks: int, steps: int, shape: Shape, device: str = "cpu") -> Outcome:
-    """Alternates blocks of bare and watched steps; the first block of each kind warms up and does not count."""
-    step, run, close = _training(precision, shape, device)
-    bare: list[float] = []
-    watched: list[float] = []
-    ratios: list[float] = []
-    for block in range(blocks + 1):
-        kinds = ("bare", "watched") if block % 2 else ("watched", "bare")
-        times = {}
-        for kind in kinds:
-            run(kind == "watched")
-            times[kind] = [_seconds(step, device) for _ in range(steps)]
-        if block:
-            bare += times["bare"]
-            watched += times["watched"]
-            ratios.append(median(times["watched"]) / median(times["bare"]))
-    return Outcome(precision, bare, watched, ratios, close())
+def measure(plan: Plan, only: Sequence[str], console: Console) -> Measured:
+    """Runs all phases of a plan whose peers have one of these words in their names."""
+    phases = planned(plan, only)
+    measured = Measured(load=os.getloadavg()[0], plan=f"{plan.pairs} pairs of blocks of {plan.steps} steps")
+    end = time.monotonic() + 60 * plan.minutes
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=sum(each.blocks for each in phases))
+        for at, phase in enumerate(phases):
+            now = time.monotonic()
+            share = phase.weight / sum(each.weight for each in phases[at:])
+            names = ", ".join(each.name for each in phase.peers)
+            progress.update(task, description=f"{phase.kind.precision}: {names}")
+            effort = Effort(phase.pairs, phase.steps, now + share * (end - now))
+            found = _compare(phase, effort, lambda: progress.advance(task))
+            measured.add(str(phase.kind), phase.kind.precision, found, short=phase.short)
+    measured.seconds = time.monotonic() - end + 60 * plan.minutes
+    return measured
 
 
-def _training(
-    precision: str, shape: Shape, device: str
-) -> tuple[Callable[[], None], Callable[[bool], None], Callable[[], float]]:
-    """(one step, switch watching on or off, end it and say what share of the watched time was ours)."""
-    torch.manual_seed(0)
-    model = GPT(shape).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler(device) if precision == "fp16" else None
-    folder = tempfile.TemporaryDirectory()
-    handle = ammeter.watch(model, optimizer, scaler, dir=folder.name)
-    session = handle._session
-    assert session is not None, "nothing to measure: AMMETER_DISABLE is set"
-    data = torch.randint(shape.vocabulary, (64, BATCH, shape.context + 1)).to(device)
-    count = 0
-    attached = True
+def planned(plan: Plan, only: Sequence[str]) -> list[Phase]:
+    """Ammeter first, while nobody else has threads in this process; then each other peer by itself."""
 
-    def step() -> None:
-        nonlocal count
-        batch = data[count % len(data)]
-        count += 1
-        with torch.autocast(device, DTYPES[precision]):
-            loss = model(batch[:, :-1], batch[:, 1:])
-        (scaler.scale(loss) if scaler else loss).backward()
-        if scaler:
-            scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if scaler:
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            optimizer.step()
-        optimizer.zero_grad()
-        if attached:
-            handle.log(samples=BATCH)
+    def wanted(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
+        return [each for each in peers if any(word.strip().lower() in each.name.lower() for word in only)]
 
-    def watch(wanted: bool) -> None:
-        nonlocal attached
-        if wanted != attached:
-            (session.subscribe if wanted else session.unsubscribe)()
-            attached = wanted
-
-    def close() -> float:
-        if not attached:
-            session.subscribe()
-        handle.close()
-        folder.cleanup()
-        return session.governor.norms.cost
-
-    return step, watch, close
-
-
-def _seconds(step: Callable[[], None], device: str) -> float:
-    began = time.perf_counter()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
-def _line(outcome: Outcome) -> str:
-    low, middle, high = _quartiles(outcome.ratios)
-    return (
-        f"{outcome.name}: bare {1000 * median(outcome.bare):.1f} ms, watched {1000 * median(outcome.watched):.1f} ms, "
-        f"ratio {outcome.ratio:.4f} (pairs: {low:.4f} / {middle:.4f} / {high:.4f})"
-    )
-
-
-def _quartiles(values: list[float]) -> tuple[float, float, float]:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 4], median(ordered), ordered[3 * len(ordered) // 4]
-
-
-HEADINGS = ("precision", "bare ms", "watched ms", "ratio of medians", "ratio of pairs: quartiles", "slowest watched ms")
-
-
-def _rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for each in outcomes:
-        low, middle, high = _quartiles(each.ratios)
-        spread = f"{low:.3f} / {middle:.3f} / {high:.3f}"
-        bare, watched = f"{1000 * median(each.bare):.1f}", f"{1000 * median(each.watched):.1f}"
-        rows.append((each.name, bare, watched, f"{each.ratio:.3f}", spread, f"{1000 * max(each.watched):.1f}"))
-    return rows
-
-
-def table(outcomes: list[Outcome]) -> Table:
-    table = Table(*HEADINGS, title="a training step, bare and watched")
-    for row in _rows(outcomes):
-        table.add_row(*row)
-    return table
-
-
-def markdown(outcomes: list[Outcome], where: str, blocks: int, steps: int, command: str) -> str:
-    """The result file: what was measured, where, by which command, and the table."""
-    lines = [
-        "# What watching costs",
-        "",
-        f"{where}, torch {torch.__version__}; {blocks} pairs of blocks of {steps} steps, "
-        f"bare and watched in turn. Written by `{command}`.",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(row) + " |" for row in _rows(outcomes)),
+    phases = []
+    for kind in plan.long:
+        for seed in range(plan.repeats):
+            presets = wanted(PRESETS if seed == 0 else (Ammeter,))
+            phases.append(Phase(kind, presets, plan.pairs, plan.steps, 90, seed))
+    phases += [
+        Phase(kind, wanted(PRESETS), plan.short_pairs, plan.short_steps, 2.5, short=True) for kind in plan.short
     ]
-    return "\n".join(lines) + "\n"
+    phases += [
+        Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.long for peer in wanted(OTHERS)
+    ]
+    return [each for each in phases if each.peers]
 
 
-def _options() -> argparse.Namespace:
+def _compare(phase: Phase, effort: Effort, done: Callable[[], None]) -> list[Outcome | Missing]:
+    return compare(phase.kind, phase.peers, effort, seed=phase.seed, done=done)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=40, help="pairs of blocks (40)")
-    parser.add_argument("--steps", type=int, default=5, help="steps in a block (5)")
-    parser.add_argument("--write", action="store_true", help="keep the table in bench/results/agent.md")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="only to see that it works: numbers are not worth keeping")
+    parser.add_argument("--only", default="", metavar="WORDS", help="peers with one of these words in their names")
+    parser.add_argument("--repeats", type=int, help="independent repeats of Ammeter's default preset (5)")
+    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
+    options = parser.parse_args(arguments)
+    if options.write == RESULTS and (options.quick or options.only):
+        parser.error("--quick and --only measure too little to be kept in bench/results; name another folder")
+    return options
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
+
+log = logging.getLogger("ammeter")
 
 NAMESPACE = uuid.UUID("5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11")
 """Root of the UUIDv5 that a name in AMMETER_RUN_ID becomes."""
@@ -29,6 +33,7 @@ def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[s
     elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
         return _from_name(elastic, project, environment)[0], ""
+    _tell_alone(environment)
     return str(uuid.uuid4()), ""
 
 
@@ -51,6 +56,22 @@ def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple
     except ValueError:
         job = next((environment[key] for key in _JOB_IDS if environment.get(key)), "")
         return str(uuid.uuid5(NAMESPACE, "\0".join((project, said, job)))), said
+
+
+def _tell_alone(environment: Mapping[str, str]) -> None:
+    """One rank says it for all, once: what the others share they do not know."""
+    if environment.get("RANK") != "0" or rank(environment)[1] < 2 or _told:
+        return
+    _told.append(True)
+    with suppress(Exception):  # somebody's log handler may raise
+        log.warning(
+            "ammeter: watch() came before init_process_group(), so each of the %s ranks becomes a run of its own; call"
+            " it afterwards, use `ammeter run`, or set AMMETER_RUN_ID",
+            rank(environment)[1],
+        )
+
+
+_told: list[bool] = []
 
 
 def _agreed_in_store() -> str | None:

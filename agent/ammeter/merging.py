@@ -73,7 +73,7 @@ def merged(ranks: Mapping[int, Iterable[View]], world_size: int) -> Iterator[Vie
         steps = reduce(np.intersect1d, [view.steps[:cut] for view, cut in zip(views, cuts, strict=True)])
         complete = len(ranks) >= world_size or not any(is_sharded(view.schema) for view in views)
         for some in _portions(steps, sum(len(view.schema.tensors) for view in views)) if complete else ():
-            yield _whole(some, [_at(view, some) for view in views])
+            yield _whole(some, [_at(view, some) for view in views], world_size)
         rest = [view.rows(cut, len(view)) for view, cut in zip(views, cuts, strict=True)]
         here = [view if len(view) else next(reader, None) for view, reader in zip(rest, readers, strict=True)]
 
@@ -93,12 +93,12 @@ def _at(view: View, steps: Ints) -> View:
     return View(view.schema, view.steps[places], view.times[places], view.values[:, places])
 
 
-def _whole(steps: Ints, views: Sequence[View]) -> View:
+def _whole(steps: Ints, views: Sequence[View], world_size: int) -> View:
     """views: one of each rank, all at these steps."""
     places = [_places(view.schema) for view in views]
     tensors = list(dict.fromkeys(place for each in places for place in each))
     holders = np.array([[each.get(place, -1) for place in tensors] for each in places]).reshape(len(views), -1)
-    weights = _weights(views, holders)
+    weights = _weights(views, holders, world_size)
     columns = {stat: _stacked(views, holders, stat) for stat in STATS}
     norms, whole = _summed(columns["grad.norm"], weights[:, :, None], 2)
     schema = Schema(SCALARS, STATS, _tensors(views, holders, weights))
@@ -123,8 +123,11 @@ def _places(schema: Schema) -> dict[Place, int]:
     return found
 
 
-def _weights(views: Sequence[View], holders: npt.NDArray[np.int_]) -> Doubles:
-    """float64[ranks, tensors]: 1 / copies; 0 where a rank has nothing of the tensor."""
+def _weights(views: Sequence[View], holders: npt.NDArray[np.int_], world_size: int) -> Doubles:
+    """float64[ranks, tensors]: 1 / copies; 0 where a rank has nothing of the tensor.
+
+    A schema counts copies as if all ranks had parts of it; the stages of a pipeline each have their own tensors.
+    """
     numel, copies = np.zeros(holders.shape), np.zeros(holders.shape)
     for rank, view in enumerate(views):
         for column, at in enumerate(holders[rank].tolist()):
@@ -133,8 +136,10 @@ def _weights(views: Sequence[View], holders: npt.NDArray[np.int_]) -> Doubles:
                     view.schema.tensors[at].numel,
                     view.schema.tensors[at].copies,
                 )
-    everywhere = np.broadcast_to((holders >= 0).sum(axis=0), holders.shape)
-    return np.where((holders >= 0) & (numel > 0), 1 / np.where(copies > 0, copies, np.maximum(everywhere, 1)), 0.0)
+    having = (holders >= 0).sum(axis=0)
+    copies = np.where(copies > 0, copies * having / world_size, having)
+    weights: Doubles = np.where((holders >= 0) & (numel > 0), 1 / np.maximum(copies, 1), 0.0)
+    return weights
 
 
 Stacked = tuple[Doubles, Mask, Mask]

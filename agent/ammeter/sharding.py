@@ -17,11 +17,13 @@ def shard(tensor: torch.Tensor) -> torch.Tensor:
 def copies(tensor: torch.Tensor) -> int:
     """On how many ranks each element of a sharded tensor lies; 0 for a tensor that is not sharded.
 
-    The first FSDP leaves no word about it with its parameters; it is taken to shard fully.
+    A mesh of some ranks only is taken to have its like among the others, as where FSDP goes across tensor parallelism.
+    The first FSDP leaves no word about any of it with its parameters; it is taken to shard fully.
     """
     if _placements(tensor):
         mesh = tensor._spec.mesh  # type: ignore[attr-defined]
-        return prod(mesh.size(dim) for dim, place in enumerate(_placements(tensor)) if place.is_replicate())
+        replicas = prod(mesh.size(dim) for dim, place in enumerate(_placements(tensor)) if place.is_replicate())
+        return replicas * max(1, torch.distributed.get_world_size() // mesh.size())
     return int(getattr(tensor, "_fsdp_flattened", False))
 
 

@@ -1,12 +1,13 @@
 """The shipper: a process of its own that brings journals to the collector, and ends streams whose writer died.
 
+Without a collector a mirror takes its place, which brings journals from tmpfs to the disk.
+
 start() is called in the training process and therefore imports next to nothing; the rest runs in the shipper.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from ammeter.shipping.shipper import Shipper
 
 LOG = "shipper.log"
-NICENESS = 5
+
+_NICENESS = 5
+_DETACH = (
+    f"import os, sys; os.fork() or (os.nice({_NICENESS}), os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
+)
+"""Between us and the shipper: who waits for all children of the training process must not wait for the shipper."""
+
+_START_SECONDS = 30.0
+"""How long that step in between may take on a machine that is busy."""
 
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
@@ -30,17 +39,19 @@ _PASSED_ON = (
 """What of the training process's environment the shipper gets: nothing that concerns torch or its launcher."""
 
 
-def start(run_folder: Path, url: str, token: str | None = None) -> str | None:
+def start(run_folder: Path, url: str | None, token: str | None = None) -> str | None:
     """Sees to it that a shipper runs for this run on this host, detached from this process. Call it after Journal().
 
-    None when one runs or was started, else the reason why not. Never raises for what the system refuses.
+    Without a url it is a mirror: what lies on tmpfs is brought to run_folder. None when one runs or was started, else
+    the reason why not. Never raises for what the system refuses.
     """
+    remedy = f"; send the run later with: ammeter ship {run_folder}" if url else ""
     try:
-        if journal.is_locked(_run_lock(run_folder, identity.host())):
+        if journal.is_locked(_run_lock(run_folder, identity.host(), url is None)):
             return None
         _spawn(run_folder, url, token)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"the shipper cannot be started ({error}); send the run later with: ammeter ship {run_folder}"
+        return f"the {'shipper' if url else 'mirror'} cannot be started ({error}){remedy}"
     return None
 
 
@@ -51,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     folder = Path(words.dir).expanduser().absolute()
     if not folder.is_dir():
         parser.error(f"{words.dir} is no folder; give AMMETER_DIR, a run's folder or a stream's folder")
+    if words.mirror:
+        return _mirror(folder, words.host or identity.host())
     try:
         chosen = settings(words.url)
     except ValueError as error:
@@ -72,6 +85,20 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+def _mirror(folder: Path, host: str) -> int:
+    """Runs a mirror, one per run and host; a stream that began while it was leaving is not left behind."""
+    from ammeter.shipping.mirror import Mirror
+
+    mirror = Mirror(folder)
+    signal.signal(signal.SIGTERM, lambda *_: mirror.hurry())
+    while (only := journal.lock(_run_lock(folder, host, mirror=True))) is not None:
+        mirror.run()
+        journal.unlock(only)
+        if mirror.hurried or not mirror.has_work():
+            break
+    return 0
+
+
 def _until_nothing_is_left(shipper: Shipper, folder: Path, host: str | None, only: int | None) -> int:
     """Runs the shipper; a stream that began while it was leaving, and saw the lock still held, is not left behind."""
     while True:
@@ -86,20 +113,35 @@ def _until_nothing_is_left(shipper: Shipper, folder: Path, host: str | None, onl
             return code
 
 
-def _spawn(run_folder: Path, url: str, token: str | None) -> None:
+def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     home = Path(__file__).resolve().parents[1]
     if home.name not in ("site-packages", "dist-packages"):
         # Where the interpreter does not look by itself; the others must not come before the standard library.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
-    environment["AMMETER_URL"] = url
+    words = [
+        sys.executable,
+        "-S",
+        "-E",
+        "-c",
+        _DETACH,
+        "-m",
+        "ammeter.ship",
+        str(run_folder),
+        "--host",
+        identity.host(),
+    ]
+    if url:
+        environment["AMMETER_URL"] = url
+        words.append("--idle-exit")
+    else:
+        words.append("--mirror")
     if token:
         environment["AMMETER_TOKEN"] = token
-    words = [sys.executable, "-m", "ammeter.ship", str(run_folder), "--idle-exit", "--host", identity.host()]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     log = os.open(run_folder / LOG, flags, 0o600)
     try:
-        child = subprocess.Popen(
+        subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -108,16 +150,15 @@ def _spawn(run_folder: Path, url: str, token: str | None) -> None:
             cwd="/",
             close_fds=True,
             start_new_session=True,
+            timeout=_START_SECONDS,
+            check=True,
         )
     finally:
         os.close(log)
-    child.returncode = 0  # it outlives us on purpose: nobody waits for it, and nobody is to be warned about that
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, child.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS))
 
 
-def _run_lock(run_folder: Path, host: str) -> Path:
-    return run_folder / f"shipper.{host}.lock"
+def _run_lock(run_folder: Path, host: str, mirror: bool = False) -> Path:
+    return run_folder / f"{'mirror' if mirror else 'shipper'}.{host}.lock"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--url", help="the collector; AMMETER_URL otherwise. The token is read from AMMETER_TOKEN")
     parser.add_argument("--once", action="store_true", help="send what lies there now, then leave")
     parser.add_argument("--idle-exit", action="store_true", help="leave when all writers are gone and all is delivered")
+    parser.add_argument("--mirror", action="store_true", help="send nothing; bring what lies on tmpfs to the disk")
     parser.add_argument("--host", help="only streams that were written on this host")
     return parser
 

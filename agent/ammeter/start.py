@@ -84,7 +84,7 @@ def _unwatched(error: Exception) -> Run:
 def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Run:
     hello = _hello(watched, options)
     folder = journal.private_folder(journal.private_folder(chosen.dir) / hello.run)
-    hot = _hot_folder(hello) if chosen.url else None
+    hot = _hot_folder(hello)
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     writer = journal.Journal(folder / hello.stream, hot=hot, hot_bytes=HOT_HOST_BYTES // ranks_here if hot else 0)
     replay = bool(options.get("replay"))
@@ -94,16 +94,14 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
     except BaseException:
         session.close("exception")
         raise
-    if chosen.url:
-        from ammeter import ship
-
-        refused = ship.start(folder, chosen.url, chosen.token)
-        if refused:
-            log.warning("ammeter: %s", refused)
+    if chosen.url or hot:
+        _start_process(writer, chosen)
 
     def farewell() -> None:
         if chosen.url:
-            _await_delivery(folder / hello.stream, chosen)
+            _await_delivery(writer.folder, chosen)
+        else:
+            _bring_home(writer.folder, chosen.flush)
 
     _close_at_exit(session, farewell)
     return Run(hello.run, session, farewell)
@@ -172,6 +170,35 @@ def _hot_folder(hello: Hello) -> Path | None:
         return journal.private_folder(mine / hello.run) / hello.stream
     except OSError:
         return None
+
+
+def _start_process(writer: journal.Journal, chosen: Settings) -> None:
+    """The shipper, or without a collector the mirror; where it cannot be started the journal goes to the disk."""
+    from ammeter import ship
+
+    refused = ship.start(writer.folder.parent, chosen.url, chosen.token)
+    if refused and chosen.url:
+        log.warning("ammeter: %s", refused)
+    elif refused:
+        writer.leave_tmpfs()
+        _bring_home(writer.folder, 0)
+        log.info("ammeter: %s; the journal is written to the disk at once", refused)
+
+
+def _bring_home(folder: Path, seconds: float) -> None:
+    """What lies on tmpfs goes to the stream's folder: now, for the process may be all that keeps its container."""
+    from ammeter.shipping.keeping import Keeper
+
+    deadline = time.monotonic() + seconds
+    with suppress(OSError):  # the mirror goes on trying
+        while (held := journal.lock(folder / "shipper")) is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.01)
+        try:
+            Keeper(folder).finish()
+        finally:
+            journal.unlock(held)
 
 
 def _await_delivery(folder: Path, chosen: Settings) -> None:

@@ -77,7 +77,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """A watched parameter: its qualified name, shape and dtype ('float32').
 
     Of a sharded one, shape is that of this rank's shard; counts refer to it. copies: on how many ranks each of its
-    elements lies, 1 where every rank has its own part; 0 for a tensor that lies whole on every rank that has it.
+    elements lies, 1 where every rank has its own part, counted as if all ranks had parts of it (stages of a pipeline
+    do not); 0 for a tensor that lies whole on every rank that has it.
     """
 
     name: str

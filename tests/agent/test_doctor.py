@@ -139,14 +139,14 @@ def test_being_disabled_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_that_cannot_be_written_fails() -> None:
-    line = about("journal", list(folder.lines(Path("/proc/ammeter"), hot=False)))
+    line = about("journal", list(folder.lines(Path("/proc/ammeter"))))
     assert ("fail", "set AMMETER_DIR to a folder of yours") == (line.level, line.remedy)
     assert line.text.startswith("/proc/ammeter cannot be used (")
 
 
 def test_a_link_instead_of_a_folder_fails(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert "fail" == about("journal", list(folder.lines(tmp_path / "link", hot=False))).level
+    assert "fail" == about("journal", list(folder.lines(tmp_path / "link"))).level
 
 
 def test_a_folder_that_is_nearly_full_is_a_warning(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_folder_that_is_nearly_full_is_a_warning(tmp_path: Path) -> None:
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place]).returncode:
         parts.missing("a tmpfs can only be mounted by root who has the right to; run this test in such a container")
     try:
-        line = about("journal", list(folder.lines(place, hot=False)))
+        line = about("journal", list(folder.lines(place)))
     finally:
         subprocess.run(["umount", "-l", place], check=True)
     assert ("warn", f"{place}, 8 MiB free") == (line.level, line.text)

@@ -35,7 +35,7 @@ def examine(url: str | None = None, dir: str | None = None) -> Iterator[Line]:
         yield fail("settings", *_split(str(error)))
         return
     yield _settings(chosen)
-    yield from folder.lines(chosen.dir, hot=chosen.url is not None)
+    yield from folder.lines(chosen.dir)
     yield from collector.lines(chosen)
     yield from sight.lines()
 

@@ -24,8 +24,9 @@ HOT = Path("/dev/shm")  # noqa: S108 - only its free space is asked
 HOT_FREE_BYTES = 256 * 2**20
 
 
-def lines(dir: Path, hot: bool) -> Iterator[Line]:
-    """hot: whether a collector is configured, so that the open segment lies on tmpfs."""
+def lines(dir: Path) -> Iterator[Line]:
+    """On the folder, and on tmpfs, where the open segment lies."""
+    hot = _hot()
     try:
         journal.private_folder(dir)
         with tempfile.TemporaryDirectory(dir=dir, prefix="doctor-") as place:
@@ -46,12 +47,11 @@ def lines(dir: Path, hot: bool) -> Iterator[Line]:
         )
     elif free < LITTLE_BYTES:
         yield warn("journal", f"{dir}, {_size(free)} free", "make room, or set AMMETER_DIR elsewhere: rows get thinned")
-    elif slowest > SLOW_SECONDS and not hot:
+    elif slowest > SLOW_SECONDS and hot.level != "ok":
         yield warn("journal", f"{dir}, a write takes {1000 * slowest:.1f} ms", "set AMMETER_DIR to a local disk")
     else:
         yield ok("journal", f"{dir}, private, {_size(free)} free, a write takes {1e6 * slowest:.0f} us at most")
-    if hot:
-        yield _hot()
+    yield hot
 
 
 def _slowest_write(place: Path) -> float:

@@ -6,11 +6,11 @@
                         /ack                      the offset the collector has acknowledged, as text
                         /terminated               not empty: SIGTERM ended the writer (`ammeter run` only)
 
-Only the writer creates segments; only the shipper moves, thins or deletes closed ones. Logical offsets never
-change: what is removed leaves a hole that the next frame's header makes visible.
+Only the writer creates segments; only the shipper, or the mirror, moves, thins or deletes closed ones. Logical
+offsets never change: what is removed leaves a hole that the next frame's header makes visible.
 """
 
-from ammeter.journal.keeping import TERMINATED, drop, move, settle, thin
+from ammeter.journal.keeping import TERMINATED, drop, mirror, move, settle, thin
 from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
     acknowledge,
@@ -43,6 +43,7 @@ __all__ = [
     "is_alive",
     "is_locked",
     "lock",
+    "mirror",
     "move",
     "private_folder",
     "read",

@@ -35,8 +35,20 @@ def settle(folder: Path, now: int, how: str = "") -> bool:
 
 def move(path: Path, folder: Path) -> None:
     """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
-    replace(folder / path.name, contents(path))
-    path.unlink()
+    if path.parent != folder:
+        replace(folder / path.name, contents(path))
+        path.unlink()
+
+
+def mirror(path: Path, folder: Path) -> None:
+    """Brings what has come to an open segment on tmpfs since the last time to its copy in the stream's folder."""
+    with open_plain(path) as source, open_plain(folder / path.name, os.O_RDWR | os.O_CREAT) as copy:
+        size, copied = os.fstat(source.fileno()).st_size, copy.seek(0, os.SEEK_END)
+        if copied > size:  # half a frame was cut back
+            copied = copy.truncate(size)
+            copy.seek(size)
+        source.seek(copied)
+        copy.write(source.read())
 
 
 def thin(path: Path, keep: int) -> None:
@@ -75,7 +87,7 @@ def _append_bye(folder: Path, now: int, how: str) -> bool:
     if not listed or ended(folder):
         return False
     start, path = listed[-1]
-    whole, end, last = 0, start, None
+    whole, end, last, flags = 0, start, None, os.O_RDWR
     for position, size, offset, last in scan(contents(path)):
         whole, end = position + size, behind_of(offset, size, last)
     if isinstance(last, Bye):
@@ -85,8 +97,8 @@ def _append_bye(folder: Path, now: int, how: str) -> bool:
     beyond = acknowledged(folder)
     if beyond > end:
         # The host went down and lost a tail that the collector has: the bye must stand behind it.
-        whole, end, path = 0, beyond, segment_path(folder, beyond)
-    with open_plain(path, os.O_RDWR | os.O_CREAT) as file:
+        whole, end, path, flags = 0, beyond, segment_path(folder, beyond), os.O_RDWR | os.O_CREAT
+    with open_plain(path, flags) as file:
         file.truncate(whole)
         file.seek(whole)
         file.write(encode(_bye(folder, _last_step(listed), now, how), end))

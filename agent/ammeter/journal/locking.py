@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -27,9 +28,12 @@ def is_locked(path: Path) -> bool:
 def holder(path: Path) -> int | None:
     """The process that holds the lock on a file, 0 for one that cannot be named here; None when nobody does."""
     try:
-        if _identity(path.stat()) in _held:
+        found = path.lstat()
+        if _identity(found) in _held:
             return os.getpid()
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if not stat.S_ISREG(found.st_mode):  # a link, which could lead to a file whose lock we would drop
+            return None
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:

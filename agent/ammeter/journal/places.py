@@ -17,15 +17,16 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
     found = _listed(folder)
     if hot:
         # Looked at on both sides of the disk: the writer may go from one to the other and back, the mover to disk.
+        # What lies at both places is an open segment, and its copy on the disk is a little behind.
         found = {**_listed(hot), **_listed(folder)}
-        found = {**_listed(hot), **found}
+        found |= _listed(hot)
     return sorted(found.items())
 
 
 def hot_folder(folder: Path) -> Path | None:
     """Where the open segment of a stream lies when it is not in its folder."""
     try:
-        named = (folder / "hot").read_text()
+        named = contents(folder / "hot").decode()
     except (OSError, ValueError):
         return None
     return Path(named) if named.startswith("/") and "\0" not in named else None
@@ -37,13 +38,13 @@ def segment_path(place: Path, offset: int) -> Path:
 
 def streams(run_folder: Path) -> list[Path]:
     """The stream folders of a run's folder."""
-    return sorted(path.parent for path in run_folder.glob("*/alive") if path.is_file())
+    return sorted(path.parent for path in run_folder.glob("*/alive") if path.is_file() and not path.is_symlink())
 
 
 def acknowledged(folder: Path) -> int:
     """The offset up to which the collector has committed the stream; 0 where nobody can read it."""
     try:
-        offset = int((folder / "ack").read_text() or 0)
+        offset = int(contents(folder / "ack") or 0)
     except (OSError, ValueError):
         return 0
     return offset if 0 <= offset < OFFSETS else 0
@@ -65,9 +66,9 @@ def replace(path: Path, data: bytes) -> None:
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Opens a file of a journal, never through a link: a folder may be somebody else's, and we may be root.
 
-    Raises OSError for a link, as for anything else that cannot be opened.
+    Raises OSError for a link, as for anything else that cannot be opened. A pipe is not waited for.
     """
-    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     return os.fdopen(file, "rb" if flags == os.O_RDONLY else "r+b" if flags & os.O_RDWR else "wb")
 
 
@@ -78,13 +79,27 @@ def contents(path: Path) -> bytes:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder that only this user can enter. Raises PermissionError for a symlink or another's folder."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Makes a folder that only this user can enter; one that was there stays as it is.
+
+    Raises PermissionError for a symlink, another's folder, or one that others can write: who may exchange what lies
+    in it could have us read it.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        made = False
+    else:
+        made = True
     found = path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
         raise PermissionError(f"{path} is a symlink or belongs to another user; remove it or set AMMETER_DIR elsewhere")
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if made and mode != 0o700:
         path.chmod(0o700)
+    elif mode & 0o022 and not mode & stat.S_ISVTX:  # where it is sticky, others cannot exchange what is ours
+        raise PermissionError(
+            f"{path} can be written by others (mode {mode:o}); chmod go-w it, or set AMMETER_DIR elsewhere"
+        )
     return path
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ammeter.journal.places import OFFSETS, open_plain, segments, size_of
 from ammeter.wire import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
@@ -70,7 +71,7 @@ def written(folder: Path) -> int:
 def ended(folder: Path) -> bool:
     """Whether the stream's last frame is a bye: nobody writes behind one."""
     for _, path in segments(folder)[-1:]:
-        with open_plain(path) as file:
+        with _opened(path, folder) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read()
@@ -105,18 +106,24 @@ def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
 
     Else all of them: the segment was thinned, or is torn there. Nothing for one that was deleted meanwhile.
     """
-    for place in (path, folder / path.name):
-        try:
-            with open_plain(place) as file:
-                skip = max(0, expected - start)
-                file.seek(skip)
-                if skip and offset_in(file.read(HEADER_BYTES)) != expected:
-                    skip = 0
-                file.seek(skip)
-                return file.read()
-        except FileNotFoundError:
-            continue
-    return b""
+    try:
+        with _opened(path, folder) as file:
+            skip = max(0, expected - start)
+            file.seek(skip)
+            if skip and offset_in(file.read(HEADER_BYTES)) != expected:
+                skip = 0
+            file.seek(skip)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _opened(path: Path, folder: Path) -> BinaryIO:
+    """A segment that may be moved to the stream's folder just now. Raises FileNotFoundError for one that is gone."""
+    try:
+        return open_plain(path)
+    except FileNotFoundError:
+        return open_plain(folder / path.name)
 
 
 def _entries(data: bytes, expected: int) -> Iterator[Entry]:

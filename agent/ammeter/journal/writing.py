@@ -78,6 +78,12 @@ class Journal:
         self._count("journal-unwritable", frame)
         return False
 
+    def leave_tmpfs(self) -> None:
+        """From now on everything is written to the stream's folder: nobody would move it there."""
+        if self._hot:
+            self._hot = None
+            self._close_segment()
+
     def acknowledged(self) -> int:
         """The offset up to which the collector has committed this stream; 0 when none is known."""
         return acknowledged(self.folder)

@@ -5,7 +5,6 @@ A mistake is told when the gradients that it spoiled are about to be used: what 
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +12,19 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import caller
+from ammeter.probes.usage.judging import Judge
 from ammeter.probes.usage.ledger import ALL_AT_FIRST, Account, Ledger, empty
 from ammeter.probes.usage.loose import Loose
 from ammeter.probes.usage.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
-from ammeter.probes.usage.telling import Telling, is_power_of_two, name_of, scale_of
+from ammeter.probes.usage.telling import Telling, is_due, name_of, scale_of
 from ammeter.stats import transfer
-from ammeter.stats.transfer import Transfer
 from ammeter.stats.unseen import unseen
-from ammeter.watched import gradient
 
 if TYPE_CHECKING:
     from ammeter.session import Session
 
-AT_FIRST = 8
-"""Times that something which may be harmless is looked at closely, before that is done at powers of two only."""
-
 FAR_DOWN = 1024
 """Nodes behind a root that are looked at for float16, a few times in a run."""
-
-MOST_READ = 4
-READ = 1024
-"""Sampled gradients, and elements of each, that say whether one was zeroed behind its version, as by .data.zero_()."""
 
 
 class Order:
@@ -42,12 +33,12 @@ class Order:
         self._telling = telling
         self._ledger = ledger
         self._marks = marks
+        self._judge = Judge(session, telling, ledger)
         self._loose = Loose()
         self._updates: dict[int, int] = {}
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
         self._root: Mark | None = None
         self._unmarkable = False
-        self._checked: dict[int, int] = {}
         self._walks = 0
         self._doubts = 0
 
@@ -86,7 +77,7 @@ class Order:
                 account.use("")
                 account.seen = now
             elif account.carried and not account.stale and not empty(now):
-                self._check_left(account)
+                self._judge.look_at_what_is_left(account)
             if everything is not account.everything:
                 account.sample(everything)
 
@@ -117,7 +108,7 @@ class Order:
         if all(self._marks.near(root) for root in roots(given)):
             return False
         self._doubts += 1
-        return _is_due(self._doubts)
+        return is_due(self._doubts)
 
     def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
         """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
@@ -138,15 +129,9 @@ class Order:
         account.scaler = weakref.ref(scaler)
         self._take_in(account)
         if account.raw:
-            self._telling.once(
-                "usage.loss_not_scaled",
-                line=account.raw,
-                optimizer=name_of(optimizer),
-                scale=scale_of(scaler),
-                scaled_too=bool(account.marks),
-            )
+            self._judge.raw(account, scaler)
         if account.updated:
-            self._judge_updates(account, scaler)
+            self._judge.updates(account, scaler, self._updates.get(id(scaler), 0))
         self._use(account, "skipped")
         return True
 
@@ -166,7 +151,7 @@ class Order:
             return
         edited = self._take_in(account)
         if id(optimizer) not in self._session.row.scaler_used and not edited:
-            self._judge_plain(account, optimizer)
+            self._judge.plain(account)
         self._use(account, "applied")
 
     def stepped(self, optimizer: Any) -> int:
@@ -205,51 +190,9 @@ class Order:
     def _use(self, account: Account, outcome: str) -> None:
         """The gradients are used for a step."""
         if account.stale:
-            self._judge_reset(account)
+            self._judge.not_reset(account)
         account.use(outcome)
         account.attempted = self._session.row.step
-
-    def _judge_reset(self, account: Account) -> None:
-        if account.left is None:
-            self._checked.pop(id(account), None)  # not looked at this time; the next time it is
-            return
-        self._telling.once(
-            "usage.gradients_not_reset",
-            holds=lambda data: data["left"] > 0,
-            optimizer=name_of(account.optimizer()),
-            after=account.carried,
-            left=account.left,
-        )
-
-    def _judge_updates(self, account: Account, scaler: Any) -> None:
-        """Whether update() came between backward() and now: the scale may have changed, the gradients did not."""
-        own = [mark for mark in account.marks if mark.scaler == id(scaler)]
-        counts = {mark.updates for mark in own}
-        if not counts or counts == {self._updates.get(id(scaler), 0)}:
-            return
-        first = min(mark.step for mark in own)
-        data: dict[str, Any] = {
-            "optimizer": name_of(account.optimizer()),
-            "scale": scale_of(scaler),
-            "scale_before": account.scale,
-            "first_step": first,
-        }
-        if len(counts) == 1 and self._another_stepped(account, first):
-            self._telling.once("usage.update_between_optimizers", line=account.updated, **data)
-        else:
-            self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
-
-    def _another_stepped(self, account: Account, since: int) -> bool:
-        return any(each is not account and each.attempted >= since for each in self._ledger.accounts)
-
-    def _judge_plain(self, account: Account, optimizer: Any) -> None:
-        """The program steps an optimizer by itself, whose gradients are as backward() left them."""
-        if account.marks:
-            behind = {mark.scaler for mark in account.marks}
-            scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
-            self._telling.once("usage.gradients_not_unscaled", optimizer=name_of(optimizer), scale=scale_of(scaler))
-        elif account.float16:
-            self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=name_of(optimizer))
 
     def _origin(self, given: Any, explicit: bool) -> Origin:
         found = roots(given)
@@ -266,32 +209,13 @@ class Order:
         if origin.raw and not account.raw:
             account.note(raw=caller.line())
         if origin.marks and account.attempted == self._session.row.step:
-            self._judge_stage(account)
-        if not self._scaling and _is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
+            self._judge.stage(account)
+        if not self._scaling and is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
             self._look_for_float16(account, _given(args, kwargs)[0])
-
-    def _judge_stage(self, account: Account) -> None:
-        """Scaled gradients were added in a step in which some were unscaled: to these?"""
-        scaler = account.scaler()
-        states = getattr(scaler, "_per_optimizer_states", {})
-        if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
-            self._telling.once(
-                "usage.mixed_scale",
-                after="unscale_",
-                optimizer=name_of(account.optimizer()),
-                scale=scale_of(scaler),
-                first_step=self._session.row.step,
-            )
 
     def _look_for_float16(self, account: Account, given: Any) -> None:
         if any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
             account.note(float16=caller.line())
-
-    def _check_left(self, account: Account) -> None:
-        """The gradients were used, and backward() is about to add to them: what is left there now?"""
-        checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
-        if _is_due(checked):
-            account.note(left=_largest(account.parameters()))
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
@@ -303,19 +227,3 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
 def any_of(gradients: Any) -> bool:
     """Whether any of the gradients that backward() may be given is there."""
     return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None
-
-
-def _is_due(times: int) -> bool:
-    return times <= AT_FIRST or is_power_of_two(times)
-
-
-def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
-    """On its way to the host: NaN counts as something."""
-    found = [each for parameter in parameters[:MOST_READ] if (each := gradient(parameter)) is not None]
-    if not found:
-        return None
-    return unseen(lambda: transfer.of(torch.stack([_part(each) for each in found]).max()), found)
-
-
-def _part(found: torch.Tensor) -> torch.Tensor:
-    return found.flatten()[:READ].abs().max().float().nan_to_num(nan=math.inf)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ammeter.row import Row
     from ammeter.session import Session
 
+AT_FIRST = 8
+
 Check = Callable[[dict[str, Any]], bool]
 
 
@@ -94,6 +96,11 @@ def name_of(optimizer: Any) -> str:
 
 def is_power_of_two(count: int) -> bool:
     return count & (count - 1) == 0
+
+
+def is_due(times: int) -> bool:
+    """Whether to look closely once more at something that may be harmless: at first, then at powers of two."""
+    return times <= AT_FIRST or is_power_of_two(times)
 
 
 def _is_late(value: Any) -> bool:

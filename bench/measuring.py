@@ -1,0 +1,192 @@
+"""How two ways of training are compared: in alternating blocks of one process, each pair of neighbours by itself."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+
+from bench.peers import Gives, Peer
+from bench.training import Kind, Training
+
+WARM = 2
+"""Pairs of blocks that do not count: caches fill, torch chooses its kernels, a young run is read more often."""
+
+CALIBRATION = 10
+"""Steps before anything is watched, in which the loss scale finds its place."""
+
+LEAST_PAIRS = 3
+"""As many are measured even where the time is up."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: pairs of blocks, steps in a block, and when it has to end (of time.monotonic)."""
+
+    pairs: int
+    steps: int
+    until: float = math.inf
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds per step of each bare and each watched block, in pairs of neighbours. said: what the peer says itself."""
+
+    name: str
+    gives: Gives
+    own_model: bool
+    bare: list[float]
+    watched: list[float]
+    said: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return median(self.watched) / median(self.bare)
+
+    @property
+    def mean_ratio(self) -> float:
+        """What rare but heavy steps cost is in it, and what the machine did meanwhile."""
+        return mean(self.watched) / mean(self.bare)
+
+    @property
+    def pairs(self) -> list[float]:
+        return [watched / bare for bare, watched in zip(self.bare, self.watched, strict=True)]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "own_model": self.own_model,
+            "ratio": round(self.ratio, 5),
+            "mean_ratio": round(self.mean_ratio, 5),
+            "bare_seconds": [round(each, 7) for each in self.bare],
+            "watched_seconds": [round(each, 7) for each in self.watched],
+            **self.said,
+        }
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A peer that is left out, and why."""
+
+    name: str
+    why: str
+
+
+def compare(
+    kind: Kind,
+    peers: Sequence[type[Peer]],
+    effort: Effort,
+    *,
+    seed: int = 0,
+    done: Callable[[], None] = lambda: None,
+) -> list[Outcome | Missing]:
+    """Measures these peers on one model, in turn, and those that need one of their own against it.
+
+    done: called after each pair. A peer that cannot run is Missing; the others are measured all the same.
+    """
+    bare = Training(kind, seed)
+    bare.calibrate(CALIBRATION)
+    with ExitStack() as stack:
+        places: list[_Place | Missing] = []
+        for each in peers:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+            places.append(_place(each, bare, seed, folder, effort))
+        for number in range(WARM + effort.pairs):
+            enough = number >= WARM + LEAST_PAIRS and time.monotonic() > effort.until
+            for at, place in enumerate(places):
+                if isinstance(place, _Place) and not enough:
+                    places[at] = _measured(place, bare, number, effort)
+                done()
+        return [place.outcome() if isinstance(place, _Place) else place for place in places]
+
+
+class _Place:
+    """One peer, its model, and what was measured of it."""
+
+    def __init__(self, peer: Peer, steps: int) -> None:
+        self.peer = peer
+        self.steps = steps
+        self.bare: list[float] = []
+        self.watched: list[float] = []
+        if peer.own:
+            peer.training.peer = peer
+            peer.attach()
+
+    def block(self) -> float:
+        peer = self.peer
+        if peer.own:
+            return seconds_per_step(peer.training, self.steps)
+        peer.attach()
+        peer.training.peer = peer
+        try:
+            return seconds_per_step(peer.training, self.steps)
+        finally:
+            peer.training.peer = None
+            peer.detach()
+
+    def outcome(self) -> Outcome | Missing:
+        peer = self.peer
+        try:
+            said = peer.close()
+        except Exception as error:  # noqa: BLE001 - other people's packages
+            return Missing(peer.name, _words(error))
+        return Outcome(peer.name, peer.gives, peer.own, self.bare, self.watched, said)
+
+
+def _place(kind: type[Peer], bare: Training, seed: int, folder: Path, effort: Effort) -> _Place | Missing:
+    training = bare
+    if kind.own:
+        training = Training(bare.kind, seed)
+        training.calibrate(CALIBRATION)
+    try:
+        steps = max(effort.steps, math.ceil(2 * kind.period / effort.pairs)) if kind.period > 1 else effort.steps
+        return _Place(kind(training, folder), steps)
+    except ImportError as error:
+        return Missing(kind.name, f"{error.name or error} is not installed")
+    except Exception as error:  # noqa: BLE001 - other people's packages
+        return Missing(kind.name, _words(error))
+
+
+def _measured(place: _Place, bare: Training, number: int, effort: Effort) -> _Place | Missing:
+    """One more pair; which of the two comes first takes turns."""
+    try:
+        watched = place.block() if number % 2 else None
+        alone = seconds_per_step(bare, effort.steps)
+        watched = place.block() if watched is None else watched
+    except Exception as error:  # noqa: BLE001 - other people's packages
+        with suppress(Exception):
+            place.peer.close()
+        return Missing(place.peer.name, _words(error))
+    if number >= WARM:
+        place.bare.append(alone)
+        place.watched.append(watched)
+    return place
+
+
+def seconds_per_step(training: Training, steps: int) -> float:
+    """Mean over a block. The device is waited for at its end only, as programs do."""
+    _settle(training.kind.device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        training.step()
+    _settle(training.kind.device)
+    return (time.perf_counter() - began) / steps
+
+
+def _settle(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _words(error: Exception) -> str:
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}"

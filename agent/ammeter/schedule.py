@@ -24,17 +24,18 @@ class Bucket:
         self.taken = 0
         self.spent = 0.0
         self.refused = 0
-        self._level = credit
+        self._level = math.inf if math.isinf(share) else credit
+        self._needed = 0.0
         self._cap = max(credit, CREDIT_SECONDS)
 
     def earn(self, step_seconds: float) -> None:
         """A step took this long. A bucket holds at most its credit or twice the last cost."""
         if not math.isinf(self.share):
-            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._whole_cost))
+            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._needed))
 
     def allows(self) -> bool:
         """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
-        fits = self.share > 0 and (math.isinf(self.share) or self._level >= self._whole_cost)
+        fits = self._level >= self._needed and self.share > 0
         self.taken += fits
         self.refused += not fits
         return fits
@@ -42,17 +43,15 @@ class Bucket:
     def spend(self, seconds: float) -> None:
         """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
         self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
+        self._needed = self.cost + self.device_cost
         self._level -= seconds
         self.spent += seconds
 
     def spend_on_device(self, seconds: float) -> None:
         """The device worked this long for a reading, as is known a step or more behind it."""
         self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds
+        self._needed = self.cost + self.device_cost
         self._level -= seconds
-
-    @property
-    def _whole_cost(self) -> float:
-        return self.cost + self.device_cost
 
 
 LEAST = 0.25

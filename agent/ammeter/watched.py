@@ -122,7 +122,7 @@ class Watched:
             return []
         ends = (len(parameters), id(parameters[0]), id(parameters[-1]))
         known, owners = self._owners
-        if ends != known or any(self._index_of(parameters[at]) is None for at in (0, -1)):
+        if ends != known or self._index_of(parameters[0]) is None or self._index_of(parameters[-1]) is None:
             asked = set(map(id, parameters))
             found = [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
             self._owners = ends, owners = ends, [weakref.ref(each) for each in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.census import Census
@@ -18,9 +18,6 @@ from ammeter.probes.usage import Usage
 from ammeter.probes.user import User
 from ammeter.probes.weights import Weights
 
-if TYPE_CHECKING:
-    from ammeter.row import Row
-
 
 class Handle(Protocol):
     """What attaching returns; remove() undoes it, and twice is fine."""
@@ -29,12 +26,12 @@ class Handle(Protocol):
 
 
 class Probe(Protocol):
-    """attach subscribes through `session` and returns the handles; finish fills a row whose numbers have arrived."""
+    """attach subscribes through `session` and returns the handles; finish, where there is one, fills a row whose
+    numbers have arrived."""
 
     name: str
 
     def attach(self, guard: Callable[[Callable[..., None]], Callable[..., None]]) -> list[Handle]: ...
-    def finish(self, row: Row) -> None: ...
 
 
 ALL: tuple[Any, ...] = (

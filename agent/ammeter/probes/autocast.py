@@ -10,7 +10,6 @@ import torch
 from ammeter import tap
 
 if TYPE_CHECKING:
-    from ammeter.row import Row
     from ammeter.session import Session
 
 
@@ -23,9 +22,6 @@ class Autocast:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         return [tap.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered))]
-
-    def finish(self, row: Row) -> None:
-        """Nothing to fill: what is seen is told at once."""
 
     def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         context = args[0]

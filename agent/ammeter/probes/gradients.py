@@ -95,7 +95,7 @@ class Gradients:
             return
         whole = key not in asked and governor.full.allows()
         allowed = always or whole or (key not in asked and governor.norms.allows())
-        asked[key] = allowed or self._session.watched.overflowed(optimizer)
+        asked[key] = allowed or (bool(row.scaler_used) and self._session.watched.overflowed(optimizer))
         if not asked[key]:
             return
         began = perf_counter()

@@ -145,6 +145,8 @@ class Origin:
 
     def _backward_is_over(self, row: Row, step: _Step, *, bad: bool) -> None:
         """The inputs are still there, and the weights not yet changed."""
+        if not bad and step.visits is None:
+            return
         if bad and not step.looked:
             row.urgent = step.looked = True
             if self._bad_steps < LOOKED_AT or self._bad_steps % TOLD_AGAIN == 0:

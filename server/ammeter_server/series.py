@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from fastapi import APIRouter, Query, Response
 
-from ammeter import block, wire
+from ammeter import block, merging, wire
+from ammeter.merging import Life, lives
 from ammeter_server.collector import Here
 from ammeter_server.plain import number
 from ammeter_server.points import choose
@@ -27,10 +28,13 @@ MOST_NAMES = 64
 
 @dataclass(frozen=True)
 class Series:
-    """One value over steps. times: seconds since the epoch. values: numbers, or "NaN", "Infinity", "-Infinity"."""
+    """One value over steps. times: seconds since the epoch. values: numbers, or "NaN", "Infinity", "-Infinity".
+
+    rank: null for what all ranks come to; stream is then that of the lowest.
+    """
 
     name: str
-    rank: int
+    rank: int | None
     stream: str
     steps: list[int]
     times: list[float]
@@ -55,23 +59,44 @@ def read_series(
     first: Annotated[int | None, Query(alias="from", ge=0, lt=2**63, description="First step.")] = None,
     last: Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")] = None,
     points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
+    merged: Annotated[bool, Query(description="What the gradients of all ranks, or all shards, come to.")] = False,
 ) -> Response:
     """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
-    steps than points, minima, maxima and non-finite values are kept."""
+    steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
+    ranks have, and one more for each time that the ranks were started again."""
     wanted = _asked(names)
     with here.store.reading() as connection:
         found(connection, run)
         sources = query.sources(connection, run, rank, stream)
+        together = lives(query.lives(connection, run)) if merged else []
+    told: list[tuple[int | None, str, Iterator[block.View]]]
+    if merged:
+        _check_merged(wanted, rank, stream)
+        told = [(None, life[0].stream, _whole(here, run, life, first, last)) for life in together]
+    else:
+        told = [(each.rank, each.id, query.views(here.store, run, each.id, first, last)) for each in sources]
     items = []
-    for source in sources:
-        views = query.views(here.store, run, source.id, first, last)
+    for at, source, views in told:
         for name, (steps, times, values) in curves(views, wanted, first, last).items():
             kept = choose(values, points)
             shown = [number(value) for value in values[kept].tolist()]
-            items.append(
-                Series(name, source.rank, source.id, steps[kept].tolist(), (times[kept] / 1e9).tolist(), shown)
-            )
+            items.append(Series(name, at, source, steps[kept].tolist(), (times[kept] / 1e9).tolist(), shown))
     return Response(msgspec.json.encode(SeriesList(items)), media_type="application/json")
+
+
+def _check_merged(names: Sequence[str], rank: int | None, stream: str | None) -> None:
+    """Raises a 422 problem for what has no meaning for all ranks together."""
+    if rank is not None or stream is not None:
+        raise Problem(422, "merged=true is about all ranks; leave rank and stream away")
+    alone = [name for name in names if name not in merging.SCALARS and name.partition(":")[0] not in merging.STATS]
+    if alone:
+        known = ", ".join((*merging.SCALARS, *(f"{stat}:<tensor>" for stat in merging.STATS)))
+        raise Problem(422, f"{alone[0][:80]!r} is each rank's own; merged are {known}")
+
+
+def _whole(here: Here, run: str, life: Sequence[Life], first: int | None, last: int | None) -> Iterator[block.View]:
+    ranks = {each.rank: query.views(here.store, run, each.stream, first, last) for each in life}
+    return merging.merged(ranks, max(each.world_size for each in life))
 
 
 Curve = tuple[block.Ints, block.Ints, block.Floats]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Row, select
 
 from ammeter import block, wire
+from ammeter.merging import Life
 from ammeter_server.store.engine import Store
 from ammeter_server.tables import chunks, schemas, streams
 
@@ -31,6 +32,21 @@ def sources(connection: Connection, run: str, rank: int | None, stream: str | No
     if stream is not None:
         query = query.where(streams.c.id == stream)
     return [Source(*row) for row in connection.execute(query.order_by(streams.c.rank, streams.c.started, streams.c.id))]
+
+
+def lives(connection: Connection, run: str) -> list[Life]:
+    """The run's streams that hold steps, as what is needed to tell which of them ran together."""
+    whole = (streams.c.id, streams.c.rank, streams.c.world_size, streams.c.started)
+    end = (streams.c.last_step_time, streams.c.bye, streams.c.bye_reason)
+    query = select(*whole, *end).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
+    return [Life(*row[:4], _ended(row.started, *row[4:])) for row in connection.execute(query)]
+
+
+def _ended(started: int, last_step_time: int | None, bye: Mapping[str, Any], reason: str | None) -> int | None:
+    """When the process was over; of one that died, which is noted later, when it was heard last."""
+    if reason is None:
+        return None
+    return last_step_time or started if reason == "lost" else int(bye["time"])
 
 
 def schemas_of(connection: Connection, run: str, stream: str) -> dict[str, wire.Schema]:

@@ -96,7 +96,7 @@ def main() -> int:
         table.add_row(*row)
     console.print(table)
     if options.write:
-        (ROOT / "bench" / "results" / "stall.md").write_text(markdown(rows, where))
+        (ROOT / "bench" / "results" / "stall.md").write_text(markdown(rows, where, options.gigabytes))
     return 0
 
 
@@ -253,11 +253,11 @@ def _tail(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     return float(np.quantile(values, 0.99)), float(values.max())
 
 
-def markdown(rows: list[tuple[str, ...]], where: str) -> str:
+def markdown(rows: list[tuple[str, ...]], where: str, gigabytes: float) -> str:
     lines = [
         "# Whether a step waits for the disk",
         "",
-        f"{where}. Blocks of {BLOCK} steps of each kind in turn. Written by `python bench/stall.py --write`.",
+        f"{where}. Blocks of {BLOCK} steps of each kind in turn. Written by `python bench/stall.py --gigabytes {gigabytes:g} --write`.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * len(HEADINGS),

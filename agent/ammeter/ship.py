@@ -25,7 +25,8 @@ LOG = "shipper.log"
 
 _NICENESS = 5
 _DETACH = (
-    f"import os, sys; os.fork() or (os.nice({_NICENESS}), os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
+    f"import os, sys; os.fork() or (os.setsid(), os.nice({_NICENESS}), "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
 )
 """Between us and the shipper: who waits for all children of the training process must not wait for the shipper."""
 

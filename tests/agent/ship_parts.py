@@ -14,7 +14,9 @@ from tests.agent.collector_double import CollectorDouble
 
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
 STREAM = "5d3c9bb1f7a64a19a5ad5b9e5d3c9bb1"
-SCHEMA = Schema()
+COLUMNS = 16
+"""However many the schema gets: some tests count bytes."""
+SCHEMA = Schema(tuple(SCALARS)[:COLUMNS])
 
 
 def hello(stream: str = STREAM, host: str = "here") -> Hello:
@@ -22,7 +24,7 @@ def hello(stream: str = STREAM, host: str = "here") -> Hello:
 
 
 def row(step: int) -> Steps:
-    return Steps(step, 1_000_000 + step, struct.pack(f"<{len(SCALARS)}f", *(step + n for n in range(len(SCALARS)))))
+    return Steps(step, 1_000_000 + step, struct.pack(f"<{COLUMNS}f", *(step + n for n in range(COLUMNS))))
 
 
 def event(step: int) -> Event:

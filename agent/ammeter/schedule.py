@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+EVERY = math.inf
+"""The share of a reading that is taken whenever there is something to read."""
+
 CREDIT_SECONDS = 0.01
 """What a bucket holds at first: a young run is read densely, and a hundredth of a second is nothing to a run."""
 
@@ -24,7 +27,7 @@ class Bucket:
         self.taken = 0
         self.spent = 0.0
         self.refused = 0
-        self._level = math.inf if math.isinf(share) else credit
+        self._level = credit
         self._needed = 0.0
         self._cap = max(credit, CREDIT_SECONDS)
 
@@ -35,7 +38,7 @@ class Bucket:
 
     def allows(self) -> bool:
         """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
-        fits = self._level >= self._needed and self.share > 0
+        fits = (self._level >= self._needed and self.share > 0) or self.share == EVERY
         self.taken += fits
         self.refused += not fits
         return fits
@@ -62,8 +65,6 @@ POUR_SECONDS = 0.02
 
 READINGS = ("norms", "full", "weights", "kernels")
 """What can be sampled: gradient norms, full gradient statistics, slices of the weights, a census of the kernels."""
-
-EVERY = math.inf
 
 PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
     "light": lambda budget: (budget, 0.0, 0.0, 0.0),

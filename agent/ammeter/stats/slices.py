@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from ammeter.stats.unseen import has_numbers
+from ammeter.stats.unseen import has_numbers, unseen
 
 MOST = 4096
 """Elements of one tensor that are read at most."""
@@ -78,6 +78,9 @@ class Buffer:
     """Room for the slices of all tensors. blocks: [blocks, BLOCK], zero behind the end of each slice."""
 
     def __init__(self, slices: Slices) -> None:
+        unseen(lambda: self._allocate(slices), ())
+
+    def _allocate(self, slices: Slices) -> None:
         flat = torch.zeros(slices.total, dtype=slices.dtype, device=slices.device)
         self.blocks = flat.view(-1, BLOCK)
         self.rooms = [

@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
 
 .PHONY: install demo test check bench gpu parts clean
@@ -34,12 +35,21 @@ check: install
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: install
-	@$(BIN)/python bench/agent.py $(ARGS)
+# What the benchmark compares with, apart from .venv, whose packages it sees. Without a network it measures Ammeter alone.
+$(PEERS)/.installed: bench/requirements.txt | $(STAMP)
+	@echo "installing what to compare with into $(PEERS) ..."
+	@$(BIN)/python -m venv $(PEERS)
+	@sites="import sysconfig; print(sysconfig.get_path('purelib'))"; \
+	  echo "import site; site.addsitedir('$$($(BIN)/python -c "$$sites")')" \
+	  > "$$($(PEERS)/bin/python -c "$$sites")/everything_else.pth"
+	@$(PEERS)/bin/pip install -qq --disable-pip-version-check -c constraints.txt -r bench/requirements.txt && touch $@ \
+	  || echo "some of it could not be installed; the tables will say what is left out"
 
-gpu: install
-	@$(BIN)/python bench/gpu.py $(ARGS)
-	@$(BIN)/python bench/stats.py --cuda --write
+bench: install $(PEERS)/.installed
+	@$(PEERS)/bin/python bench/agent.py $(ARGS)
+
+gpu: install $(PEERS)/.installed
+	@$(PEERS)/bin/python bench/gpu.py $(ARGS)
 
 clean:
-	@rm -rf $(VENV) build dist
+	@rm -rf $(VENV) $(PEERS) build dist

@@ -27,7 +27,8 @@ from bench import tables  # noqa: E402 - after the path above
 from bench.measuring import WARM, Effort, Missing, Outcome, compare  # noqa: E402
 from bench.peers import OTHERS, PRESETS, Ammeter, Peer  # noqa: E402
 from bench.tables import Measured  # noqa: E402
-from bench.training import Kind, Shape  # noqa: E402
+from bench.training import Kind  # noqa: E402
+from model import Shape  # noqa: E402 - bench.training knows where it lies
 
 RESULTS = ROOT / "bench" / "results"
 
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in tables.remarks(measured):
         console.print(line, highlight=False)
     if options.write:
-        tables.write(measured, options.write, " ".join(("python bench/agent.py", *(arguments or sys.argv[1:]))))
+        tables.write(measured, options.write, f'make bench ARGS="{" ".join(arguments or sys.argv[1:])}"')
         console.print(f"written to {options.write}; for the README: python bench/readme.py")
     return 0
 
@@ -133,12 +134,8 @@ def planned(plan: Plan, only: Sequence[str]) -> list[Phase]:
         for seed in range(plan.repeats):
             presets = wanted(PRESETS if seed == 0 else (Ammeter,))
             phases.append(Phase(kind, presets, plan.pairs, plan.steps, 90, seed))
-    phases += [
-        Phase(kind, wanted(PRESETS), plan.short_pairs, plan.short_steps, 2.5, short=True) for kind in plan.short
-    ]
-    phases += [
-        Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.long for peer in wanted(OTHERS)
-    ]
+    phases += [Phase(kind, wanted(PRESETS), plan.short_pairs, plan.short_steps, 2.5, short=True) for kind in plan.short]
+    phases += [Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.long for peer in wanted(OTHERS)]
     return [each for each in phases if each.peers]
 
 

@@ -27,7 +27,7 @@ NO = "–"
 
 @dataclass(frozen=True)
 class Gives:
-    """What one has of it, and at which steps: norms of gradients, their full statistics, the place of a NaN, the scale."""
+    """What one has of it and when: norms of gradients, their full statistics, where a NaN was born, the loss scale."""
 
     norms: str = NO
     statistics: str = NO
@@ -69,7 +69,7 @@ class Ammeter(Peer):
     """One watched session; between its blocks it is unsubscribed."""
 
     name = "ammeter"
-    gives = Gives("within 1 %", "within 1 %", "bad steps", "each step")
+    gives = Gives("within budget", "within budget", "forward, backward", "each step")
     preset = "default"
 
     def __init__(self, training: Training, folder: Path) -> None:
@@ -105,13 +105,13 @@ class Ammeter(Peer):
 
 class AmmeterLight(Ammeter):
     name = "ammeter, preset light"
-    gives = Gives("within 1 %", NO, NO, "each step")
+    gives = Gives("within budget", NO, "forward, backward", "each step")
     preset = "light"
 
 
 class AmmeterFull(Ammeter):
     name = "ammeter, preset full"
-    gives = Gives("each step", "each step", "bad steps", "each step")
+    gives = Gives("each step", "each step", "forward, backward", "each step")
     preset = "full"
 
 
@@ -161,7 +161,7 @@ class EmptyHooks(Peer):
 
 class AbsmaxHooks(EmptyHooks):
     name = "module hooks, abs().max()"
-    gives = Gives(place="all steps")
+    gives = Gives(place="forward, backward")
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
@@ -226,7 +226,7 @@ class Wandb(Peer):
             project="bench",
             dir=str(folder),
             mode="offline",
-            reinit="create_new",
+            reinit="finish_previous",  # its hooks log to the run that is open, whichever watches
             settings=wandb.Settings(silent=True, console="off"),
         )
 
@@ -252,14 +252,14 @@ class Mlflow(Peer):
     """As many numbers as four for each of some hundred tensors, already computed, into SQLite."""
 
     name = "MLflow, 404 metrics"
-    gives = Gives(NO, "only stored")
+    gives = Gives(NO, "yours, stored")
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
         os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+        self._mlflow = import_module("mlflow")
         for quiet in ("mlflow", "alembic"):
             logging.getLogger(quiet).setLevel(logging.ERROR)
-        self._mlflow = import_module("mlflow")
         self._mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
         experiment = self._mlflow.create_experiment("bench", artifact_location=folder.as_uri())
         self._mlflow.start_run(experiment_id=experiment)

@@ -1,9 +1,10 @@
-"""Copies the tables of bench/results/*.md into README.md, between <!-- bench:NAME --> and <!-- /bench:NAME -->."""
+"""Copies the first table of bench/results/*.md into README.md, between <!-- bench:NAME --> and <!-- /bench:NAME -->."""
 
 from __future__ import annotations
 
 import re
 import sys
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,10 +21,12 @@ def main() -> int:
 
 
 def table(result: Path) -> str:
-    """The lines of a result file that are its table. Ends the program where there is none."""
+    """The first table of a result file. Ends the program where there is none."""
     if not result.is_file():
         sys.exit(f"there is no {result.relative_to(ROOT)}; run: make bench ARGS=--write")
-    return "".join(f"{line}\n" for line in result.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+    lines = result.read_text(encoding="utf-8").splitlines()
+    rows = takewhile(lambda line: line.startswith("|"), dropwhile(lambda line: not line.startswith("|"), lines))
+    return "".join(f"{row}\n" for row in rows)
 
 
 def filled(text: str, name: str, rows: str) -> str:

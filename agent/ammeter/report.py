@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ammeter import block, journal, tally, verdicts
+from ammeter import block, journal, merging, overall, verdicts
 from ammeter.block import Tick
 from ammeter.settings import settings
-from ammeter.tally import Tally
+from ammeter.tally import Span, Tally
 from ammeter.verdicts import words
 from ammeter.verdicts.causes import Explained, as_consequence, explain
 from ammeter.verdicts.finding import Finding
@@ -42,11 +42,15 @@ class Told:
 
 @dataclass
 class Report:
-    """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what."""
+    """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what.
+
+    whole_norm: the gradient norm of all shards together, where ranks have shards.
+    """
 
     streams: list[Tally] = field(default_factory=list)
     findings: list[Told] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
+    whole_norm: Span = field(default_factory=Span)
 
     @property
     def paged(self) -> bool:
@@ -57,11 +61,11 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """{"run", "findings", "seen", "summary"}; numbers that are not finite are text."""
         told = {
-            "run": tally.run_of(self.streams),
+            "run": overall.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
-            "seen": tally.seen_in(self.streams),
+            "seen": overall.seen_in(self.streams),
             "summary": {
-                **tally.summary_of(self.streams),
+                **overall.summary_of(self.streams, self.whole_norm),
                 "checked": [each.id for each in verdicts.ALL],
                 "verdicts_failed": self.faults,
             },
@@ -93,13 +97,31 @@ def diagnose(path: Path) -> Report:
     """The report on a run's folder or on one stream's. Raises NoJournal where there is none."""
     report, findings = Report(), []
     ranks: dict[str, int] = {}
-    for stream in _streams(path):
+    folders = {stream.name: stream for stream in _streams(path)}
+    for stream in folders.values():
         counted = Tally(stream.name)
         findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
         ranks[stream.name] = counted.rank
         report.streams.append(counted)
-    report.findings = _merged(explain(findings), ranks)
+    went_on = overall.continued(report.streams)
+    report.findings = _merged(explain([each for each in findings if not _is_over(*each, went_on)]), ranks)
+    report.whole_norm = _whole_norm(report.streams, folders)
     return report
+
+
+def _is_over(stream: str, finding: Finding, went_on: set[str]) -> bool:
+    """A process that died is no loss of the run where its launcher has started it again."""
+    return finding.verdict == "run-lost" and stream in went_on
+
+
+def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
+    """The course of the gradient norm of all shards; of streams without shards nothing is read again."""
+    course = Span()
+    for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
+        ranks = {each.rank: _views(folders[each.stream]) for each in life}
+        for view in merging.merged(ranks, max(each.world_size for each in life)):
+            course.add(view.scalar("grad_norm"))
+    return course
 
 
 def find_runs(path: Path, every: bool = False) -> list[Path]:

@@ -55,6 +55,8 @@ def _facts(run: dict[str, Any], summary: dict[str, Any]) -> Table:
 def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run['id']}, {run['state']}" + (f" ({run['goodbye']})" if run["goodbye"] else "")
     yield "where", ", ".join(str(each) for each in _where(run) if each)
+    if run["lives"]:
+        yield "lives", "; ".join(_lives(run["lives"]))
     yield "when", f"{run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s"
     steps, skipped = summary["steps"], summary["skipped"]
     share = f" ({words.percent(skipped / steps)})" if skipped else ""
@@ -65,7 +67,8 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
             f"{words.count(summary['scale_growths'], 'growth')}, {words.count(summary['scale_backoffs'], 'backoff')}"
         )
         yield "scale", f"{_course(scale)}; {moved}"
-    for name, column in (("loss", "loss"), ("validation", "val_loss"), ("gradient norm", "grad_norm")):
+    norm = "gradient norm" if summary["grad_norm_of"] == "run" else f"gradient norm of {summary['grad_norm_of']}"
+    for name, column in (("loss", "loss"), ("validation", "val_loss"), (norm, "grad_norm")):
         numbers = summary[column]
         if numbers["first"] is not None:
             reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
@@ -76,6 +79,14 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
+
+
+def _lives(lives: list[dict[str, Any]]) -> Iterator[str]:
+    """How each life of the ranks ended, but for the last one, of which the rest speaks."""
+    yield f"{len(lives)}, for the ranks were started again"
+    for each in lives[:-1]:
+        step = f"at step {each['last_step']}" if each["last_step"] >= 0 else "before its first step"
+        yield f"one ended {step} ({each['goodbye'] or each['state']})"
 
 
 def _speed(summary: dict[str, Any]) -> str:

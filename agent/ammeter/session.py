@@ -22,7 +22,7 @@ import torch
 from torch._dynamo.decorators import skip
 from torch.compiler import disable
 
-from ammeter import probes
+from ammeter import probes, tap
 from ammeter.boundary import Boundary
 from ammeter.forward import Forward
 from ammeter.journal import Journal
@@ -94,8 +94,16 @@ class Session:
         self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
-            self._handles += probe.attach(self.guard(probe.name))
+            self._attach(probe)
         self._handles += boundary.after_probes(guard)
+
+    def _attach(self, probe: Any) -> None:
+        """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
+        try:
+            with tap.all_or_nothing():
+                self._handles += probe.attach(self.guard(probe.name))
+        except Exception as error:  # noqa: BLE001 - as in guard
+            self._fault(probe.name, error)
 
     def unsubscribe(self) -> None:
         while self._handles:
@@ -191,7 +199,10 @@ class Session:
                         try:
                             call(*args)
                         except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
-                            self._fault(name, error)
+                            try:
+                                self._fault(name, error)
+                            except Exception:  # noqa: BLE001 - no frame is left to tell it in
+                                self.faults[name] = 1
             finally:
                 if outermost:
                     self._overhead += perf_counter() - began
@@ -277,12 +288,19 @@ class Session:
                         self._fault(probe.name, error)
 
     def _fault(self, name: str, error: Exception) -> None:
-        self.faults[name] = self.faults.get(name, 0) + 1
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        told = text(f"{type(error).__name__}: {error}", 500)
+        """Switches off and tells once. Called near the recursion limit, too, and with memory short."""
+        known, self.faults[name] = name in self.faults, self.faults.get(name, 0) + 1
+        if known:
+            return
+        try:
+            said = str(error)
+        except Exception:  # noqa: BLE001 - an error of the program's own class, which fails to say what it is
+            said = ""
+        told = text(f"{type(error).__name__}: {said}", 500)
         self.row.events.append(("probe.failed", {"probe": name, "error": told}))
-        place = f"{os.path.basename(where.filename)}:{where.lineno}"
         with suppress(Exception):  # somebody's log handler may raise
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(where.filename)}:{where.lineno}"
             log.warning(
                 "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
             )

@@ -1,17 +1,17 @@
-"""What a run's journals say in plain numbers: who ran, how far, how many steps were skipped, what was lost."""
+"""What one stream's journal says in plain numbers: how far it came, how many steps were skipped, what was lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ammeter.block import Floats, Mask, View, measured
-from ammeter.seen import checkpoint, sentence
-from ammeter.wire import Bye, Event, Hello, Lost, Schema
+from ammeter.block import Mask, View, measured
+from ammeter.merging import Life, is_sharded
+from ammeter.seen import sentence
+from ammeter.wire import Bye, Event, Hello, Lost
 
 MAX_SEEN = 40
 MAX_TIMES = 10_000
@@ -37,7 +37,7 @@ class Span:
     lowest: float | None = None
     highest: float | None = None
 
-    def add(self, column: Floats) -> None:
+    def add(self, column: npt.NDArray[np.floating[Any]]) -> None:
         finite = column[np.isfinite(column)]
         if not finite.size:
             return
@@ -46,6 +46,13 @@ class Span:
         self.last = float(finite[-1])
         self.lowest = low if self.lowest is None else min(low, self.lowest)
         self.highest = high if self.highest is None else max(high, self.highest)
+
+    def join(self, later: Span) -> Span:
+        """The numbers of both, one behind the other."""
+        both = Span()
+        for each in (self, later):
+            both.add(np.array([each.first, each.lowest, each.highest, each.last], np.float64))
+        return both
 
     def as_json(self) -> dict[str, float | None]:
         return {"first": self.first, "last": self.last, "lowest": self.lowest, "highest": self.highest}
@@ -80,6 +87,7 @@ class Tally:
     growths: int = 0
     backoffs: int = 0
     precision: str | None = None
+    sharded: bool = False
     scale: Span = field(default_factory=Span)
     loss: Span = field(default_factory=Span)
     val_loss: Span = field(default_factory=Span)
@@ -125,6 +133,13 @@ class Tally:
         return self.hello is None or self.hello.role == "rank"
 
     @property
+    def life(self) -> Life:
+        """When it lived. Of a process that died, which is noted later, the end is when it was heard last."""
+        died = self.last_step_time or self.first_time
+        ended = None if self.state == "running" else self.bye.time if self.bye and self.state == "ended" else died
+        return Life(self.stream, self.rank, self.hello.world_size if self.hello else 1, self.first_time, ended)
+
+    @property
     def state(self) -> str:
         """running, ended, or lost: over without a goodbye."""
         if self.bye is not None:
@@ -134,6 +149,7 @@ class Tally:
     def _frame(self, frame: Hello | Event | Lost | Bye) -> None:
         if isinstance(frame, Hello):
             self.hello = frame
+            self.sharded = self.sharded or is_sharded(frame.schema)
             self._seen(frame.started, frame.started)
         elif isinstance(frame, Lost):
             counts = self.lost.setdefault(frame.reason, {"steps": 0, "events": 0})
@@ -177,107 +193,8 @@ class Tally:
         self.last_time = max(self.last_time, last)
 
 
-def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
-    """Who ran, where, and how it ended, from the streams of one run."""
-    ranks = [each for each in streams if each.is_rank] or list(streams)
-    first = next((each.hello for each in ranks if each.hello), None) or Hello("", "", Schema())
-    newest = max(ranks, key=lambda each: each.last_step, default=Tally(""))
-    return {
-        "id": first.run,
-        "name": first.name,
-        "project": first.project,
-        "state": state_of(ranks),
-        "started": instant(min((each.first_time for each in ranks), default=0)),
-        "ended": instant(max((each.last_time for each in ranks), default=0)) if state_of(ranks) != "running" else None,
-        "last_step": newest.last_step if newest.last_step >= 0 else None,
-        "last_step_time": instant(newest.last_step_time),
-        "goodbye": _goodbye(ranks),
-        "world_size": first.world_size,
-        "ranks_reporting": len({each.rank for each in ranks}),
-        "precision": next((each.precision for each in ranks if each.precision), None),
-        "torch_version": first.environment.get("torch"),
-        "device_model": first.environment.get("device"),
-        "host": first.host,
-        "config": first.config,
-        "tags": first.tags,
-    }
-
-
-def summary_of(streams: Sequence[Tally]) -> dict[str, Any]:
-    """The run's numbers: rank 0's course, counts of the rank that has most, losses of all."""
-    ranks = sorted((each for each in streams if each.is_rank), key=lambda each: each.rank) or [Tally("")]
-    lead, seconds = ranks[0], max((each.last_time - each.first_time) / 1e9 for each in ranks)
-    return {
-        "steps": max(each.steps for each in ranks),
-        "applied": max(each.applied for each in ranks),
-        "skipped": max(each.skipped for each in ranks),
-        "nonfinite_steps": max(each.nonfinite_steps for each in ranks),
-        "scale": lead.scale.as_json() if lead.scale.first is not None else None,
-        "scale_growths": max(each.growths for each in ranks),
-        "scale_backoffs": max(each.backoffs for each in ranks),
-        "loss": lead.loss.as_json(),
-        "val_loss": lead.val_loss.as_json(),
-        "grad_norm": lead.grad_norm.as_json(),
-        "seconds": round(seconds, 3),
-        "overhead_ratio": round(lead.overhead / seconds, 5) if seconds > 0 else None,
-        "step_seconds": float(np.median(lead.step_seconds)) if lead.step_seconds else None,
-        **{name: span.as_json() for name, span in lead.sampled.items()},
-        "lost": lost_of(streams),
-    }
-
-
-def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
-    """What probes told, in words, by step; what several ranks or checkpoints have in common, once.
-
-    Beside a checkpoint that is complete others are exports, and lack nothing.
-    """
-    every: dict[tuple[Any, ...], dict[str, Any]] = {}
-    complete = any(not saved.missing for each in streams for saved in each.checkpoints.values())
-    for each in streams:
-        for told in each.seen.values():
-            every.setdefault((told["event"], told["caller"], told["said"]), told)
-        for (_, step), saved in each.checkpoints.items():
-            if said := checkpoint(saved.path, () if complete else saved.missing, saved.exposed):
-                told = {"event": "checkpoint.saved", "step": step, "rank": each.rank, "caller": None, "said": said}
-                every.setdefault((frozenset(saved.missing), frozenset(saved.exposed)), told)
-    return sorted(every.values(), key=lambda told: told["step"])[:MAX_SEEN]
-
-
 def _words(said: Any) -> list[str]:
     return [str(each) for each in said] if isinstance(said, list) else [str(said)] if said else []
-
-
-def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:
-    """reason -> {steps, events} of records that are gone, over all streams."""
-    total: dict[str, dict[str, int]] = {}
-    for each in streams:
-        for reason, counts in each.lost.items():
-            so_far = total.setdefault(reason, {"steps": 0, "events": 0})
-            so_far["steps"] += counts["steps"]
-            so_far["events"] += counts["events"]
-    return total
-
-
-def state_of(ranks: Sequence[Tally]) -> str:
-    """running while one process lives; lost when one of them went without a goodbye; else ended."""
-    states = {each.state for each in ranks}
-    return next((state for state in ("running", "lost") if state in states), "ended")
-
-
-def instant(nanoseconds: int) -> str | None:
-    """RFC 3339 in UTC, None for a time that is not known."""
-    if not nanoseconds:
-        return None
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _goodbye(ranks: Sequence[Tally]) -> str | None:
-    """How the run ended, in the words of the rank that had most to say."""
-    byes = [each.bye for each in ranks if each.bye is not None]
-    worst = max(byes, key=lambda bye: ("closed", "exit", "signal", "exception", "lost").index(bye.reason), default=None)
-    if worst is None:
-        return None
-    return f"{worst.reason}: {worst.message}" if worst.message else worst.reason
 
 
 def _nonfinite(view: View) -> Mask:

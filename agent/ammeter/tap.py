@@ -9,7 +9,8 @@ torch.compile never traces a callback of ours, and finds as many graphs and grap
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,21 @@ def attached() -> list[str]:
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
 
 
+@contextmanager
+def all_or_nothing() -> Iterator[None]:
+    """What is subscribed inside is removed again where it ends by an error."""
+    made: list[Handle] = []
+    _made.append(made)
+    try:
+        yield
+    except BaseException:
+        for handle in made:
+            handle.remove()
+        raise
+    finally:
+        _made.pop()
+
+
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
     """The same call, which torch.compile never traces; outside of compiled regions for next to nothing."""
     hidden: Callable[..., None] = disable(call)  # type: ignore[no-untyped-call]
@@ -126,6 +142,8 @@ class Handle:
     def __init__(self, tap: _Tap | _Steps, subscriber: tuple[Any, ...]) -> None:
         self._tap = tap
         self._subscriber = subscriber
+        for made in _made:
+            made.append(self)
 
     def remove(self) -> None:
         self._tap.leave(self._subscriber)
@@ -331,6 +349,8 @@ _BEFORE_STEPS = _Steps(register_optimizer_step_pre_hook)
 _AFTER_STEPS = _Steps(register_optimizer_step_post_hook)
 
 _taps: dict[tuple[int, str], _Tap] = {}
+_made: list[list[Handle]] = []
+"""Of the blocks of all_or_nothing that are open: what was subscribed in each."""
 _inert: dict[tuple[int, str], _Tap] = {}
 _running: set[tuple[int, str]] = set()
 """(object, method) now on the stack: an override and the super() it calls are one call."""

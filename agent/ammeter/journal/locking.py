@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -29,7 +30,7 @@ def holder(path: Path) -> int | None:
     """The process that holds the lock on a file, 0 for one that cannot be named here; None when nobody does."""
     try:
         found = path.lstat()
-        if _identity(found) in _held:
+        if identity(found) in _held:
             return os.getpid()
         if not stat.S_ISREG(found.st_mode):  # a link, which could lead to a file whose lock we would drop
             return None
@@ -54,25 +55,39 @@ def lock(path: Path) -> int | None:
     except OSError:
         os.close(file)
         return None
-    _held.add(_identity(os.fstat(file)))
+    _held.add(identity(os.fstat(file)))
     return file
 
 
 def unlock(file: int) -> None:
-    """Gives a lock back."""
-    _held.discard(_identity(os.fstat(file)))
-    os.close(file)
+    """Gives a lock back. A descriptor that the program has closed, and perhaps used again, is left alone."""
+    with contextlib.suppress(OSError):
+        found = identity(os.fstat(file))
+        if found in _held:
+            _held.discard(found)
+            os.close(file)
 
 
 def born_locked(path: Path) -> int:
     """The descriptor of a lock file that nobody ever sees unlocked: locked under another name, then renamed."""
     draft = path.with_suffix(f".{os.getpid()}")
-    file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = above_standard(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     draft.rename(path)
-    _held.add(_identity(os.fstat(file)))
+    _held.add(identity(os.fstat(file)))
     return file
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
+def identity(found: os.stat_result) -> tuple[int, int]:
+    """(device, inode)."""
     return found.st_dev, found.st_ino
+
+
+def above_standard(file: int) -> int:
+    """The same open file under a number above 2: a program that closed its stdout shall not print into ours."""
+    if file > 2:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)

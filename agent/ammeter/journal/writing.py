@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from ammeter.journal.locking import born_locked, unlock
+from ammeter.journal.locking import above_standard, born_locked, identity, unlock
 from ammeter.journal.places import acknowledged, private_folder, segment_path, usage
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Steps, encode
 
@@ -48,6 +48,7 @@ class Journal:
         self._cap_bytes = cap_bytes
         self._hello: Hello | None = None
         self._file = -1
+        self._identity = (-1, -1)
         self._path: Path | None = None
         self._room = 0
         self._stride = 1
@@ -101,17 +102,31 @@ class Journal:
         if self._file < 0:
             return False
         data = encode(frame, self.offset)
+        if not self._is_ours():
+            self._file, self._room = -1, 0
+            return False
         try:
             written = os.write(self._file, data)
+            if written == len(data):
+                self.offset += written
+                self._room -= written
+                return True
         except OSError:
             self._close_segment()
             return False
-        if written != len(data):
-            self._cut_back(written)
+        except BaseException:  # Ctrl-C, perhaps behind the write and before it was counted
+            with contextlib.suppress(OSError, ValueError):
+                self.offset = int(self._path.stem if self._path else "") + os.fstat(self._file).st_size
+            raise
+        self._cut_back(written)
+        return False
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is the segment's: a program that closes all of its own gets the number again."""
+        try:
+            return identity(os.fstat(self._file)) == self._identity
+        except OSError:
             return False
-        self.offset += written
-        self._room -= written
-        return True
 
     def _cut_back(self, written: int) -> None:
         """A short write leaves half a frame: take it back, or leave it to the reader and go on behind it."""
@@ -146,7 +161,8 @@ class Journal:
         """Whether a new segment is open in this place, with its hello written."""
         path = segment_path(place, self.offset)
         try:
-            self._file = os.open(path, _CREATE, 0o600)
+            self._file = _create(path)
+            self._identity = identity(os.fstat(self._file))
         except OSError:
             return False
         self._path, self._room = path, self._segment_bytes
@@ -157,7 +173,7 @@ class Journal:
         return self._file < 0 and self._path is not None and self._path.parent == self._hot and self._begin(self.folder)
 
     def _close_segment(self) -> None:
-        if self._file >= 0:
+        if self._file >= 0 and self._is_ours():
             with contextlib.suppress(OSError):
                 os.close(self._file)
             if self._path and self._path.stem == f"{self.offset:020d}":
@@ -177,3 +193,11 @@ class Journal:
         for lost in losses:
             if not self._write(lost):
                 self._lost[lost.reason] = lost
+
+
+def _create(path: Path) -> int:
+    try:
+        return above_standard(os.open(path, _CREATE, 0o600))
+    except FileExistsError:  # the mirror's copy of half a frame that was cut back: nothing whole was ever written here
+        path.unlink()
+        return above_standard(os.open(path, _CREATE, 0o600))

@@ -1,0 +1,156 @@
+"""bench/agent.py and bench/gpu.py at tiny sizes: what they compare, count and write; no number is judged here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from bench import agent, peers, readme, tables
+from bench.measuring import Effort, Missing, Outcome, compare
+from bench.peers import Gives, Peer
+from bench.training import Kind, Training
+from model import Shape
+
+SHAPE = Shape(vocabulary=32, context=8, layers=1, heads=2, width=8)
+TINY = {precision: Kind(precision, SHAPE, batch=2, threads=1) for precision in ("bf16", "fp16", "fp32")}
+PLAN = replace(
+    agent.QUICK, long=(TINY["bf16"], TINY["fp16"]), short=(TINY["fp32"],), pairs=3, short_pairs=3, short_steps=2
+)
+OF_TORCH = (peers.Norms, peers.DetectAnomaly, peers.EmptyHooks, peers.AbsmaxHooks)
+"""Those that need no package."""
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Counting(Peer):
+    name = "counting"
+    gives = Gives("each step")
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        super().__init__(training, folder)
+        self.gradients_seen = self.steps_seen = 0
+
+    def gradients(self) -> None:
+        assert all(each.grad is not None for each in self.training.model.parameters())
+        self.gradients_seen += 1
+
+    def stepped(self, loss: torch.Tensor) -> None:
+        self.steps_seen += 1
+
+    def close(self) -> dict[str, float]:
+        return {"gradients": self.gradients_seen, "steps": self.steps_seen}
+
+
+class CountingOfItsOwn(Counting):
+    name = "counting on a model of its own"
+    own = True
+    period = 20
+
+
+class NotInstalled(Peer):
+    name = "not installed"
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
+
+
+class Aborting(Peer):
+    name = "aborting"
+
+    def stepped(self, loss: torch.Tensor) -> None:
+        raise ValueError("inf/nan detected, aborting")
+
+
+def compared(kinds: Sequence[type[Peer]], kind: Kind = TINY["bf16"]) -> list[Outcome | Missing]:
+    return compare(kind, kinds, Effort(pairs=4, steps=3))
+
+
+def test_a_peer_is_called_at_the_steps_of_its_own_blocks_only() -> None:
+    (found,) = compared([Counting])
+    assert isinstance(found, Outcome)
+    assert {"gradients": 18, "steps": 18} == found.said  # 2 pairs to warm up and 4, of 3 steps
+    assert (4, 4) == (len(found.bare), len(found.watched))
+    assert min(*found.bare, *found.watched) > 0
+
+
+def test_a_peer_that_works_now_and_then_is_measured_over_two_of_its_periods() -> None:
+    (found,) = compared([CountingOfItsOwn])
+    assert isinstance(found, Outcome)
+    assert {"gradients": 60, "steps": 60} == found.said  # 4 blocks of 10 steps count
+
+
+def test_peers_that_are_not_there_or_give_up_are_left_out_by_name_and_the_others_measured() -> None:
+    missing, aborted, there = compared([NotInstalled, Aborting, Counting])
+    assert Missing("not installed", "wandb is not installed") == missing
+    assert Missing("aborting", "ValueError: inf/nan detected, aborting") == aborted
+    assert isinstance(there, Outcome)
+
+
+def test_the_ratio_is_that_of_the_medians_and_a_rare_heavy_block_shows_in_the_means() -> None:
+    outcome = Outcome("x", Gives(), False, [1.0, 1.0, 1.0, 1.0], [1.1, 1.1, 1.1, 5.1])
+    assert pytest.approx(1.1) == outcome.ratio
+    assert pytest.approx(2.1) == outcome.mean_ratio
+    assert pytest.approx([1.1, 1.1, 1.1, 5.1]) == outcome.pairs
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_every_peer_that_needs_no_package_is_measured(precision: str) -> None:
+    found = compared(OF_TORCH, TINY[precision])
+    assert [each.name for each in OF_TORCH] == [each.name for each in found if isinstance(each, Outcome)]
+    assert not torch.is_anomaly_enabled()
+
+
+def test_each_preset_says_what_it_costs_and_reads_what_it_promises() -> None:
+    said = {each.name: each.said for each in compared(peers.PRESETS, TINY["fp32"]) if isinstance(each, Outcome)}
+    assert {each.name for each in peers.PRESETS} == set(said)
+    assert all(0 < each["overhead"] < 1 and 0 < each["mean_overhead"] < 1 for each in said.values())
+    assert (1, 1) == (said[peers.AmmeterFull.name]["norms"], said[peers.AmmeterFull.name]["statistics"])
+    assert 0 == said[peers.AmmeterLight.name]["statistics"]
+
+
+def test_what_a_plan_measures_is_written_as_tables_and_json_and_the_first_table_is_the_readmes(tmp_path: Path) -> None:
+    measured = agent.measure(PLAN, ["ammeter", "do nothing"], Console(quiet=True))
+    tables.write(measured, tmp_path, "make bench")
+    result = json.loads((tmp_path / "agent.json").read_text())
+    assert [2, 2, 0] == [len(each["repeats"]) if not each["short"] else 0 for each in result["sections"]]
+    names = [each["name"] for each in result["sections"][0]["outcomes"]]
+    assert ["ammeter", "ammeter, preset light", "ammeter, preset full", "module hooks that do nothing"] == names
+    assert [6, 3] == [len(each["bare_seconds"]) for each in result["sections"][0]["outcomes"][:2]]  # two repeats
+    text = (tmp_path / "agent.md").read_text()
+    first = readme.table(tmp_path / "agent.md").splitlines()
+    assert 2 + len(names) == len(first)
+    assert re.fullmatch(r"\| ammeter \|.*\| \d\.\d{3} \(largest of 2: \d+\.\d{3}\) \|", first[2])
+    assert "2 independent repeats of the default preset" in text
+    assert "## Short steps: fp32" in text
+
+
+def test_ammeter_is_measured_before_others_have_threads_in_the_process() -> None:
+    order = [each.peers[0].name for each in agent.planned(agent.Plan(), [""])]
+    assert 5 * ["ammeter"] == order[:5]
+    assert {"ammeter"} == set(order[: -2 * len(peers.OTHERS)])
+    assert 2 * [each.name for each in peers.OTHERS] == order[-2 * len(peers.OTHERS) :]
+
+
+def test_quick_numbers_are_not_kept_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        agent.main(["--quick", "--write"])
+    assert "name another folder" in capsys.readouterr().err
+
+
+def test_every_package_that_is_compared_with_has_its_version() -> None:
+    pinned = (readme.ROOT / "bench" / "requirements.txt").read_text().splitlines()
+    versions = dict(line.split("==") for line in pinned if not line.startswith("#"))
+    assert {"wandb", "tensorboard", "transformers", "mlflow-skinny"} <= set(versions)

@@ -14,10 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 import ammeter
 from ammeter.block import measured
 from ammeter.probes import kernels
+from ammeter.probes.kernels import census
 from ammeter.probes.kernels.census import Census
 from ammeter.schedule import EVERY, PRESETS
 from tests.agent.networks import NETWORKS, Network, attention, convolutions, custom, normal, train
-from tests.agent.training import stream
+from tests.agent.training import events, stream
 
 
 def linear(*widths: int, **options: Any) -> torch.nn.Module:
@@ -408,3 +409,30 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
         model.add_module(f"layer_{chr(97 + number % 26)}{number}x", torch.nn.Linear(9, 9))
     told = train(of(model, 9), tmp_path)
     assert kernels.FALLBACKS == len(told.of("kernel.fallback"))
+
+
+def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Many(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(200):
+                x = self.layer(x)
+            return x
+
+    monkeypatch.setattr(census, "LONGEST", 0.002)
+    model = Many()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    run = ammeter.watch(model, optimizer, dir=tmp_path, preset="full")
+    for _ in range(30):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.close()
+    told = events(stream(run.id, tmp_path)[1], "kernels.census")[0].data
+    assert told["whole"] is False
+    assert 0 < told["flops_eligible"] < 200 * 2 * 4 * 8 * 8

@@ -196,6 +196,7 @@ class Kernels:
             "recast_bytes": census.recast_bytes,
             "attention": sorted(census.attention),
             "seconds": perf_counter() - self._began,
+            "whole": census.whole,
         }
         row.events.append(("kernels.census", told))
 

@@ -45,6 +45,12 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return int(environment.get("RANK", 0) or 0), int(environment.get("WORLD_SIZE", 1) or 1)
 
 
+def launcher(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """How often the launcher starts processes again that died, where it does: {"max_restarts": "2"}."""
+    said = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return {"max_restarts": said} if said != "0" else {}
+
+
 def host() -> str:
     """This machine's name, lowercase, as GPU exporters label it."""
     return socket.gethostname().lower()

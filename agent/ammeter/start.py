@@ -136,7 +136,7 @@ def _environment(watched: Watched) -> dict[str, str]:
     else:
         found["device"] = platform.machine()
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
-    return {**found, "dtypes": ",".join(dtypes)}
+    return {**found, **identity.launcher(), "dtypes": ",".join(dtypes)}
 
 
 def _plain(key: str, value: Any) -> Any:

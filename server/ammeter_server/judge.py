@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +33,13 @@ RECENT = 3600 * 10**9
 
 LATE = 30 * 10**9
 """How long a run whose other ranks have ended waits for ranks that were never heard of."""
+
+RESTART = 120 * 10**9
+"""How long a process that died may take to come again where its launcher starts it again: to load torch and the model,
+and to reach watch(). Until then nobody is woken for it."""
+
+MAX_DIGITS = 6
+"""Of a number of restarts that is believed."""
 
 HAS_ENDED = ("ended", "lost")
 
@@ -83,11 +91,15 @@ class Judge:
     def _settle(self, connection: Connection, row: Row[Any], now: int) -> bool:
         """Everything a judgement writes, in the transaction that gives the run back."""
         streams = judgements.streams_of(connection, row.id)
+        incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
+        told = any(each.verdict == "run-lost" and each.is_open for each in incidents)
+        awaited = frozenset[str]() if told else restarting(streams, row.environment, now)
+        quiet = frozenset[str]() if told else awaited | _continued(streams)
         findings = judgements.findings_of(connection, row.id)
+        findings = [each for each in findings if each.verdict != "run-lost" or each.stream not in quiet]
         causes = _causes(streams, findings)
         silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
-        state, ended = run_end(streams, silent, row.world_size, now)
-        incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
+        state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
         for change in changes:
             self._write(connection, row, change, now)
@@ -134,18 +146,31 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
     return ("lost" if any(each.bye_reason in (None, "lost") for each in lives) else "ended"), ended
 
 
+def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | None, now: int) -> frozenset[str]:
+    """The streams of processes that died a moment ago, and that their launcher has said it starts again."""
+    said = str((environment or {}).get("max_restarts", ""))
+    lives = Counter(each.rank for each in streams if each.role == "rank")
+    left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_DIGITS else 0
+    died = [each for each in _last_lives(streams) if each.bye_reason == "lost" and each.heard > now - RESTART]
+    return frozenset(each.id for each in died if left > 0)
+
+
 def _last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
     """The newest stream of each rank that has said who it is."""
     spoken = [each for each in streams if each.role == "rank" and each.schema is not None]
     return list({each.rank: each for each in sorted(spoken, key=lambda each: (each.started, each.id))}.values())
 
 
+def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
+    """Those whose rank has another life behind them."""
+    current = {each.id for each in _last_lives(streams)}
+    return frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
+
+
 def _causes(streams: Sequence[Row[Any]], findings: Sequence[Row[Any]]) -> list[Cause]:
     """What the streams' verdicts come to for the run, causes first. A life that another continued is over."""
-    current = {each.id for each in _last_lives(streams)}
-    continued = frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
     concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
-    return merge(explain(concluded), {each.id: each.rank for each in streams}, continued)
+    return merge(explain(concluded), {each.id: each.rank for each in streams}, _continued(streams))
 
 
 def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from ammeter.verdicts.finding import Finding
 from ammeter_server import migrations
-from ammeter_server.judge import AGEING, LATE, LEASE, Judge, run_end
+from ammeter_server.judge import AGEING, LATE, LEASE, RESTART, Judge, restarting, run_end
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import findings, incidents, outbox, runs, streams, totals
@@ -190,6 +190,42 @@ def test_a_resumed_run_runs_again_and_its_loss_is_over(store: Store, judge: Judg
     assert ("closed", "recovered") == (incident.state, incident.closed_reason)
 
 
+def lose(store: Store, run: str) -> str:
+    """A stream of the run whose process has just died."""
+    stream = add_stream(store, run, bye_reason="lost", bye={"reason": "lost", "time": 777})
+    conclude(store, run, stream, msgspec.structs.replace(PAGE, verdict="run-lost"))
+    return stream
+
+
+def test_nobody_is_woken_for_a_process_that_its_launcher_starts_again(store: Store, judge: Judge) -> None:
+    run = add_run(store, environment={"max_restarts": "1"})
+    lose(store, run)
+    judge.judge(run, NOW + SECOND)
+    assert ("running", []) == (rows(store, runs)[0].state, rows(store, incidents))
+    add_stream(store, run, started=2, heard=NOW + 60 * SECOND)
+    judge.judge(run, NOW + 60 * SECOND)
+    assert ("running", []) == (rows(store, runs)[0].state, rows(store, incidents))
+
+
+def test_a_process_that_does_not_come_again_in_time_is_lost(store: Store, judge: Judge) -> None:
+    run = add_run(store, environment={"max_restarts": "1"})
+    lose(store, run)
+    judge.judge(run, NOW + SECOND)
+    judge.judge_due(NOW + RESTART + AGEING)
+    assert ("lost", ["open"]) == (rows(store, runs)[0].state, [each.state for each in rows(store, incidents)])
+
+
+def test_a_process_that_was_held_to_be_lost_stays_so_until_it_is_back(store: Store, judge: Judge) -> None:
+    run = add_run(store, environment={"max_restarts": "1"})
+    stream = add_stream(store, run)
+    conclude(store, run, stream, msgspec.structs.replace(PAGE, verdict="run-lost"))
+    judge.judge(run, NOW)
+    with store.writing() as connection:
+        connection.execute(update(streams).values(bye_reason="lost", bye={"reason": "lost", "time": 777}))
+    judge.judge(run, NOW + SECOND)
+    assert ["open"] == [each.state for each in rows(store, incidents)]
+
+
 def test_a_person_acknowledges_and_closes(store: Store, judge: Judge) -> None:
     run = add_run(store)
     conclude(store, run, add_stream(store, run), PAGE)
@@ -245,3 +281,24 @@ def test_a_run_is_over_when_the_last_life_of_each_rank_is(
     expected: str, lives: list[Any], silent: tuple[str, ...], world_size: int
 ) -> None:
     assert expected == run_end(lives, silent, world_size, NOW)[0]
+
+
+@pytest.mark.parametrize(
+    ("expected", "lives", "said"),
+    [
+        ({"a"}, [over("a", 0, "lost")], "1"),
+        ({"b"}, [over("a", 0, "signal"), over("b", 1, "lost")], "2"),
+        ({"c"}, [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "2"),
+        (set(), [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "1"),
+        (set(), [over("a", 0, "lost"), Life("c", 0, started=2)], "2"),
+        (set(), [over("a", 0, "lost", heard=NOW - RESTART)], "1"),
+        (set(), [over("a", 0, "exception")], "1"),
+        (set(), [Life("a")], "1"),
+        (set(), [], "1"),
+        *((set(), [over("a", 0, "lost")], said) for said in ("0", "", "-1", "many", "9" * 5000, None)),
+    ],
+)
+def test_a_restart_is_awaited_as_often_as_the_launcher_starts_again(
+    expected: set[str], lives: list[Any], said: Any
+) -> None:
+    assert expected == restarting(lives, None if said is None else {"max_restarts": said}, NOW)

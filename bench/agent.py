@@ -48,10 +48,14 @@ SHORT = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. Pairs of blocks: of each repeat of Ammeter, of each other peer, of short steps."""
+    """How much is measured. Pairs of blocks: of each repeat of Ammeter, of each other peer, of short steps.
+
+    others: the trainings that are measured with other peers as well.
+    """
 
     long: Sequence[Kind] = LONG
     short: Sequence[Kind] = SHORT
+    others: Sequence[Kind] = LONG
     repeats: int = 5
     pairs: int = 32
     other_pairs: int = 12
@@ -135,7 +139,9 @@ def planned(plan: Plan, only: Sequence[str]) -> list[Phase]:
             presets = wanted(PRESETS if seed == 0 else (Ammeter,))
             phases.append(Phase(kind, presets, plan.pairs, plan.steps, 90, seed))
     phases += [Phase(kind, wanted(PRESETS), plan.short_pairs, plan.short_steps, 2.5, short=True) for kind in plan.short]
-    phases += [Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.long for peer in wanted(OTHERS)]
+    phases += [
+        Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.others for peer in wanted(OTHERS)
+    ]
     return [each for each in phases if each.peers]
 
 

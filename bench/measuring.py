@@ -23,9 +23,6 @@ WARM = 2
 CALIBRATION = 10
 """Steps before anything is watched, in which the loss scale finds its place."""
 
-LEAST_PAIRS = 3
-"""As many are measured even where the time is up."""
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -101,9 +98,8 @@ def compare(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
             places.append(_place(each, bare, seed, folder, effort))
         for number in range(WARM + effort.pairs):
-            enough = number >= WARM + LEAST_PAIRS and time.monotonic() > effort.until
             for at, place in enumerate(places):
-                if isinstance(place, _Place) and not enough:
+                if isinstance(place, _Place) and (number == 0 or time.monotonic() < effort.until):
                     places[at] = _measured(place, bare, number, effort)
                 done()
         return [place.outcome() if isinstance(place, _Place) else place for place in places]
@@ -139,15 +135,15 @@ class _Place:
             said = peer.close()
         except Exception as error:  # noqa: BLE001 - other people's packages
             return Missing(peer.name, _words(error))
-        return Outcome(peer.name, peer.gives, peer.own, self.bare, self.watched, said)
+        first = min(WARM, len(self.bare) - 1)  # where the time was up at once, one pair has to do
+        return Outcome(peer.name, peer.gives, peer.own, self.bare[first:], self.watched[first:], said)
 
 
 def _place(kind: type[Peer], bare: Training, seed: int, folder: Path, effort: Effort) -> _Place | Missing:
-    training = bare
-    if kind.own:
-        training = Training(bare.kind, seed)
-        training.calibrate(CALIBRATION)
     try:
+        training = Training(bare.kind, seed) if kind.own else bare
+        if kind.own:
+            training.calibrate(CALIBRATION)
         steps = max(effort.steps, math.ceil(2 * kind.period / effort.pairs)) if kind.period > 1 else effort.steps
         return _Place(kind(training, folder), steps)
     except ImportError as error:
@@ -166,9 +162,8 @@ def _measured(place: _Place, bare: Training, number: int, effort: Effort) -> _Pl
         with suppress(Exception):
             place.peer.close()
         return Missing(place.peer.name, _words(error))
-    if number >= WARM:
-        place.bare.append(alone)
-        place.watched.append(watched)
+    place.bare.append(alone)
+    place.watched.append(watched)
     return place
 
 

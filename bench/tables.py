@@ -43,6 +43,10 @@ class Section:
             else:
                 self.outcomes.append(each)
 
+    @property
+    def title(self) -> str:
+        return f"Short steps: {self.kind}" if self.short else self.kind
+
     def ratio(self, name: str) -> str:
         """As the first table has it; of several repeats, their middle and their largest."""
         found = [each for each in self.outcomes if each.name == name]
@@ -128,7 +132,7 @@ def remarks(measured: Measured) -> list[str]:
     """The repeats, what Ammeter says of itself, who was left out."""
     said = []
     for section in measured.sections:
-        title = f"{section.kind}{', short steps' if section.short else ''}"
+        title = section.title
         if len(section.repeats) > 1:
             ratios = [each.ratio for each in section.repeats]
             said.append(
@@ -150,8 +154,7 @@ def shown(measured: Measured) -> list[Table]:
     """For the terminal."""
     shown = [_rich("What one gets, and what a step takes", comparison(measured))] if measured.long else []
     for section in measured.sections:
-        title = f"{section.kind}{' (short steps)' if section.short else ''}"
-        shown.append(_rich(title, details(section)))
+        shown.append(_rich(section.title, details(section)))
     return shown
 
 
@@ -167,7 +170,7 @@ def markdown(measured: Measured, command: str) -> str:
     if measured.long:
         lines += [*piped(comparison(measured)), ""]
     for section in measured.sections:
-        lines += [f"## {'Short steps: ' if section.short else ''}{section.kind}", "", *piped(details(section)), ""]
+        lines += [f"## {section.title}", "", *piped(details(section)), ""]
     lines += ["## Remarks", "", *(f"- {each}" for each in remarks(measured)), ""]
     lines += ["A peer with * cannot be detached: it has a model of its own, of the same size and start.", ""]
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -32,7 +32,9 @@ class Kind:
     threads: int = 0
 
     def __str__(self) -> str:
-        return f"{self.precision}, {GPT(self.shape).size():,} weights"
+        with torch.device("meta"):
+            size = GPT(self.shape).size()
+        return f"{self.precision}, {size:,} weights"
 
 
 class Training:

@@ -91,11 +91,11 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
     session = Session(watched, writer, hello, chosen.budget, options["preset"], replay=replay)
     try:
         session.attach()
+        if chosen.url or hot:
+            _start_process(writer, chosen)
     except BaseException:
         session.close("exception")
         raise
-    if chosen.url or hot:
-        _start_process(writer, chosen)
 
     def farewell() -> None:
         if chosen.url:
@@ -177,12 +177,12 @@ def _start_process(writer: journal.Journal, chosen: Settings) -> None:
     from ammeter import ship
 
     refused = ship.start(writer.folder.parent, chosen.url, chosen.token)
-    if refused and chosen.url:
-        log.warning("ammeter: %s", refused)
-    elif refused:
+    if refused and not chosen.url:
         writer.leave_tmpfs()
         _bring_home(writer.folder, 0)
-        log.info("ammeter: %s; the journal is written to the disk at once", refused)
+    elif refused:
+        with suppress(Exception):  # somebody's log handler may raise
+            log.warning("ammeter: %s", refused)
 
 
 def _bring_home(folder: Path, seconds: float) -> None:

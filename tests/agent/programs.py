@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,10 @@ class Ended:
         folders = [each for run in sorted(self.folder.glob("*")) for each in journal.streams(run)]
         assert [] == [each for each in folders if journal.is_alive(each)]
         return [[entry.frame for entry in journal.read(each)] for each in folders]
+
+    def at(self, folder: Path) -> Ended:
+        """The same, its journal looked for in another folder."""
+        return replace(self, folder=folder)
 
     def stream(self) -> list[Any]:
         (only,) = self.streams()

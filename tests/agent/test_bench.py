@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import agent, peers, readme, tables
+from bench import agent, gpu, peers, readme, tables
 from bench.measuring import Effort, Missing, Outcome, compare
 from bench.peers import Gives, Peer
 from bench.training import Kind, Training
@@ -22,7 +23,7 @@ from model import Shape
 SHAPE = Shape(vocabulary=32, context=8, layers=1, heads=2, width=8)
 TINY = {precision: Kind(precision, SHAPE, batch=2, threads=1) for precision in ("bf16", "fp16", "fp32")}
 PLAN = replace(
-    agent.QUICK, long=(TINY["bf16"], TINY["fp16"]), short=(TINY["fp32"],), pairs=3, short_pairs=3, short_steps=2
+    agent.QUICK, long=(TINY["bf16"], TINY["fp16"]), others=(TINY["bf16"],), short=(TINY["fp32"],), short_steps=2
 )
 OF_TORCH = (peers.Norms, peers.DetectAnomaly, peers.EmptyHooks, peers.AbsmaxHooks)
 """Those that need no package."""
@@ -84,6 +85,13 @@ def test_a_peer_is_called_at_the_steps_of_its_own_blocks_only() -> None:
     assert {"gradients": 18, "steps": 18} == found.said  # 2 pairs to warm up and 4, of 3 steps
     assert (4, 4) == (len(found.bare), len(found.watched))
     assert min(*found.bare, *found.watched) > 0
+
+
+def test_when_the_time_is_up_what_was_measured_until_then_counts() -> None:
+    (found,) = compare(TINY["bf16"], [Counting], Effort(pairs=4, steps=3, until=time.monotonic()))
+    assert isinstance(found, Outcome)
+    assert {"gradients": 3, "steps": 3} == found.said
+    assert (1, 1) == (len(found.bare), len(found.watched))
 
 
 def test_a_peer_that_works_now_and_then_is_measured_over_two_of_its_periods() -> None:
@@ -154,3 +162,47 @@ def test_every_package_that_is_compared_with_has_its_version() -> None:
     pinned = (readme.ROOT / "bench" / "requirements.txt").read_text().splitlines()
     versions = dict(line.split("==") for line in pinned if not line.startswith("#"))
     assert {"wandb", "tensorboard", "transformers", "mlflow-skinny"} <= set(versions)
+
+
+def test_the_gpu_script_refuses_politely_where_there_is_no_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert 1 == gpu.main([])
+    assert "no CUDA device" in capsys.readouterr().out
+
+
+def test_the_parts_of_the_gpu_script_write_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "gpu.md"
+    assert 0 == gpu.main(["--cpu", "--only", "cost,kernel", "--out", str(out)]), capsys.readouterr().out
+    text = out.read_text()
+    assert ["cost", "kernel"] == [name for name, part in gpu.PARTS.items() if f"## {part.title}\n" in text]
+    assert {"ammeter", "ammeter, preset full", "module hooks that do nothing", "ammeter, norms"} <= set(
+        re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
+    )
+
+
+def test_a_part_that_hangs_is_ended_and_what_it_said_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\nprint('measured so far', flush=True)\nwhile True: time.sleep(1)\n")
+    monkeypatch.setattr(gpu, "__file__", str(script))
+    ended, said = gpu.run("cost", cpu=True, seconds=3)
+    assert ("it took longer than 3 s", "measured so far") == (ended, said)
+
+
+def test_a_part_that_fails_says_why_and_the_next_one_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        gpu, "run", lambda name, cpu: ("it ended with 1", "no memory") if name == "cost" else ("", "|x|")
+    )
+    out = tmp_path / "gpu.md"
+    assert 1 == gpu.main(["--cpu", "--only", "cost,kernel", "--out", str(out)])
+    text = out.read_text()
+    assert "no memory" in text
+    assert "**This part failed: it ended with 1.**" in text
+    assert "|x|" in text
+
+
+def test_the_parts_of_the_gpu_script_together_take_less_than_eight_minutes() -> None:
+    assert 480 > sum(part.seconds for part in gpu.PARTS.values())

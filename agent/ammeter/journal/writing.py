@@ -16,7 +16,7 @@ CAP_BYTES = 512 * 2**20
 """A stream's folder holds at most this much; nearing it, the writer keeps fewer steps, and events to the last."""
 
 _STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
-"""Share of the cap in use -> the writer keeps every n-th step. Past the last, events only."""
+"""Share of the cap in use -> the writer keeps every n-th step. Past the last, events only, and at the cap none."""
 
 _LOOK_AGAIN = 256
 """Rows passed over before the writer looks whether the folder has room again."""
@@ -52,6 +52,7 @@ class Journal:
         self._path: Path | None = None
         self._room = 0
         self._stride = 1
+        self._full = False
         self._passed_over = 0
         self._lost: dict[str, Lost] = {}
         if self._hot:
@@ -68,11 +69,11 @@ class Journal:
 
     def append(self, frame: Event | Lost | Bye | Steps) -> bool:
         """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible."""
-        if isinstance(frame, Steps) and self._passes_over(frame):
+        if self._stride != 1 and self._passes_over(frame):
             return False
         if self._room <= 0:
             self._open_segment()
-        if self._lost and self._file >= 0:
+        if self._lost and self._file >= 0 and not (self._full and isinstance(frame, Steps | Event)):
             self._tell_losses()
         if self._write(frame) or (self._leave_hot() and self._write(frame)):
             return True
@@ -136,20 +137,26 @@ class Journal:
             self.offset += written
         self._close_segment()
 
-    def _passes_over(self, row: Steps) -> bool:
-        """Whether the cap makes the writer leave this row out; now and then it looks whether there is room again."""
-        if self._stride == 1 or (self._stride and row.step % self._stride == 0):
+    def _passes_over(self, frame: Frame) -> bool:
+        """Whether the cap makes the writer leave this out; now and then it looks whether there is room again."""
+        if isinstance(frame, Steps):
+            keeps = self._stride and frame.step % self._stride == 0
+        else:
+            keeps = not (self._full and isinstance(frame, Event))
+        if keeps:
             return False
-        self._count("journal-cap", row)
+        self._count("journal-cap", frame)
         self._passed_over += 1
         if self._passed_over % _LOOK_AGAIN == 0:
             self._set_stride()
-            self._tell_losses()
+            if not self._full:
+                self._tell_losses()
         return True
 
     def _set_stride(self) -> None:
         used = usage(self.folder)
         self._stride = next((stride for share, stride in _STRIDES if used < share * self._cap_bytes), 0)
+        self._full = used >= self._cap_bytes
 
     def _open_segment(self) -> None:
         self._close_segment()

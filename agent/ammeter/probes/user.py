@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,8 @@ class User:
     def _tell_once(self, name: str, why: str) -> None:
         if name not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(name)
-            log.warning("ammeter leaves out %s given to run.log: %s", name, why)
+            with suppress(Exception):  # somebody's log handler may raise
+                log.warning("ammeter leaves out %s given to run.log: %s", name, why)
 
     def finish(self, row: Row) -> None:
         for key in row.transfers:

@@ -1,0 +1,83 @@
+"""Nothing of ours waits for the device while a program trains: torch raises where it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ammeter.session import Session
+from tests.agent.training import events, stream
+from tests.gpu.programs import Program, train
+
+
+class Strict:
+    """Makes torch raise in every callback of ours that would wait, until the training has ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited: list[str] = []
+        self.called = 0
+        self.training = True
+        original, strict = Session.guard, self
+
+        def guard(session: Session, name: str) -> Any:
+            safe = original(session, name)
+            return lambda call: safe(strict.checked(name, call))
+
+        monkeypatch.setattr(Session, "guard", guard)
+
+    def checked(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def checked(*args: Any) -> None:
+            if not self.training:
+                return call(*args)
+            self.called += 1
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return call(*args)
+            except RuntimeError as error:
+                self.waited.append(f"{name}: {error}")
+                raise
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+
+        return checked
+
+    def relax(self) -> None:
+        self.training = False
+
+
+@pytest.fixture
+def strict(cuda: str, monkeypatch: pytest.MonkeyPatch) -> Strict:
+    return Strict(monkeypatch)
+
+
+def test_a_callback_that_waits_would_be_noticed(strict: Strict, tmp_path: Path) -> None:
+    def wait() -> None:
+        assert torch.ones(1, device="cuda").item() == 1
+
+    def see(step: int, model: torch.nn.Module) -> None:
+        if step == 3:
+            strict.checked("one that waits", wait)()
+
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        train(Program(), "cuda", see=see)
+    assert ["one that waits"] == [each.partition(":")[0] for each in strict.waited]
+
+
+@pytest.mark.parametrize("preset", ["light", "default", "full"])
+@pytest.mark.parametrize(
+    "program",
+    [Program(clip=True, bad=(5, 6)), Program(adamw={"fused": True}, bad=(5,)), Program("bf16", clip=True)],
+    ids=["fp16", "fp16, fused", "bf16"],
+)
+def test_no_callback_of_ours_waits_for_the_device(
+    strict: Strict, program: Program, preset: str, tmp_path: Path
+) -> None:
+    left = train(program, "cuda", tmp_path, preset=preset, ends=strict.relax)
+    assert [] == strict.waited
+    assert strict.called > 5 * program.steps
+    assert [] == [event.data for event in events(stream(left.run, tmp_path)[1], "probe.failed")]

@@ -95,11 +95,11 @@ def test_a_run_with_everything_read_in_every_step_ends_in_the_same_bits(
     assert (precision == "fp16") == bool(events(frames, "origin.found"))
 
 
-class Mode(TorchDispatchMode):
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The program's own."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,7 +139,8 @@ class Product(torch.nn.Module):
         self.first = torch.nn.Linear(12, 12)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (1 + self.first(x)).prod(1)
+        found: torch.Tensor = (1 + self.first(x)).prod(1)
+        return found
 
 
 def test_the_gradient_of_a_product_is_the_one_exception_and_in_preset_full_only(

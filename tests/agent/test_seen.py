@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ammeter.overall import seen_in
 from ammeter.seen import checkpoint, sentence
-from ammeter.tally import Tally, seen_in
+from ammeter.tally import Tally
 from ammeter.wire import Event
 from tests.agent.streams import Stream, views
 

@@ -32,9 +32,9 @@ class Loss:
         ]
 
     def finish(self, row: Row) -> None:
-        losses = row.arrived("loss")
+        losses = row.transfers.get("loss")
         if losses:
-            row.scalars["loss"] = float(sum(float(each[0]) for each in losses) / len(losses))
+            row.scalars["loss"] = sum([each.number() for each in losses]) / len(losses)
         if row.raw.get("micro_batches"):
             row.scalars["micro_batches"] = row.raw["micro_batches"]
 

@@ -50,7 +50,7 @@ class Scaler:
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", [])
-        scales = [(_value(each.scale), _value(each.growth_tracker)) for each in updates]
+        scales = [(each.scale.number(), each.growth_tracker.number()) for each in updates]
         skipped = skipped_in(row)
         self._count(row, len(row.stepped - skipped), len(skipped), min(scales)[0] if scales else None)
         if not updates:
@@ -67,7 +67,7 @@ class Scaler:
             row.events.append(("step.skipped", {"scale": scale, "consecutive": self._consecutive}))
 
     def _compare(self, row: Row, update: Update) -> None:
-        before, after = _value(update.scale), _value(update.after or update.scale)
+        before, after = update.scale.number(), (update.after or update.scale).number()
         if after != before:
             name = "scaler.backoff" if after < before else "scaler.growth"
             row.events.append((name, {"from": before, "to": after, **self._which(update.number)}))
@@ -125,8 +125,4 @@ def skipped_in(row: Row) -> set[int]:
 
 
 def _positive(found: list[Transfer]) -> bool:
-    return any(_value(each) > 0 for each in found)
-
-
-def _value(arrived: Transfer) -> float:
-    return float(arrived.array()[0])
+    return any(each.number() > 0 for each in found)

@@ -55,7 +55,7 @@ class Part:
 
     def moving(self) -> Flags:
         """Which tensors have a learning rate that is not zero."""
-        rates = [rate if isinstance(rate, float) else float(rate.array()[0]) for _, rate in self.rates]
+        rates = [rate if isinstance(rate, float) else rate.number() for _, rate in self.rates]
         found: Flags = np.repeat(rates, [count for count, _ in self.rates])[self.at] != 0
         return found
 

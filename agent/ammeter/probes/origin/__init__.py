@@ -220,6 +220,6 @@ class Origin:
 def _loss_is_bad(row: Row) -> bool:
     """As far as the host knows it already."""
     for each in row.transfers.get("loss", ()):  # noqa: SIM110 - in every step: a generator costs more than its body
-        if each.ready() and not math.isfinite(each.array()[0]):
+        if each.ready() and not math.isfinite(each.number()):
             return True
     return False

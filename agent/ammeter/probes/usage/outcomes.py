@@ -120,7 +120,7 @@ class Outcomes:
                     "skipped": [self._name(key) for key in behind],
                     "applied": [self._name(key) for key in mine if key not in skipped],
                 }
-                return "usage.lopsided_step", {**data, "scale": float(update.scale.array()[0]), "times": times}
+                return "usage.lopsided_step", {**data, "scale": update.scale.number(), "times": times}
         return None
 
     def _name(self, key: int) -> str:

@@ -114,7 +114,7 @@ class Scalers:
 
     def _scale(self) -> float | None:
         """What the last update() has left, of the rows that are finished."""
-        return None if self._last is None else float(self._last.array()[0])
+        return None if self._last is None else self._last.number()
 
     def _judge_resumed(self, scaler: Any, optimizer: Any) -> None:
         """The optimizer goes on where it was, and its scaler begins."""

@@ -23,7 +23,7 @@ def copies(tensor: torch.Tensor) -> int:
     if _placements(tensor):
         mesh = tensor._spec.mesh  # type: ignore[attr-defined]
         replicas: int = prod(mesh.size(dim) for dim, place in enumerate(_placements(tensor)) if place.is_replicate())
-        return replicas * max(1, torch.distributed.get_world_size() // mesh.size())
+        return replicas * max(1, int(torch.distributed.get_world_size() // mesh.size()))
     return int(getattr(tensor, "_fsdp_flattened", False))
 
 

@@ -123,7 +123,7 @@ def test_ranks_of_a_pipeline_each_bring_their_own_tensors() -> None:
 SHARDED = [Tensor("a", (2,), "float32", 1), Tensor("b", (2,), "float32", 1)]
 
 
-def measuring(*steps: tuple[int, Sequence[float]], tensors: Sequence[Tensor] = SHARDED) -> Stream:
+def measuring(*steps: tuple[int, Sequence[Any]], tensors: Sequence[Tensor] = SHARDED) -> Stream:
     stream = Stream(tensors)
     for step, numbers in steps:
         stream.next_step = step

@@ -40,8 +40,8 @@ LONG = (
 
 SHORT = (
     Kind("bf16", Shape(vocabulary=96, context=16, layers=1, heads=2, width=64), batch=4, threads=1),
-    Kind("fp16", Shape(vocabulary=96, context=8, layers=1, heads=2, width=32), batch=2, threads=1),
-    Kind("fp32", Shape(vocabulary=96, context=16, layers=1, heads=2, width=64), batch=4, threads=1),
+    Kind("fp16", Shape(vocabulary=96, context=16, layers=1, heads=2, width=32), batch=2, threads=1),
+    Kind("fp32", Shape(vocabulary=96, context=48, layers=1, heads=2, width=64), batch=4, threads=1),
 )
 """Some 2 ms a step on one core."""
 
@@ -62,10 +62,11 @@ class Plan:
     short_pairs: int = 40
     steps: int = 5
     short_steps: int = 100
+    periods: int = 2
     minutes: float = 14.0
 
 
-QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, minutes=4.0)
+QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, periods=0, minutes=4.0)
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,12 @@ def measure(plan: Plan, only: Sequence[str], console: Console) -> Measured:
             share = phase.weight / sum(each.weight for each in phases[at:])
             names = ", ".join(each.name for each in phase.peers)
             progress.update(task, description=f"{phase.kind.precision}: {names}")
-            effort = Effort(phase.pairs, phase.steps, now + share * (end - now))
-            found = _compare(phase, effort, lambda: progress.advance(task))
+            effort = Effort(phase.pairs, phase.steps, now + share * (end - now), plan.periods)
+            found: list[Outcome | Missing] = [Missing(each.name, "the time was up") for each in phase.peers]
+            if now < end:
+                found = _compare(phase, effort, lambda: progress.advance(task))
+            if not console.is_terminal:
+                console.print(f"{phase.kind.precision}: {names}: {time.monotonic() - now:.1f} s", highlight=False)
             measured.add(str(phase.kind), phase.kind.precision, found, short=phase.short)
     measured.seconds = time.monotonic() - end + 60 * plan.minutes
     return measured

@@ -136,7 +136,7 @@ def _cost(cpu: bool) -> int:
     long = tuple(Kind(precision, shape, batch, device) for precision in ("bf16", "fp16"))
     short = tuple(replace(each, shape=TINY if cpu else SHORT) for each in long)
     seconds = PARTS["cost"].seconds - SPARE
-    presets = agent.Plan(long, (), (), 2, 10, 4, 10, 5, 50, 0.45 * seconds / 60)
+    presets = agent.Plan(long, (), (), 2, 10, 4, 10, 5, 50, 1, 0.45 * seconds / 60)
     steps = replace(presets, long=(), short=short, minutes=0.1 * seconds / 60)
     others = replace(presets, long=(), others=long[:1], steps=2, minutes=0.45 * seconds / 60)
     for plan in (presets, steps, others):

@@ -26,11 +26,15 @@ CALIBRATION = 10
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: pairs of blocks, steps in a block, and when it has to end (of time.monotonic)."""
+    """How much is measured: pairs of blocks, steps in a block, and when it has to end (of time.monotonic).
+
+    periods: of a peer that works now and then, how many its watched blocks cover at least.
+    """
 
     pairs: int
     steps: int
     until: float = math.inf
+    periods: int = 2
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,8 @@ def _place(kind: type[Peer], bare: Training, seed: int, folder: Path, effort: Ef
         training = Training(bare.kind, seed) if kind.own else bare
         if kind.own:
             training.calibrate(CALIBRATION)
-        steps = max(effort.steps, math.ceil(2 * kind.period / effort.pairs)) if kind.period > 1 else effort.steps
+        covered = effort.periods * kind.period if kind.period > 1 else 0
+        steps = max(effort.steps, math.ceil(covered / effort.pairs))
         return _Place(kind(training, folder), steps)
     except ImportError as error:
         return Missing(kind.name, f"{error.name or error} is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +84,7 @@ class Measured:
     def where(self) -> str:
         """The machine, in words."""
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
-        return f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+        return f"{device}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def together(repeats: Sequence[Outcome]) -> Outcome:

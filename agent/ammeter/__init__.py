@@ -59,6 +59,10 @@ def watch(
     Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
     log and training goes on unwatched.
     """
+    from ammeter.settings import disabled
+
+    if disabled():
+        return Run()
     for make_way in stand_ins:
         make_way()
     from ammeter import start

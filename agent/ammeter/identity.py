@@ -22,15 +22,17 @@ _STORE_KEY = "ammeter/run_id"
 def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
     """(run id, name): the UUID that all ranks of this job share, and the name it was made from, '' if none.
 
-    In this order: AMMETER_RUN_ID, the default store of torch.distributed, TORCHELASTIC_RUN_ID, a new one.
+    In this order: AMMETER_RUN_ID, torchrun's id where it is a UUID, the default store of torch.distributed,
+    TORCHELASTIC_RUN_ID, a new one. torchrun --standalone makes up a UUID, which stays when ranks are started again
+    and their store does not; an id that a person has typed may be that of yesterday's job.
     """
     said = environment.get("AMMETER_RUN_ID", "")
     if said:
         return _from_name(said, project, environment)
-    agreed = _agreed_in_store()
+    elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
+    agreed = None if _is_uuid(elastic) else _agreed_in_store()
     if agreed:
         return agreed, ""
-    elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
         return _from_name(elastic, project, environment)[0], ""
     _tell_alone(environment)
@@ -57,11 +59,18 @@ def host() -> str:
 
 
 def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    try:
+    if _is_uuid(said):
         return str(uuid.UUID(said)), ""
+    job = next((environment[key] for key in _JOB_IDS if environment.get(key)), "")
+    return str(uuid.uuid5(NAMESPACE, "\0".join((project, said, job)))), said
+
+
+def _is_uuid(said: str) -> bool:
+    try:
+        uuid.UUID(said)
     except ValueError:
-        job = next((environment[key] for key in _JOB_IDS if environment.get(key)), "")
-        return str(uuid.uuid5(NAMESPACE, "\0".join((project, said, job)))), said
+        return False
+    return True
 
 
 def _tell_alone(environment: Mapping[str, str]) -> None:

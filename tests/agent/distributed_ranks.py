@@ -219,7 +219,7 @@ def is_last_rank() -> bool:
 @contextlib.contextmanager
 def environment(name: str, agree: bool, disabled: bool) -> Iterator[None]:
     """Each training is a run of its own, unless the ranks are to agree on it."""
-    said = {"AMMETER_DISABLE": "1" if disabled else ""}
+    said = {"AMMETER_DISABLE": "1" if disabled else "", "TORCHELASTIC_RUN_ID": "none"}
     if not agree:
         said["AMMETER_RUN_ID"] = str(run_id(name))
     os.environ.update(said)

@@ -145,6 +145,13 @@ def test_what_a_plan_measures_is_written_as_tables_and_json_and_the_first_table_
     assert "## Short steps: fp32" in text
 
 
+def test_what_the_time_does_not_suffice_for_is_left_out_by_name() -> None:
+    measured = agent.measure(replace(PLAN, repeats=1, minutes=0.0), ["preset"], Console(quiet=True))
+    assert 3 == len(measured.sections)
+    assert all([] == each.outcomes for each in measured.sections)
+    assert "bf16, 1,464 weights: left out: ammeter, preset light: the time was up." in tables.remarks(measured)
+
+
 def test_ammeter_is_measured_before_others_have_threads_in_the_process() -> None:
     order = [each.peers[0].name for each in agent.planned(agent.Plan(), [""])]
     assert 5 * ["ammeter"] == order[:5]

@@ -90,6 +90,19 @@ def test_whoever_asks_first_decides_for_all_who_share_the_store() -> None:
     assert ID == identity.run_id("p", {"AMMETER_RUN_ID": ID})[0]
 
 
+@pytest.mark.usefixtures("process_group")
+def test_an_id_that_the_launcher_made_up_is_the_run_whatever_is_in_the_store() -> None:
+    agreed = identity.run_id("p", {})[0]
+    assert (ID, "") == identity.run_id("p", {"TORCHELASTIC_RUN_ID": ID.upper()})
+    assert (agreed, "") == identity.run_id("p", {"TORCHELASTIC_RUN_ID": "100"})
+
+
+def test_how_often_the_launcher_starts_again_is_told_where_it_does() -> None:
+    assert [{}, {}, {"max_restarts": "3"}] == [
+        identity.launcher(each) for each in ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
+    ]
+
+
 RANK = """
 import pathlib, time
 

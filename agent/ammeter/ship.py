@@ -77,7 +77,9 @@ def main(argv: list[str] | None = None) -> int:
         if only is None:
             return 0
     from ammeter.shipping.shipper import Shipper
+    from ammeter.shipping.stragglers import bring_stragglers
 
+    bring_stragglers(folder)
     shipper = Shipper(folder, chosen.url, chosen.token, host=words.host, once=words.once, idle_exit=words.idle_exit)
     signal.signal(signal.SIGTERM, lambda *_: shipper.hurry())
     try:
@@ -89,10 +91,12 @@ def main(argv: list[str] | None = None) -> int:
 def _mirror(folder: Path, host: str) -> int:
     """Runs a mirror, one per run and host; a stream that began while it was leaving is not left behind."""
     from ammeter.shipping.mirror import Mirror
+    from ammeter.shipping.stragglers import bring_stragglers
 
     mirror = Mirror(folder)
     signal.signal(signal.SIGTERM, lambda *_: mirror.hurry())
     while (only := journal.lock(_run_lock(folder, host, mirror=True))) is not None:
+        bring_stragglers(folder)
         mirror.run()
         journal.unlock(only)
         if mirror.hurried or not mirror.has_work():

@@ -13,8 +13,10 @@ offsets never change: what is removed leaves a hole that the next frame's header
 from ammeter.journal.keeping import TERMINATED, drop, mirror, move, settle, thin
 from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
+    HOME,
     acknowledge,
     acknowledged,
+    home_of,
     hot_folder,
     private_folder,
     replace,
@@ -28,6 +30,7 @@ from ammeter.journal.writing import CAP_BYTES, SEGMENT_BYTES, Journal
 
 __all__ = [
     "CAP_BYTES",
+    "HOME",
     "SEGMENT_BYTES",
     "TERMINATED",
     "Entry",
@@ -39,6 +42,7 @@ __all__ = [
     "ended",
     "has_witness",
     "holder",
+    "home_of",
     "hot_folder",
     "is_alive",
     "is_locked",

@@ -10,6 +10,9 @@ from typing import BinaryIO
 OFFSETS = 2**63
 """Logical offsets lie below it."""
 
+HOME = "home"
+"""In a stream's folder on tmpfs: where its own folder is."""
+
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
     """(logical start, path) of every segment of a stream in order, wherever it lies."""
@@ -25,11 +28,12 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
 
 def hot_folder(folder: Path) -> Path | None:
     """Where the open segment of a stream lies when it is not in its folder."""
-    try:
-        named = contents(folder / "hot").decode()
-    except (OSError, ValueError):
-        return None
-    return Path(named) if named.startswith("/") and "\0" not in named else None
+    return _named(folder / "hot")
+
+
+def home_of(hot: Path) -> Path | None:
+    """The stream's folder to which a folder on tmpfs belongs."""
+    return _named(hot / HOME)
 
 
 def segment_path(place: Path, offset: int) -> Path:
@@ -112,6 +116,15 @@ def size_of(path: Path) -> int:
 
 def usage(place: Path) -> int:
     return sum(size_of(path) for path in _listed(place).values())
+
+
+def _named(path: Path) -> Path | None:
+    """The absolute path that a file holds."""
+    try:
+        named = contents(path).decode()
+    except (OSError, ValueError):
+        return None
+    return Path(named) if named.startswith("/") and "\0" not in named else None
 
 
 def _listed(place: Path) -> dict[int, Path]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ammeter.journal.locking import above_standard, born_locked, identity, unlock
-from ammeter.journal.places import acknowledged, private_folder, segment_path, usage
+from ammeter.journal.places import HOME, acknowledged, private_folder, replace, segment_path, usage
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Steps, encode
 
 SEGMENT_BYTES = 4 * 2**20
@@ -56,7 +56,8 @@ class Journal:
         self._passed_over = 0
         self._lost: dict[str, Lost] = {}
         if self._hot:
-            (self.folder / "hot").write_text(str(self._hot))
+            replace(self._hot / HOME, os.fsencode(self.folder))
+            replace(self.folder / "hot", os.fsencode(self._hot))
         self._alive = born_locked(self.folder / "alive")
 
     def hello(self, hello: Hello) -> None:

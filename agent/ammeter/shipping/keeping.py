@@ -54,8 +54,8 @@ class Keeper:
             if path.parent == hot:
                 journal.move(path, self.folder)
         with contextlib.suppress(OSError):
-            for place in hot.glob("*.seg"):
-                place.unlink()
+            for place in (*hot.glob("*.seg"), hot / journal.HOME):
+                place.unlink(missing_ok=True)
             hot.rmdir()
             (self.folder / "hot").unlink()
             hot.parent.rmdir()

@@ -182,7 +182,8 @@ def _story(measured: Measured, command: str) -> list[str]:
         f"{measured.where}; load before: {measured.load:.1f}; {measured.seconds / 60:.1f} minutes; `{command}`.",
         "",
         f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process: "
-        f"{measured.plan}. The ratio is that of the medians of all blocks; rare heavy steps are in that of the means.",
+        f"{measured.plan}. Within budget: as often as 1 % of the time allows. "
+        "The ratio is that of the medians of all blocks; rare heavy steps are in that of the means.",
     ]
 
 

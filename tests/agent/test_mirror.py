@@ -208,28 +208,30 @@ def test_a_mirror_that_cannot_start_says_why_and_raises_nothing(
 
 
 ENDS = {
-    "close": ("run.close()", "closed"),
-    "exit": ("sys.exit(3)", "exit"),
-    "exception": ("raise ValueError", "exception"),
-    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", None),
-    "exit at once": ("os._exit(1)", None),
+    "close": ("run.close(); os._exit(os.path.exists(hot))", "closed", 0),
+    "exit": ("sys.exit(3)", "exit", 3),
+    "exception": ("raise ValueError", "exception", 1),
+    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", None, -9),
+    "exit at once": ("os._exit(4)", None, 4),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_when_a_program_has_ended_its_journal_is_on_the_disk_and_nothing_else_is_left(end: str, tmp_path: Path) -> None:
-    said, reason = ENDS[end]
+    said, reason, code = ENDS[end]
     ended = programs.start(
         f"""
         import time
         for _ in range(50):
             step()
             time.sleep(0.002)
-        print(open(run._session.journal.folder / "hot").read(), flush=True)
+        hot = open(run._session.journal.folder / "hot").read()
+        print(hot, flush=True)
         {said}
         """,
         tmp_path,
     ).end()
+    assert code == ended.code
     hot = Path(ended.out.strip())
     assert Path("/dev/shm") in hot.parents
     (run_folder,) = ended.folder.iterdir()

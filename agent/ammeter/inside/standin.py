@@ -151,9 +151,10 @@ class StandIn:
     def _in_forked_child(self) -> None:
         """A child that trains is a stream of its own; the parent's run is not its."""
         if self._session is not None:
-            self._run = self._session = None
+            parents, self._run, self._session = self._session, None, None
             self._later = 0
             with suppress(Exception):
+                parents.unsubscribe()
                 self._hook.remove()
                 self._hook = register_optimizer_step_pre_hook(self._guarded(self._steps))
                 self._wait_for_scaler()

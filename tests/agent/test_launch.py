@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from ammeter import journal
-from ammeter.wire import Event, Hello
+from ammeter.wire import Event, Hello, Steps
 from tests.agent.launching import AMMETER, PYTHON, WAIT, launch
 from tests.agent.programs import Ended, Program, bye, steps
 
@@ -90,6 +91,18 @@ for number in range(6):
     with torch.autocast("cpu", torch.float16):
         loss = model(torch.randn(3, 4)).square().mean()
     scaler.scale(loss * (float("inf") if number == 0 else 1)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+ACCUMULATES = """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+for number in range(4):
+    optimizer.zero_grad()
+    for _ in range(2):
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.randn(3, 4)).square().mean() / 2
+        scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
 """
@@ -192,6 +205,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "is a GAN": {"body": GAN},
     "has two phases": {"body": PHASES},
     "scales": {"body": SCALED},
+    "scales and accumulates": {"body": ACCUMULATES},
     "never applies a step": {"body": TWICE},
     "watches itself": {"body": WATCHES},
     "watches itself late": {"body": WATCHES_LATE},
@@ -328,6 +342,17 @@ def test_with_a_scaler_the_first_step_is_seen_even_if_it_is_skipped(ended: Calla
     assert ("step.skipped", 0) in events
     assert 1 == [name for name, _ in events].count("step.skipped")
     assert ("scaler.seen", 0) in events
+
+
+def test_the_first_scaled_loss_is_neither_told_as_unscaled_nor_taken_for_the_loss(
+    ended: Callable[[str], Ended],
+) -> None:
+    frames = ended("scales and accumulates").stream()
+    assert [] == [frame.name for frame in frames if isinstance(frame, Event) and frame.name.startswith("usage.")]
+    place = 4 * hello(frames).schema.scalars.index("loss")
+    losses = [struct.unpack_from("<f", frame.values, place)[0] for frame in frames if isinstance(frame, Steps)]
+    assert 4 == len(losses)
+    assert all(0 < loss < 10 for loss in losses)
 
 
 def test_a_run_that_skips_every_step_is_seen_although_no_optimizer_ever_steps(ended: Callable[[str], Ended]) -> None:

@@ -105,7 +105,7 @@ class StandIn:
     def _begin(self, found: Found | None) -> None:
         if found is None:
             return
-        self._stop_waiting()
+        waiting, self._waiting = self._waiting, []
         self._run = run = start.watch(
             found.models,
             found.optimizers,
@@ -122,6 +122,8 @@ class StandIn:
             preset=self._said.preset,
         )
         self._session = run._session
+        for handle in waiting:  # only now: so the end of the scale() that runs is heard, and what it returns is marked
+            handle.remove()
         if self._session is None:
             self._over = True
             return

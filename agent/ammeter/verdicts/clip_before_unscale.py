@@ -25,6 +25,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     standstill: Standstill = Standstill()
     """What speaks for a clip that is not torch's; it is followed until the verdict is reached."""
     by_norm: bool = False
+    by_value: bool = False
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -42,7 +43,9 @@ def _event(state: State, event: Event) -> State:
     if state.opened.active or not _hurts(limit, scale):
         return state
     caller = str(event.data.get("caller", ""))
-    return replace(state, opened=state.opened.at(event.step, event.step), caller=caller, limit=limit, scale=scale)
+    by_value = "max_norm" not in event.data and "clip_value" in event.data
+    opened = state.opened.at(event.step, event.step)
+    return replace(state, opened=opened, caller=caller, limit=limit, scale=scale, by_value=by_value)
 
 
 def _limit(event: Event) -> float:
@@ -68,15 +71,17 @@ def _conclude(state: State) -> Finding:
     if state.by_norm:
         return _unknown_place(state, left)
     where = f" at {state.caller}" if state.caller else ""
+    clip = f"clip_grad_value_{where}" if state.by_value else f"clip_grad_norm_{where}"
+    kind = "values" if state.by_value else "a norm"
+    left_is = "are left" if state.by_value else "is left"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="Gradients are clipped before they are unscaled",
-        cause=f"clip_grad_norm_{where} limits gradients that are still multiplied by the scale of "
-        f"{words.scale(state.scale)} to a norm of {state.limit:g}; unscaled, a norm of {left:.2g} is left, so the run "
-        "hardly learns.",
-        fix=f"Call scaler.unscale_(optimizer) before clip_grad_norm_{where}; the limit of {state.limit:g} then holds "
-        "for the true gradients.",
+        cause=f"{clip} limits gradients that are still multiplied by the scale of {words.scale(state.scale)} to"
+        f" {kind} of {state.limit:g}; unscaled, {kind} of {left:.2g} {left_is}, so the run hardly learns.",
+        fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then holds for the true"
+        " gradients.",
         caller=state.caller or None,
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
         **found(state.opened),

@@ -17,6 +17,14 @@ def test_it_opens_at_once_and_names_the_line() -> None:
     assert "scaler.unscale_(optimizer) before clip_grad_norm_ at loop/train.py:120" in finding.fix
 
 
+def test_a_clip_by_value_is_called_by_its_name() -> None:
+    stream = warm(7).event("usage.clip_before_unscale", caller="loop/train.py:120", clip_value=0.5, scale=1024.0)
+    finding = findings(stream)["clip-before-unscale"]
+    assert finding.cause.startswith("clip_grad_value_ at loop/train.py:120 limits gradients")
+    assert "to values of 0.5; unscaled, values of 0.00049 are left" in finding.cause
+    assert "scaler.unscale_(optimizer) before clip_grad_value_ at loop/train.py:120" in finding.fix
+
+
 def test_a_limit_that_was_multiplied_by_the_scale_is_meant_so() -> None:
     assert {} == findings(clipped(65536.0, 65536.0))
     assert {} == findings(clipped(32768.0, 65536.0))

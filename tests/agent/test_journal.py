@@ -688,3 +688,41 @@ def test_a_folder_is_private_under_any_umask(tmp_path: Path) -> None:
         assert 0o700 == journal.private_folder(tmp_path / "made").stat().st_mode & 0o7777
     finally:
         os.umask(before)
+
+
+def test_several_threads_write_into_one_journal_and_nothing_is_lost_or_torn(tmp_path: Path) -> None:
+    writer = Journal(tmp_path / "stream", segment_bytes=50_000)
+    writer.hello(HELLO)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [
+            threading.Thread(
+                target=lambda first: [writer.append(event(first + at)) for at in range(2_000)], args=(first,)
+            )
+            for first in (0, 10_000, 20_000, 30_000)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    writer.close()
+    told = [frame.step for frame in said(writer.folder) if isinstance(frame, Event)]
+    assert 8_000 == len(said(writer.folder))
+    for first in (0, 10_000, 20_000, 30_000):
+        assert list(range(first, first + 2_000)) == [step for step in told if first <= step < first + 10_000]
+
+
+def test_a_turn_that_an_interrupt_took_away_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("ammeter.journal.writing.monotonic", lambda: now[0])
+    writer = Journal(tmp_path / "stream")
+    writer.hello(HELLO)
+    writer._turn.clear()
+    for step in range(200):
+        writer.append(row(step))
+        now[0] += 0.1
+    writer.close()
+    assert [row(step) for step in range(200)] == said(writer.folder)

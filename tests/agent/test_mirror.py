@@ -212,6 +212,7 @@ ENDS = {
     "exit": ("sys.exit(3)", "exit", 3),
     "exception": ("raise ValueError", "exception", 1),
     "kill": ("os.kill(os.getpid(), signal.SIGKILL)", None, -9),
+    "term": ("os.kill(os.getpid(), signal.SIGTERM)", None, -15),
     "exit at once": ("os._exit(4)", None, 4),
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from pathlib import Path
+from time import monotonic
 
 from ammeter.journal.locking import above_standard, born_locked, identity, unlock
 from ammeter.journal.places import HOME, acknowledged, private_folder, replace, segment_path, usage
@@ -20,6 +22,9 @@ _STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
 
 _LOOK_AGAIN = 256
 """Rows passed over before the writer looks whether the folder has room again."""
+
+_STUCK_SECONDS = 10.0
+"""How long another thread may be at its turn; later than that, an interrupt has struck as it took it."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -47,6 +52,9 @@ class Journal:
         self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
         self._cap_bytes = cap_bytes
         self._hello: Hello | None = None
+        self._waiting: deque[Frame | None] = deque()
+        self._turn: deque[None] = deque([None])
+        self._wrote = monotonic()
         self._file = -1
         self._identity = (-1, -1)
         self._path: Path | None = None
@@ -62,14 +70,54 @@ class Journal:
 
     def hello(self, hello: Hello) -> None:
         """Says who writes and what the columns are, now and at the head of every later segment."""
+        self._in_turn(hello)
+
+    def append(self, frame: Event | Lost | Bye | Steps) -> bool:
+        """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible.
+
+        Of several threads, who comes first writes for all, and the others do not wait.
+        """
+        return self._in_turn(frame)
+
+    def _in_turn(self, frame: Frame | None) -> bool:
+        """One after the other without a lock: taking the only element out of a deque is what one thread can do."""
+        waiting, written = self._waiting, True
+        waiting.append(frame)
+        while waiting:
+            try:
+                self._turn.pop()
+            except IndexError:
+                if monotonic() - self._wrote < _STUCK_SECONDS:
+                    return True
+            try:
+                while waiting:
+                    each, self._wrote = waiting.popleft(), monotonic()
+                    done = self._next(each)
+                    written = done if each is frame else written
+            finally:
+                if not self._turn:
+                    self._turn.append(None)
+        return written
+
+    def _next(self, frame: Frame | None) -> bool:
+        if self._alive < 0:
+            return False
+        if frame is None:
+            self._close()
+        elif isinstance(frame, Hello):
+            self._say(frame)
+        else:
+            return self._append(frame)
+        return True
+
+    def _say(self, hello: Hello) -> None:
         self._hello = hello
         if self._file < 0:
             self._open_segment()
         else:
             self._write(hello)
 
-    def append(self, frame: Event | Lost | Bye | Steps) -> bool:
-        """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible."""
+    def _append(self, frame: Event | Lost | Bye | Steps) -> bool:
         if self._stride != 1 and self._passes_over(frame):
             return False
         if self._room <= 0:
@@ -93,8 +141,9 @@ class Journal:
 
     def close(self) -> None:
         """Closes the files and gives the lock back. Twice is fine."""
-        if self._alive < 0:
-            return
+        self._in_turn(None)
+
+    def _close(self) -> None:
         self._close_segment()
         unlock(self._alive)
         self._alive = -1

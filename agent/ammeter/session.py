@@ -120,8 +120,10 @@ class Session:
     def write_old(self) -> None:
         """Writes the rows that have waited long enough."""
         closed = self._closed
-        if closed and (len(closed) >= HOLD_ROWS or perf_counter() - closed[0].began >= HOLD_SECONDS):
-            self._release()
+        if closed:
+            began = closed[0].began  # before any call, in which another thread may write it
+            if len(closed) >= HOLD_ROWS or perf_counter() - began >= HOLD_SECONDS:
+                self._release()
 
     def close_step(self) -> None:
         """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
@@ -260,9 +262,17 @@ class Session:
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _release(self) -> None:
-        closed = self._closed
-        while closed and (len(closed) > MAX_LATE_ROWS or closed[0].ready()):
-            self._write_or_lose(closed.popleft())
+        while (row := self._next_closed()) is not None:
+            self._write_or_lose(row)
+
+    def _next_closed(self) -> Row | None:
+        """The oldest row that waits, if it waits no longer. None, too, where another thread was quicker."""
+        try:
+            if len(self._closed) > MAX_LATE_ROWS or self._closed[0].ready():
+                return self._closed.popleft()
+        except IndexError:
+            pass
+        return None
 
     def _write_or_lose(self, row: Row) -> None:
         if row.ready():

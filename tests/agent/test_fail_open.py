@@ -260,6 +260,7 @@ PROGRAMS: dict[str, tuple[int, str]] = {
             for _ in range(20):
                 step(of=of, x=batch)
 
+        sys.setswitchinterval(1e-5)
         two = [parts(1), parts(2)]
         runs = [watch(*each) for each in two]
         batches = [torch.randn(6, 8), torch.randn(6, 8)]
@@ -289,6 +290,7 @@ PROGRAMS: dict[str, tuple[int, str]] = {
                     twin(batch)
                     model[0](batch)
 
+        sys.setswitchinterval(1e-5)
         thread = threading.Thread(target=evaluate)
         thread.start()
         for _ in range(20):
@@ -310,6 +312,7 @@ PROGRAMS: dict[str, tuple[int, str]] = {
                 run.log(metric=count, other=torch.tensor(float(count)))
                 count += 1
 
+        sys.setswitchinterval(1e-5)
         thread = threading.Thread(target=log)
         thread.start()
         batch = torch.randn(6, 8)

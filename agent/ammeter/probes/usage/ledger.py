@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,6 +141,15 @@ class Ledger:
         self._watched = watched
         self._accounts: dict[int, Account] = {}
         self.accounts: list[Account] = []
+        self._thread = get_ident()
+
+    def trains_here(self) -> None:
+        """The run has made a call that only training makes, in this thread."""
+        self._thread = get_ident()
+
+    def elsewhere(self) -> bool:
+        """Whether this is not the thread that trains. To read a gradient that autograd sets meanwhile would crash."""
+        return get_ident() != self._thread
 
     def of(self, optimizer: Any) -> Account | None:
         """The account of a watched optimizer."""
@@ -161,7 +171,9 @@ class Ledger:
 
     def adopt(self) -> list[Account]:
         """Something that is known has changed gradients, and what is in them stays in them. Returns whose."""
-        changed = []
+        changed: list[Account] = []
+        if self.elsewhere():
+            return changed
         for account in self.accounts:
             now = account.now()
             if now != account.seen:

@@ -30,7 +30,8 @@ class Usage:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._telling = Telling(session)
-        ledger, marks = Ledger(session.watched), Marks()
+        self._ledger = ledger = Ledger(session.watched)
+        marks = Marks()
         self._order = Order(session, self._telling, ledger, marks)
         self._clipping = Clipping(session, self._telling, ledger)
         self._scalers = Scalers(session, self._telling)
@@ -69,20 +70,22 @@ class Usage:
 
     def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
         scaler = args[0]
+        if scaler in self._session.watched.scalers:
+            self._ledger.trains_here()
         if self._session.follows and scaler.is_enabled():
             self._order.scaled(scaler, result)
         self._scalers.used(scaler, result)
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._session.follows and not _inside_backward():
+        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
             self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if self._session.follows and not _inside_backward():
+        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
             self._order.backward_ended(args, kwargs)
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if self._session.follows and not _inside_backward():
+        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
@@ -111,6 +114,8 @@ class Usage:
             self._order.updating(args[0])
 
     def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if optimizer in self._session.watched.optimizers and not _inside_backward():
+            self._ledger.trains_here()
         if self._session.follows:
             self._order.steps(optimizer)
 

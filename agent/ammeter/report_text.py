@@ -22,6 +22,11 @@ NOT_SEEN = {
     "loss": "No loss was recorded, so nobody can say whether it was finite; run.log(loss=...) tells it.",
     "grad_norm": "No gradient was read, so underflow and the origin of a NaN could not be judged.",
 }
+NEVER_FINITE = {
+    "loss": "No finite loss was recorded.",
+    "grad_norm": "No finite gradient norm was read, so underflow could not be judged.",
+}
+"""The same of a run with losses or gradients that were not finite: those count as neither first nor last."""
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -190,7 +195,7 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     """The last words: what to do next, or that nothing was found and what was looked for."""
     for column, line in NOT_SEEN.items():
         if summary[column]["first"] is None and summary["steps"]:
-            yield line
+            yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
     for verdict, error in sorted(report.faults.items()):
         yield _plain(f"{verdict} could not be judged ({error}); please report this.")
     if not summary["steps"]:

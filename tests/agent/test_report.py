@@ -97,6 +97,14 @@ def test_what_could_not_be_seen_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert "No gradient was read" in text
 
 
+def test_a_run_that_was_never_finite_is_not_told_as_unseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nan = float("nan")
+    written(Stream().good(loss=nan, norm=nan).good(loss=nan, norm=nan).bye(), tmp_path)
+    text = as_text(capsys, tmp_path)
+    assert "No finite loss was recorded. No finite gradient norm was read" in text
+    assert "so nobody can say" not in text
+
+
 def test_a_run_without_a_step_is_asked_about_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(Stream().bye(), tmp_path)
     assert "No step was recorded. Is the optimizer that steps the one" in as_text(capsys, tmp_path)

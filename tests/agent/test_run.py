@@ -83,10 +83,19 @@ def test_a_number_in_any_dress_is_written(value: Any, written: float, watched: A
     assert [written] == _logged(run, tmp_path, "metric")
 
 
+class Raises:
+    def __float__(self) -> float:
+        raise RuntimeError("not now")
+
+    def __repr__(self) -> str:
+        return "raises"
+
+
 @pytest.mark.parametrize(
     "value",
     [
         None,
+        Raises(),
         "high",
         [1.0],
         {"a": 1},

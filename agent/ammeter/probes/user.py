@@ -82,5 +82,5 @@ def _arriving(value: Any) -> transfer.Transfer | None:
         return transfer.number(float(value))
     except OverflowError:
         return transfer.number(math.inf if value > 0 else -math.inf)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - a type of the program's own may raise anything
         return None

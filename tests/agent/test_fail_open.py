@@ -714,7 +714,9 @@ def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(nursery: Nursery, t
     assert [] == [*both.watched.folder.rglob("hot"), *both.watched.folder.rglob("mirror*")]
 
 
-def test_a_tmpfs_that_fills_up_costs_no_row(nursery: Nursery, small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [-1, 9], ids=["before it is used", "in the middle"])
+def test_a_tmpfs_that_fills_up_costs_no_row(at: int, nursery: Nursery, small: Path, tmp_path: Path) -> None:
+    filler = str(small / "filler")
     hot = "import ammeter.start; from pathlib import Path\n"
     hot += f"ammeter.start.HOT_FOLDER = Path({str(small)!r}); ammeter.start.HOT_FREE_BYTES = 0\n"
     begin = """
@@ -727,8 +729,10 @@ def test_a_tmpfs_that_fills_up_costs_no_row(nursery: Nursery, small: Path, tmp_p
                     print("full")
 
         """
-    full = f"    if each == 9:\n        fill({str(small / 'filler')!r})\n    step()\n"
-    loop = TRAIN.replace("for _ in", "for each in").replace("    step()\n", full)
+    hot += f"if os.path.exists({filler!r}):\n    os.unlink({filler!r})\n"
+    before = f"if {at} < 0:\n    fill({filler!r})\n"
+    full = f"    if each == {at}:\n        fill({filler!r})\n    step()\n"
+    loop = before + TRAIN.replace("for _ in", "for each in").replace("    step()\n", full)
     both = twins(nursery, hot + textwrap.dedent(begin) + loop, tmp_path)
     assert [] == both.told()
     assert list(range(30)) == steps(both.watched.stream())

@@ -64,9 +64,17 @@ class Journal:
         self._passed_over = 0
         self._lost: dict[str, Lost] = {}
         if self._hot:
-            replace(self._hot / HOME, os.fsencode(self.folder))
-            replace(self.folder / "hot", os.fsencode(self._hot))
+            self._settle_in(self._hot)
         self._alive = born_locked(self.folder / "alive")
+
+    def _settle_in(self, hot: Path) -> None:
+        """Each folder names the other; tmpfs that is full already is not used."""
+        try:
+            replace(hot / HOME, os.fsencode(self.folder))
+        except OSError:
+            self._hot = None
+        else:
+            replace(self.folder / "hot", os.fsencode(hot))
 
     def hello(self, hello: Hello) -> None:
         """Says who writes and what the columns are, now and at the head of every later segment."""

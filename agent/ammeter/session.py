@@ -13,6 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
+from threading import enumerate as enumerate_threads
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -73,6 +75,7 @@ class Session:
         self._overhead = 0.0
         self._off = False
         self._inside = False
+        self._thread = get_ident()
         self.follows = True
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
@@ -90,7 +93,8 @@ class Session:
 
     def subscribe(self) -> None:
         """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
-        boundary, guard = Boundary(self), self.guard("boundary")
+        boundary, guard = Boundary(self), self.guard("boundary", anywhere=False)
+        self._handles.append(tap.stepping(self.guard("thread")(self._claim)))
         self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
@@ -101,7 +105,7 @@ class Session:
         """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
         try:
             with tap.all_or_nothing():
-                self._handles += probe.attach(self.guard(probe.name))
+                self._handles += probe.attach(self.guard(probe.name, anywhere=getattr(probe, "anywhere", False)))
         except Exception as error:  # noqa: BLE001 - as in guard
             self._fault(probe.name, error)
 
@@ -176,22 +180,31 @@ class Session:
         """Counts time of ours that no guard has measured."""
         self._overhead += seconds
 
-    def guard(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled."""
+    def guard(self, name: str, *, anywhere: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled.
+
+        anywhere: false for what is about the training, and silent in every thread but the one that trains.
+        """
+        join = self._guarded if anywhere else self._guarded_here
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
-            guarded: Any = self._guarded([(name, call)])
-            guarded.part, guarded.join = (name, call), self._guarded  # for tap.together
+            guarded: Any = join([(name, call)])
+            guarded.part, guarded.join = (name, call), join  # for tap.together
             return guarded  # type: ignore[no-any-return]
 
         return safe
 
-    def _guarded(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
+    def _guarded_here(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
+        return self._guarded(parts, anywhere=False)
+
+    def _guarded(
+        self, parts: Sequence[tuple[str, Callable[..., None]]], *, anywhere: bool = True
+    ) -> Callable[..., None]:
         def guarded(*args: Any) -> None:
             if compiling and compiling() is not None:
                 hidden(*args)
                 return
-            if self._off or (_CUDA and _capturing()):
+            if self._off or (_CUDA and _capturing()) or not (anywhere or get_ident() == self._thread):
                 return
             outermost, self._inside = not self._inside, True
             began = perf_counter()
@@ -243,6 +256,16 @@ class Session:
             for probe in self._probes:
                 if hasattr(probe, "begin_anew"):
                     self.guard(probe.name)(probe.begin_anew)()
+
+    def _claim(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        """A run is what one thread trains: that which called watch(), or another that steps before it did or when it is
+        gone. Of several that train at the same time, each would close the others' steps."""
+        if get_ident() == self._thread or optimizer not in self.watched.optimizers:
+            return
+        row = self.row
+        trained = row.step or row.stepped or row.skipped or row.scaler_used
+        if not trained or all(each.ident != self._thread for each in enumerate_threads()):
+            self._thread = get_ident()
 
     def _last_rows(self) -> None:
         if self.row.stepped or self.row.skipped:

@@ -40,6 +40,8 @@ Guard = Callable[..., Any]
 
 class Checkpoint:
     name = "checkpoint"
+    anywhere = True
+    """A program may save in a thread of its own; what that says is queued."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -29,6 +29,7 @@ MAX_TOLD = 20
 
 class User:
     name = "user"
+    anywhere = True
 
     def __init__(self, session: Session) -> None:
         self._session = session

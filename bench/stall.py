@@ -257,7 +257,8 @@ def markdown(rows: list[tuple[str, ...]], where: str, gigabytes: float) -> str:
     lines = [
         "# Whether a step waits for the disk",
         "",
-        f"{where}. Blocks of {BLOCK} steps of each kind in turn. Written by `python bench/stall.py --gigabytes {gigabytes:g} --write`.",
+        f"{where}. Blocks of {BLOCK} steps of each kind in turn. "
+        f"Written by `python bench/stall.py --gigabytes {gigabytes:g} --write`.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * len(HEADINGS),

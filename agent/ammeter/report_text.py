@@ -199,7 +199,8 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     for verdict, error in sorted(report.faults.items()):
         yield _plain(f"{verdict} could not be judged ({error}); please report this.")
     if not summary["steps"]:
-        yield "No step was recorded. Is the optimizer that steps the one that watch() was given?"
+        why = "No step was recorded; what kept the program from it may stand above." if seen else ""
+        yield why or "No step was recorded. Is the optimizer that steps the one that watch() was given?"
     if report.findings:
         first = report.findings[0].finding
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"

@@ -10,6 +10,9 @@ from ammeter.wire import Event
 
 Data = Mapping[str, Any]
 
+CONCERNS = 0.05
+"""Share of the FLOPs from which odd sizes matter: a head of ten classes does not."""
+
 
 def sentence(event: Event) -> str | None:
     """What happened and what to do about it; None for an event that is a number among others, or that says no more."""
@@ -110,7 +113,7 @@ def _lopsided(data: Data) -> str:
 def _origin(data: Data) -> str:
     kind = data["kind"]
     if kind == "input":
-        return f"the first NaN or Inf was in the input {data.get('input')}" + _amounts(data) + ": look at the data"
+        return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: look at the data"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
     if kind == "weights":
         return f"the weights of {place} are not finite themselves ({data.get('tensor')}): go back to a checkpoint"
@@ -132,14 +135,10 @@ def _weights(data: Data) -> str:
 
 
 def _fallback(data: Data) -> str:
+    if data["reason"] == "misaligned" and data["flops_share"] < CONCERNS:
+        return ""
     reason = _REASONS.get(data["reason"], data["reason"])
     return f"{words.percent(data['flops_share'])} of the FLOPs, {data['op']} in {data['module']}, {reason}"
-
-
-def _census(data: Data) -> str:
-    return (
-        f"{words.percent(data['share'])} of the forward pass' FLOPs ran in low precision" if data.get("share") else ""
-    )
 
 
 def checkpoint(path: str, missing: Collection[str], exposed: Collection[str]) -> str | None:
@@ -190,5 +189,4 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "weights.nonfinite": _weights,
     "moments.nonfinite": lambda data: f"the optimizer's state holds NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
-    "kernels.census": _census,
 }

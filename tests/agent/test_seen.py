@@ -57,7 +57,6 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned"},
         "25 % of the FLOPs, mm in head, has sizes that are no multiples of 8",
     ),
-    "kernels.census": ({"share": 0.98}, "98 % of the forward pass' FLOPs ran in low precision"),
 }
 
 
@@ -82,6 +81,8 @@ def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, 
 
 def test_what_needs_nobody_has_no_words() -> None:
     assert sentence(Event("scaler.growth", 3, 0, {"from": 1.0, "to": 2.0})) is None
+    odd = {"flops_share": 0.02, "op": "mm", "module": "head", "reason": "misaligned"}
+    assert sentence(Event("kernel.fallback", 3, 0, odd)) is None
     assert checkpoint("a.pt", (), ()) is None
 
 

@@ -47,7 +47,7 @@ class Journal:
         """
         self.folder = private_folder(folder)
         self.offset = 0
-        self._hot = private_folder(hot) if hot and hot_bytes > 0 else None
+        self._hot = hot if hot and hot_bytes > 0 else None
         self._hot_bytes = hot_bytes
         self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
         self._cap_bytes = cap_bytes
@@ -70,6 +70,7 @@ class Journal:
     def _settle_in(self, hot: Path) -> None:
         """Each folder names the other; tmpfs that is full already is not used."""
         try:
+            private_folder(hot)
             replace(hot / HOME, os.fsencode(self.folder))
         except OSError:
             self._hot = None

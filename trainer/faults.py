@@ -6,6 +6,7 @@ Its docstring says what a person sees. The verdict that must name it bears the f
 
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -166,19 +167,13 @@ def clip_before_unscale(training: Faults) -> None:
 
 @fault(first_step=20)
 def agent_blind(training: Faults) -> None:
-    """The run trains on, but the curve of samples ends: what is given to run.log raises when its value is asked for, as
-    the handle of a metric does whose storage is gone."""
-    training.samples = Gone
+    """The run trains on, but the curve of samples ends: what is given to run.log raises whatever it is asked, as a
+    proxy does whose object is gone."""
+    training.samples = lambda _: weakref.proxy(Metric())
 
 
-class Gone:
-    """A number that can no longer be read."""
-
-    def __init__(self, _: int) -> None:
-        pass
-
-    def __float__(self) -> float:
-        raise RuntimeError("the storage of this metric was released")
+class Metric:
+    """A number of the program's own."""
 
 
 @fault(first_step=40)

@@ -56,14 +56,14 @@ def in_attach(name: str, make: Callable[[], Exception], monkeypatch: pytest.Monk
 def in_callbacks(name: str, make: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     guard = Session.guard
 
-    def fails(self: Session, called: str) -> Any:
+    def fails(self: Session, called: str, **where: Any) -> Any:
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             def broken(*args: Any) -> None:
                 if self.row.step >= STEP:
                     raise make()
                 call(*args)
 
-            return guard(self, called)(broken if called == name else call)
+            return guard(self, called, **where)(broken if called == name else call)
 
         return safe
 

@@ -76,7 +76,7 @@ def shows_clip_before_unscale(run: train.Summary, seen: Seen) -> None:
 def shows_agent_blind(run: train.Summary, seen: Seen) -> None:
     assert (run.applied, run.val_loss) == ((other := healthy()).applied, other.val_loss)
     assert all(isinstance(number, int) for number in seen.samples[:20])
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ReferenceError):
         float(seen.samples[20])
 
 

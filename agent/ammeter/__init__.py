@@ -48,7 +48,8 @@ def watch(
     config: settings worth seeing beside the run. Plain values are kept, others as text, what looks like a secret not
     at all. tags: words to find the run by.
     budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
-    preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs).
+    preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs; while it counts
+    the operators of a backward pass, now and then, torch computes the gradient of prod in another order).
     also: copies of the model that the program keeps, {"ema": ema_model}: whether they move is watched too. torch's
     AveragedModel is found by itself.
     guards: must be empty in this version.

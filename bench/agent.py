@@ -3,6 +3,8 @@
     make bench [ARGS="--quick | --only ammeter,wandb | --write"]
 
 Ammeter's presets, and what people use today for the same questions, at some 80 ms a step; the presets again at 2 ms.
+The first row of every table is a peer that does nothing, measured exactly as often as Ammeter's default preset: how far
+its ratios are from 1 is what the machine and the measurement add to all the others.
 --write keeps agent.md and agent.json in bench/results; then `python bench/readme.py` brings the first table into the
 README. The machine should do nothing else meanwhile.
 """
@@ -25,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from bench import tables  # noqa: E402 - after the path above
 from bench.measuring import WARM, Effort, Missing, Outcome, compare  # noqa: E402
-from bench.peers import OTHERS, PRESETS, Ammeter, Peer  # noqa: E402
+from bench.peers import OTHERS, PRESETS, Ammeter, Nothing, Peer  # noqa: E402
 from bench.tables import Measured  # noqa: E402
 from bench.training import Kind  # noqa: E402
 from model import Shape  # noqa: E402 - bench.training knows where it lies
@@ -48,7 +50,7 @@ SHORT = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. Pairs of blocks: of each repeat of Ammeter, of each other peer, of short steps.
+    """How much is measured. Pairs of blocks: of Ammeter's presets and each repeat, of each other peer, of short steps.
 
     others: the trainings that are measured with other peers as well.
     """
@@ -57,13 +59,13 @@ class Plan:
     short: Sequence[Kind] = SHORT
     others: Sequence[Kind] = LONG
     repeats: int = 5
-    pairs: int = 32
-    other_pairs: int = 12
-    short_pairs: int = 40
+    pairs: int = 18
+    other_pairs: int = 8
+    short_pairs: int = 16
     steps: int = 5
     short_steps: int = 100
     periods: int = 2
-    minutes: float = 14.0
+    minutes: float = 15.0
 
 
 QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, periods=0, minutes=4.0)
@@ -71,23 +73,23 @@ QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_st
 
 @dataclass(frozen=True)
 class Phase:
-    """Peers that are measured together. milliseconds: of a step, about, to share the time out."""
+    """Peers that are measured together, by an effort that has no end yet. milliseconds: of a step, about."""
 
     kind: Kind
     peers: Sequence[type[Peer]]
-    pairs: int
-    steps: int
+    effort: Effort
     milliseconds: float
     seed: int = 0
     short: bool = False
 
     @property
     def blocks(self) -> int:
-        return len(self.peers) * (WARM + self.pairs)
+        return len(self.peers) * (WARM + self.effort.pairs)
 
     @property
     def weight(self) -> float:
-        return self.blocks * self.steps * self.milliseconds
+        steps = sum(self.effort.steps + self.effort.watched_steps(each) for each in self.peers)
+        return (WARM + self.effort.pairs) * steps * self.milliseconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(plan: Plan, only: Sequence[str], console: Console) -> Measured:
     """Runs all phases of a plan whose peers have one of these words in their names."""
     phases = planned(plan, only)
-    measured = Measured(load=os.getloadavg()[0], plan=f"{plan.pairs} pairs of blocks of {plan.steps} steps")
+    measured = Measured(load=os.getloadavg()[0], plan=f"{plan.steps} steps, {plan.short_steps} of short ones")
     end = time.monotonic() + 60 * plan.minutes
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -121,7 +123,7 @@ def measure(plan: Plan, only: Sequence[str], console: Console) -> Measured:
             share = phase.weight / sum(each.weight for each in phases[at:])
             names = ", ".join(each.name for each in phase.peers)
             progress.update(task, description=f"{phase.kind.precision}: {names}")
-            effort = Effort(phase.pairs, phase.steps, now + share * (end - now), plan.periods)
+            effort = replace(phase.effort, until=now + share * (end - now))
             found: list[Outcome | Missing] = [Missing(each.name, "the time was up") for each in phase.peers]
             if now < end:
                 found = _compare(phase, effort, lambda: progress.advance(task))
@@ -133,20 +135,29 @@ def measure(plan: Plan, only: Sequence[str], console: Console) -> Measured:
 
 
 def planned(plan: Plan, only: Sequence[str]) -> list[Phase]:
-    """Ammeter first, while nobody else has threads in this process; then each other peer by itself."""
+    """Ammeter first, while nobody else has threads in this process; then each other peer by itself.
+
+    Where the default preset is measured, Nothing is too, in turn with it.
+    """
 
     def wanted(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
-        return [each for each in peers if any(word.strip().lower() in each.name.lower() for word in only)]
+        found = [each for each in peers if any(word.strip().lower() in each.name.lower() for word in only)]
+        return [Nothing, *found] if Ammeter in found and Nothing not in found else found
 
+    presets, others, short = (
+        Effort(pairs, steps, periods=plan.periods)
+        for pairs, steps in (
+            (plan.pairs, plan.steps),
+            (plan.other_pairs, plan.steps),
+            (plan.short_pairs, plan.short_steps),
+        )
+    )
     phases = []
     for kind in plan.long:
-        for seed in range(plan.repeats):
-            presets = wanted(PRESETS if seed == 0 else (Ammeter,))
-            phases.append(Phase(kind, presets, plan.pairs, plan.steps, 90, seed))
-    phases += [Phase(kind, wanted(PRESETS), plan.short_pairs, plan.short_steps, 2.5, short=True) for kind in plan.short]
-    phases += [
-        Phase(kind, [peer], plan.other_pairs, plan.steps, 160) for kind in plan.others for peer in wanted(OTHERS)
-    ]
+        phases += [Phase(kind, wanted((Nothing, Ammeter)), presets, 105, seed) for seed in range(plan.repeats)]
+        phases.append(Phase(kind, wanted(PRESETS[1:]), presets, 105))
+    phases += [Phase(kind, wanted((Nothing, *PRESETS)), short, 2.2, short=True) for kind in plan.short]
+    phases += [Phase(kind, [peer], others, 140) for kind in plan.others for peer in wanted(OTHERS)]
     return [each for each in phases if each.peers]
 
 

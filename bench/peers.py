@@ -65,6 +65,12 @@ class Peer:
         return {}
 
 
+class Nothing(Peer):
+    """The same training on both sides: as far from 1 as its ratio is, any other may be by chance."""
+
+    name = "nothing (how much the measurement itself wavers)"
+
+
 class Ammeter(Peer):
     """One watched session; between its blocks it is unsubscribed."""
 

@@ -15,53 +15,61 @@ import torch
 from rich.table import Table
 
 from bench.measuring import Missing, Outcome
-from bench.peers import Ammeter
 
 SHORT_HEADINGS = ("watched by", "norms", "full statistics", "place of a NaN", "loss scale")
-HEADINGS = ("watched by", "bare ms", "watched ms", "ratio", "ratio of means", "pairs: quartiles", "worst pair")
+HEADINGS = (
+    "watched by",
+    "pairs",
+    "bare ms",
+    "watched ms",
+    "ratio",
+    "pairs: quartile, median, quartile",
+    "worst pair",
+    "ratio of means",
+)
 
 
 @dataclass
 class Section:
-    """One training: what was measured of each peer, and each repeat of Ammeter's default preset by itself."""
+    """One training: what was measured of each peer, by name, each repeat by itself."""
 
     kind: str
     precision: str
     short: bool
-    outcomes: list[Outcome] = field(default_factory=list)
-    repeats: list[Outcome] = field(default_factory=list)
+    repeats: dict[str, list[Outcome]] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
 
     def add(self, found: Iterable[Outcome | Missing]) -> None:
         for each in found:
             if isinstance(each, Missing):
                 self.missing.append(each)
-                continue
-            if each.name == Ammeter.name:
-                self.repeats.append(each)
-                self.outcomes = [old for old in self.outcomes if old.name != each.name]
-                self.outcomes.insert(0, together(self.repeats))
             else:
-                self.outcomes.append(each)
+                self.repeats.setdefault(each.name, []).append(each)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """One of each peer, all its repeats together."""
+        return [together(each) for each in self.repeats.values()]
+
+    def ratios(self, name: str) -> list[float]:
+        """Of each repeat."""
+        return [each.ratio for each in self.repeats.get(name, [])]
 
     @property
     def title(self) -> str:
         return f"Short steps: {self.kind}" if self.short else self.kind
 
     def ratio(self, name: str) -> str:
-        """As the first table has it; of several repeats, their middle and their largest."""
-        found = [each for each in self.outcomes if each.name == name]
-        if not found:
-            return "–"
-        if name == Ammeter.name and len(self.repeats) > 1:
-            ratios = [each.ratio for each in self.repeats]
-            return f"{median(ratios):.3f} (largest of {len(ratios)}: {max(ratios):.3f})"
-        return f"{found[0].ratio:.2f}" if found[0].ratio > 1.1 else f"{found[0].ratio:.3f}"
+        """As the first table has it; of several repeats, their middle, their smallest and their largest."""
+        ratios = self.ratios(name)
+        if len(ratios) > 1:
+            return f"{median(ratios):.3f} ({len(ratios)} repeats: {min(ratios):.3f} to {max(ratios):.3f})"
+        return "".join(f"{each:.2f}" if each > 1.1 else f"{each:.3f}" for each in ratios) or "–"
 
 
 @dataclass
 class Measured:
-    """Everything. load: of the machine, before; seconds: that it took."""
+    """Everything. load: of the machine, before; plan: steps in a block, in words; seconds: that it took."""
 
     load: float
     plan: str
@@ -118,12 +126,13 @@ def details(section: Section) -> list[tuple[str, ...]]:
         rows.append(
             (
                 each.name + (" *" if each.own_model else ""),
+                str(len(each.pairs)),
                 f"{1000 * median(each.bare):.2f}",
                 f"{1000 * median(each.watched):.2f}",
                 f"{each.ratio:.3f}",
-                f"{each.mean_ratio:.3f}",
                 f"{low:.3f} / {middle:.3f} / {high:.3f}",
                 f"{max(each.pairs):.3f}",
+                f"{each.mean_ratio:.3f}",
             )
         )
     return rows
@@ -134,11 +143,10 @@ def remarks(measured: Measured) -> list[str]:
     said = []
     for section in measured.sections:
         title = section.title
-        if len(section.repeats) > 1:
-            ratios = [each.ratio for each in section.repeats]
+        for name, ratios in ((name, section.ratios(name)) for name, found in section.repeats.items() if len(found) > 1):
             said.append(
-                f"{title}: {len(ratios)} independent repeats of the default preset: "
-                f"{', '.join(f'{each:.3f}' for each in ratios)}; median {median(ratios):.3f}, max {max(ratios):.3f}."
+                f"{title}: {name}: {len(ratios)} independent repeats: {', '.join(f'{each:.3f}' for each in ratios)}; "
+                f"median {median(ratios):.3f}, max {max(ratios):.3f}."
             )
         said += [
             f"{title}: {each.name} says of itself {100 * each.said['overhead']:.2f} % of a step (median; "
@@ -181,9 +189,12 @@ def _story(measured: Measured, command: str) -> list[str]:
     return [
         f"{measured.where}; load before: {measured.load:.1f}; {measured.seconds / 60:.1f} minutes; `{command}`.",
         "",
-        f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process: "
-        f"{measured.plan}. Within budget: as often as 1 % of the time allows. "
-        "The ratio is that of the medians of all blocks; rare heavy steps are in that of the means.",
+        f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process "
+        f"({measured.plan}). Within budget: as often as 1 % of the time allows. The ratio is that of a typical pair of "
+        "neighbouring blocks: the geometric mean without the fifth of the pairs at either end, the same for every row. "
+        "Rare heavy steps are in full in the ratio of means only, and so is whatever else the machine did. "
+        "The first row compares bare blocks with bare blocks, as often as Ammeter's default preset is measured: "
+        "differences of the size of its own mean nothing; rows of fewer pairs waver more.",
     ]
 
 
@@ -197,7 +208,7 @@ def plain(measured: Measured, command: str) -> dict[str, Any]:
             {
                 "kind": section.kind,
                 "short": section.short,
-                "repeats": [round(each.ratio, 5) for each in section.repeats],
+                "repeats": {name: [round(each, 5) for each in section.ratios(name)] for name in section.repeats},
                 "outcomes": [each.plain() for each in section.outcomes],
                 "missing": {each.name: each.why for each in section.missing},
             }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, median, stdev
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from rich.console import Console
 
 from bench import agent, gpu, peers, readme, tables
 from bench.measuring import Effort, Missing, Outcome, compare
-from bench.peers import Gives, Peer
+from bench.peers import Gives, Nothing, Peer
 from bench.training import Kind, Training
 from model import Shape
 
@@ -68,6 +71,24 @@ class NotInstalled(Peer):
         raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
 
 
+class Ordered(Peer):
+    """Notes in ORDER when a block of its begins."""
+
+    def attach(self) -> None:
+        ORDER.append(self.name)
+
+
+class First(Ordered):
+    name = "first"
+
+
+class Second(Ordered):
+    name = "second"
+
+
+ORDER: list[str] = []
+
+
 class Aborting(Peer):
     name = "aborting"
 
@@ -107,11 +128,58 @@ def test_peers_that_are_not_there_or_give_up_are_left_out_by_name_and_the_others
     assert isinstance(there, Outcome)
 
 
-def test_the_ratio_is_that_of_the_medians_and_a_rare_heavy_block_shows_in_the_means() -> None:
-    outcome = Outcome("x", Gives(), False, [1.0, 1.0, 1.0, 1.0], [1.1, 1.1, 1.1, 5.1])
+def test_one_after_the_other_each_peer_follows_a_bare_block_or_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.measuring.seconds_per_step", _bare_unless_just_attached)
+    ORDER.clear()
+    compare(TINY["bf16"], [First, Second], Effort(pairs=2, steps=1))
+    rounds = 2 * ["bare", "first", "bare", "second", "second", "bare", "first", "bare"]
+    assert rounds == ORDER
+
+
+def _bare_unless_just_attached(training: Training, steps: int) -> float:
+    if training.peer is None:
+        ORDER.append("bare")
+    return 1.0
+
+
+def test_peers_that_take_turns_are_measured_equally_often_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("bench.measuring.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("bench.measuring.seconds_per_step", lambda training, steps: 1.0)
+    found = compare(TINY["bf16"], [First, Second], Effort(pairs=9, steps=1, until=5))
+    assert [4, 4] == [len(each.bare) for each in found if isinstance(each, Outcome)]
+
+
+def test_the_ratio_is_that_of_a_typical_pair_and_a_rare_heavy_block_shows_in_the_means() -> None:
+    outcome = Outcome("x", Gives(), False, [1.0, 1.0, 2.0, 2.0, 4.0], [1.1, 1.1, 2.2, 6.0, 4.4])
     assert pytest.approx(1.1) == outcome.ratio
-    assert pytest.approx(2.1) == outcome.mean_ratio
-    assert pytest.approx([1.1, 1.1, 1.1, 5.1]) == outcome.pairs
+    assert pytest.approx(1.48) == outcome.mean_ratio
+    assert pytest.approx([1.1, 1.1, 1.1, 3.0, 1.1]) == outcome.pairs
+
+
+def drifting(seed: int, cost: float, pairs: int = 18) -> Outcome:
+    """Neighbouring blocks, in turns bare and watched first, on a machine that wanders and is disturbed now and then."""
+    chance, pace = random.Random(seed), 0.0
+    blocks = []
+    for _ in range(2 * pairs):
+        pace += chance.gauss(0, 0.03)
+        disturbed = chance.expovariate(5) if chance.random() < 0.05 else 0.0
+        blocks.append(math.exp(pace + chance.gauss(0, 0.01)) * (1 + disturbed))
+    both = [blocks[at : at + 2][:: -1 if at % 4 else 1] for at in range(0, len(blocks), 2)]
+    return Outcome("x", Gives(), False, [bare for bare, _ in both], [watched * cost for _, watched in both])
+
+
+@pytest.mark.parametrize("cost", [1.0, 1.02, 1.5])
+def test_on_a_machine_that_drifts_the_ratio_centres_on_the_cost_and_wavers_less_than_others(cost: float) -> None:
+    measured = [drifting(seed, cost) for seed in range(600)]
+    ratios = [each.ratio / cost for each in measured]
+    others = (
+        [median(each.watched) / median(each.bare) / cost for each in measured],
+        [each.mean_ratio / cost for each in measured],
+    )
+    assert pytest.approx(1, abs=4 * stdev(ratios) / math.sqrt(600)) == mean(ratios)
+    assert 0.011 > stdev(ratios)
+    assert 1.5 * stdev(ratios) < min(map(stdev, others))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -133,15 +201,21 @@ def test_what_a_plan_measures_is_written_as_tables_and_json_and_the_first_table_
     measured = agent.measure(PLAN, ["ammeter", "do nothing"], Console(quiet=True))
     tables.write(measured, tmp_path, "make bench")
     result = json.loads((tmp_path / "agent.json").read_text())
-    assert [2, 2, 0] == [len(each["repeats"]) if not each["short"] else 0 for each in result["sections"]]
+    for name in (Nothing.name, "ammeter"):
+        assert [2, 2, 1] == [len(each["repeats"][name]) for each in result["sections"]]
     names = [each["name"] for each in result["sections"][0]["outcomes"]]
-    assert ["ammeter", "ammeter, preset light", "ammeter, preset full", "module hooks that do nothing"] == names
-    assert [6, 3] == [len(each["bare_seconds"]) for each in result["sections"][0]["outcomes"][:2]]  # two repeats
+    presets = [Nothing.name, "ammeter", "ammeter, preset light", "ammeter, preset full"]
+    assert [*presets, "module hooks that do nothing"] == names
+    assert presets == [each["name"] for each in result["sections"][2]["outcomes"]]
+    assert [6, 6, 3] == [len(each["bare_seconds"]) for each in result["sections"][0]["outcomes"][:3]]  # two repeats
     text = (tmp_path / "agent.md").read_text()
     first = readme.table(tmp_path / "agent.md").splitlines()
     assert 2 + len(names) == len(first)
-    assert re.fullmatch(r"\| ammeter \|.*\| \d\.\d{3} \(largest of 2: \d+\.\d{3}\) \|", first[2])
-    assert "2 independent repeats of the default preset" in text
+    for name, row in ((Nothing.name, first[2]), ("ammeter", first[3])):
+        assert re.fullmatch(
+            rf"\| {re.escape(name)} \|.*\| \d\.\d{{3}} \(2 repeats: \d\.\d{{3}} to \d+\.\d{{3}}\) \|", row
+        )
+        assert f"{name}: 2 independent repeats" in text
     assert "## Short steps: fp32" in text
 
 
@@ -153,10 +227,28 @@ def test_what_the_time_does_not_suffice_for_is_left_out_by_name() -> None:
 
 
 def test_ammeter_is_measured_before_others_have_threads_in_the_process() -> None:
-    order = [each.peers[0].name for each in agent.planned(agent.Plan(), [""])]
-    assert 5 * ["ammeter"] == order[:5]
-    assert {"ammeter"} == set(order[: -2 * len(peers.OTHERS)])
-    assert 2 * [each.name for each in peers.OTHERS] == order[-2 * len(peers.OTHERS) :]
+    phases = [each.peers for each in agent.planned(agent.Plan(), [""])]
+    ours = phases[: -2 * len(peers.OTHERS)]
+    assert 5 * [[Nothing, peers.Ammeter]] == ours[:5]
+    assert {Nothing, *peers.PRESETS} == {each for phase in ours for each in phase}
+    assert 2 * [[each] for each in peers.OTHERS] == phases[-2 * len(peers.OTHERS) :]
+
+
+@pytest.mark.parametrize("words", [[""], ["ammeter"], ["ammeter", "nothing"]])
+def test_nothing_is_measured_first_and_as_often_as_the_default_preset(words: list[str]) -> None:
+    with_default = [each for each in agent.planned(agent.Plan(), words) if peers.Ammeter in each.peers]
+    with_nothing = [each for each in agent.planned(agent.Plan(), words) if Nothing in each.peers]
+    assert with_default == with_nothing
+    assert [2 * 5 * [Nothing], 3 * [Nothing]] == [
+        [each.peers[0] for each in with_nothing if each.short is short] for short in (False, True)
+    ]
+
+
+def test_a_peer_that_works_now_and_then_gets_time_for_its_periods() -> None:
+    phases = {each.peers[0]: each for each in agent.planned(agent.Plan(), ["wandb"])}
+    each_step, now_and_then = phases[peers.Wandb], phases[peers.Wandb100]
+    assert 2 * 100 <= now_and_then.effort.watched_steps(peers.Wandb100) * now_and_then.effort.pairs
+    assert now_and_then.weight > each_step.weight
 
 
 def test_quick_numbers_are_not_kept_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,22 @@ COUNTS = {
 """What a tally counts -> what the summary calls it."""
 
 
+SETTLED_STEPS = 64
+"""Settled steps from which on their cost is told: with fewer a single reading decides it."""
+
+_NO_SCALE = "_scale is None"
+"""What torch says when scaler.step() or update() comes before scale()."""
+
+_SCALE = "call scaler.scale(loss).backward()"
+_LATE = "watch() came after the training: call it before the loop"
+_RESUMED = "the optimizer had a state already when watch() was called, so it was resumed, or "
+_MAY_BE = (
+    "an optimizer steps, but not one that watch() was given: call it when all are made, with all that step as a list",
+    "optimizer.step() is never called in the process that called watch(), or it ended before the first one",
+    f"scaler.step() came without scaler.scale(), raised, and the program caught that: {_SCALE}",
+)
+
+
 def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
     """Who ran, where, and how it ended, from the streams of one run."""
     ranks = [each for each in streams if each.is_rank] or list(streams)
@@ -65,7 +81,6 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
     sums = {name: max(sum(getattr(life, name) for life in lives) for lives in ranks) for name in COUNTS}
     seconds = max(sum(life.last_time - life.first_time for life in lives) / 1e9 for lives in ranks)
     lead = ranks[0]
-    overhead = sum(life.overhead for life in lead)
     step_seconds = [each for life in lead for each in life.step_seconds]
     scale = _joined([life.scale for life in lead])
     sharded = any(life.sharded for life in lead)
@@ -78,11 +93,26 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
         "grad_norm": (whole or _joined([life.grad_norm for life in lead])).as_json(),
         "grad_norm_of": "run" if whole or not sharded else f"rank {lead[0].rank}",
         "seconds": round(seconds, 3),
-        "overhead_ratio": round(overhead / seconds, 5) if seconds > 0 else None,
+        **_cost(lead, seconds),
+        "calls_followed_share": _share(sum(each.followed for each in lead), sum(each.followable for each in lead)),
         "step_seconds": float(np.median(step_seconds)) if step_seconds else None,
         **{name: _joined([life.sampled[name] for life in lead]).as_json() for name in SAMPLED},
         "lost": lost_of(streams),
+        "no_step": unstepped(streams),
     }
+
+
+def unstepped(streams: Sequence[Tally]) -> list[str]:
+    """Why a run has no step: the cause where its streams tell it, else what it may be, likeliest first."""
+    ranks = [each for each in streams if each.is_rank]
+    if any(each.steps for each in ranks):
+        return []
+    byes = [each.bye for each in ranks if each.bye]
+    if any(each.unscaled for each in ranks) or any(_NO_SCALE in bye.message for bye in byes):
+        return [f"scaler.step() came before any scaler.scale(), and raised: {_SCALE}"]
+    raised = [f"the program raised before its first step: {bye.message}" for bye in byes if bye.reason == "exception"]
+    late = (_RESUMED if any(each.state_at_first for each in ranks) else "") + _LATE
+    return [*raised[:1], late, *_MAY_BE]
 
 
 def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
@@ -124,6 +154,24 @@ def instant(nanoseconds: int) -> str | None:
     if not nanoseconds:
         return None
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cost(lives: Sequence[Tally], seconds: float) -> dict[str, Any]:
+    """What Ammeter took: of all time, of that of settled steps, and in the start of each life, in seconds."""
+    costs = [each.cost for each in lives]
+    start, settled = (sum(getattr(each, name) for each in costs) for name in ("start", "settled"))
+    settled_of = sum(each.settled_of for each in costs)
+    enough = sum(each.settled_steps for each in costs) >= SETTLED_STEPS
+    return {
+        "overhead_ratio": _share((start + settled) / 1e9, seconds),
+        "overhead_settled_ratio": _share(settled, settled_of) if enough else None,
+        "overhead_start_seconds": round(start / 1e9, 6),
+        "overhead_start_steps": sum(each.start_steps for each in costs),
+    }
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 5) if whole > 0 else None
 
 
 def _goodbye(ranks: Sequence[Tally]) -> str | None:

@@ -29,6 +29,13 @@ NEVER_FINITE = {
 """The same of a run with losses or gradients that were not finite: those count as neither first nor last."""
 
 
+LEAST = 0.001
+"""The least share that is told as a number."""
+
+LITTLE = 0.01
+"""A share of a whole run that misleads nobody, although the start is in it."""
+
+
 def show(report: Report, console: Console | None = None) -> None:
     """Prints the report: who ran, the numbers, what was found with cause and fix, and what to do next."""
     console = console or Console(highlight=False)
@@ -79,6 +86,8 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
             reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
             yield name, f"{numbers['first']:.4g} at first, {numbers['last']:.4g} at last, {reach}"
     yield "speed", _speed(summary)
+    if summary["steps"]:
+        yield "our cost", _cost(summary)
     if weights := _weights(summary):
         yield "weights", weights
     if summary["nonfinite_steps"]:
@@ -103,8 +112,6 @@ def _speed(summary: dict[str, Any]) -> str:
             for name in ("samples", "tokens")
             if summary[name]["last"]
         ]
-    if summary["overhead_ratio"]:
-        parts.append(f"Ammeter took {words.percent(summary['overhead_ratio'])}")
     if summary["low_precision_share"]["last"] is not None:
         parts.append(f"{words.percent(summary['low_precision_share']['last'])} of the FLOPs in low precision")
     if summary["host_rss_bytes"]["last"]:
@@ -112,6 +119,22 @@ def _speed(summary: dict[str, Any]) -> str:
     if summary["device_allocated_bytes"]["last"]:
         parts.append(f"{summary['device_allocated_bytes']['highest'] / 2**30:.2f} GiB on the device")
     return ", ".join(parts) or "not measured"
+
+
+def _cost(summary: dict[str, Any]) -> str:
+    """The share of settled steps, and the start in seconds: the share of a short run is that of its start."""
+    settled, start = summary["overhead_settled_ratio"], f"{summary['overhead_start_seconds']:.2g} s"
+    steps = words.count(summary["overhead_start_steps"], "step")
+    if settled is not None:
+        return f"{_small(settled)} of the time of settled steps; the start, {steps} in which more is read, took {start}"
+    whole = summary["overhead_ratio"]
+    if whole is not None and whole <= LITTLE:
+        return f"{start}, {_small(whole)} of the run"
+    return f"{start} for the start, {steps} in which more is read; too few to say what a settled step costs"
+
+
+def _small(share: float) -> str:
+    return words.percent(share) if share >= LEAST else f"less than {words.percent(LEAST)}"
 
 
 def _weights(summary: dict[str, Any]) -> str:
@@ -198,9 +221,8 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
             yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
     for verdict, error in sorted(report.faults.items()):
         yield _plain(f"{verdict} could not be judged ({error}); please report this.")
-    if not summary["steps"]:
-        why = "No step was recorded; what kept the program from it may stand above." if seen else ""
-        yield why or "No step was recorded. Is the optimizer that steps the one that watch() was given?"
+    yield from _followed(summary)
+    yield from _no_step(summary["no_step"], report, seen)
     if report.findings:
         first = report.findings[0].finding
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
@@ -209,6 +231,29 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     yield f"No verdict was reached{', but see above' if seen else ''}. What was asked:"
     for each in verdicts.ALL:
         yield f"  no   {each.question}"
+
+
+def _followed(summary: dict[str, Any]) -> Iterator[str]:
+    """That calls are followed now and then, where they are: else nobody knows what a column of zeros means."""
+    share, seconds = summary["calls_followed_share"], summary["step_seconds"]
+    if share is None or share == 1:
+        return
+    of = f" of {1000 * seconds:.3g} ms" if seconds else ""
+    yield (
+        f"The order of calls was followed in {words.percent(min(share, 0.99))} of the steps: in steps{of} more would"
+        " pass the budget. Loss scale and skipped steps are read in every step; nothing of them is missing for that."
+    )
+
+
+def _no_step(reasons: list[str], report: Report, seen: bool) -> Iterator[str]:
+    if len(reasons) == 1:
+        yield _plain(f"No step was recorded: {reasons[0]}.")
+    elif reasons:
+        running = any(each.state == "running" for each in report.streams)
+        yet = " yet. Unless the first is still under way, this" if running else ". This"
+        yield f"No step was recorded{yet} may be why{', beside what stands above' if seen else ''}:"
+        for each in reasons:
+            yield _plain(f"  - {each}")
 
 
 def _plain(text: str) -> str:

@@ -26,6 +26,11 @@ def sentence(event: Event) -> str | None:
 
 
 def _loss_not_scaled(data: Data) -> str:
+    if data["scale"] is None:
+        return (
+            f"scaler.step() of {data['optimizer']} came before any scaler.scale(), which raises: call"
+            " scaler.scale(loss).backward()"
+        )
     part = "part of what backward() was called on" if data.get("scaled_too") else "what backward() was called on"
     return (
         f"{part} did not come out of scaler.scale(), yet {data['optimizer']} steps through the scaler, which divides"

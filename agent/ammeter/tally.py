@@ -16,6 +16,10 @@ from ammeter.wire import Bye, Event, Hello, Lost
 MAX_SEEN = 40
 MAX_TIMES = 10_000
 
+START_STEPS = 64
+START_SECONDS = 1.0
+"""A young run is read densely: its calls are followed for 64 steps, and the credit of its buckets is spent."""
+
 SAMPLED = (
     "samples",
     "tokens",
@@ -58,6 +62,34 @@ class Span:
         return {"first": self.first, "last": self.last, "lowest": self.lowest, "highest": self.highest}
 
 
+@dataclass
+class Cost:
+    """What Ammeter took of a stream's time, in nanoseconds: in its start, and of the steps behind it, settled ones.
+
+    The start is over after START_STEPS steps and START_SECONDS of training.
+    """
+
+    start_steps: int = 0
+    start: int = 0
+    settled_steps: int = 0
+    settled: int = 0
+    settled_of: int = 0
+    _trained: int = 0
+
+    def add(self, view: View) -> None:
+        ours = _nanoseconds(view.scalar("overhead_seconds"))
+        steps = _nanoseconds(view.scalar("step_seconds"))
+        trained = self._trained + np.cumsum(steps)
+        numbers = self.start_steps + self.settled_steps + np.arange(len(view))
+        young = (numbers < START_STEPS) | (trained < START_SECONDS * 1e9)
+        self.start_steps += int(young.sum())
+        self.start += int(ours[young].sum())
+        self.settled_steps += int((~young).sum())
+        self.settled += int(ours[~young].sum())
+        self.settled_of += int(steps[~young].sum())
+        self._trained = int(trained[-1])
+
+
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint: what none of its files holds, and what others can do to one of them."""
@@ -83,11 +115,18 @@ class Tally:
     applied: int = 0
     skipped: int = 0
     nonfinite_steps: int = 0
-    overhead: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+    followed: int = 0
+    followable: int = 0
+    """Steps in which the order of calls was followed, of those that say whether it was."""
     growths: int = 0
     backoffs: int = 0
     precision: str | None = None
     sharded: bool = False
+    unscaled: bool = False
+    """Whether scaler.step() came before any scale(), which raises."""
+    state_at_first: bool | None = None
+    """Whether the optimizers had a state when the run began, as those that have stepped do; None if nothing says it."""
     scale: Span = field(default_factory=Span)
     loss: Span = field(default_factory=Span)
     val_loss: Span = field(default_factory=Span)
@@ -114,7 +153,10 @@ class Tally:
         self.skipped += int(skipped.sum())
         self.applied += int(((view.scalar("applied") > 0) & ~skipped).sum())
         self.nonfinite_steps += int(_nonfinite(view).sum())
-        self.overhead += float(np.nansum(view.scalar("overhead_seconds")))
+        self.cost.add(view)
+        follows = view.scalar("calls_followed")
+        self.followed += int((follows > 0).sum())
+        self.followable += int(measured(follows).sum())
         for name in ("scale", "loss", "val_loss", "grad_norm"):
             getattr(self, name).add(view.scalar(name))
         for name, span in self.sampled.items():
@@ -168,6 +210,9 @@ class Tally:
             self._saved(event)
         self.growths += event.name == "scaler.growth"
         self.backoffs += event.name == "scaler.backoff"
+        self.unscaled |= event.name == "usage.loss_not_scaled" and event.data.get("scale", 0) is None
+        if event.name == "weights.census" and self.state_at_first is None:
+            self.state_at_first = bool(event.data.get("state"))
         if event.name == "autocast.entered" and event.data.get("grad") is True:
             self.precision = str(event.data.get("dtype") or self.precision)
 
@@ -191,6 +236,12 @@ class Tally:
     def _seen(self, first: int, last: int) -> None:
         self.first_time = min(self.first_time or first, first)
         self.last_time = max(self.last_time, last)
+
+
+def _nanoseconds(seconds: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+    """Whole ones, so that a sum is the same in any order; 0 for what was not measured."""
+    known = np.where(np.isfinite(seconds), np.clip(seconds, 0, 1e6), 0)
+    return (known.astype(np.float64) * 1e9).astype(np.int64)
 
 
 def _words(said: Any) -> list[str]:

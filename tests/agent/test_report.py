@@ -107,7 +107,7 @@ def test_a_run_that_was_never_finite_is_not_told_as_unseen(tmp_path: Path, capsy
 
 def test_a_run_without_a_step_is_asked_about_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(Stream().bye(), tmp_path)
-    assert "No step was recorded. Is the optimizer that steps the one" in as_text(capsys, tmp_path)
+    assert "an optimizer steps, but not one that watch() was given" in as_text(capsys, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_where_calls_were_followed_now_and_then_it_is_said_with_what_is_read_all
 def test_where_all_calls_were_followed_nothing_is_said_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained(tmp_path, 40)
+    trained(tmp_path, 80, preset="full")
     assert 1.0 == summary(tmp_path, capsys)["calls_followed_share"]
     assert "order of calls" not in text(tmp_path, capsys)
 

@@ -32,29 +32,35 @@ class Boundary:
         self._updated: set[int] = set()
 
     def before_probes(self, guard: Guard) -> list[Any]:
+        session = self._session
         scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
         return [
-            self._session.forward.subscribe(before=guard(self._forward)),
+            session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
-            tap.stepping(guard(self._optimizer_steps)),
-            tap.stepped(guard(self._optimizer_stepped)),
-            *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
+            tap.stepping(session.guard("boundary")(self._optimizer_steps)),
             *tap.methods(scalers, "scale", before=guard(self._scale)),
-            *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
-            *tap.methods(scalers, "step", before=guard(self._step), after=guard(self._stepped)),
-            *tap.methods(scalers, "update", before=guard(self._update)),
+            *session.while_awake(
+                [
+                    tap.stepped(guard(self._optimizer_stepped)),
+                    *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
+                    *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
+                    *tap.methods(scalers, "step", before=guard(self._step)),
+                    *tap.methods(scalers, "update", before=guard(self._update)),
+                ]
+            ),
+            *tap.methods(scalers, "step", after=guard(self._stepped)),
         ]
 
     def after_probes(self, guard: Guard) -> list[Any]:
         return [*tap.methods(self._watched.scaler_kinds, "update", after=guard(self._after_update))]
 
-    def _forward(self, model: torch.nn.Module, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        """An evaluation between two steps belongs to neither; only the rows that wait are written."""
-        if model.training and torch.is_grad_enabled():
-            self._close_if_complete()
-            self._session.begin()
-        else:
-            self._session.write_old()
+    def _forward(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        self._close_if_complete()
+        self._session.begin()
+
+    def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        """Between two steps it belongs to neither; only the rows that wait are written."""
+        self._session.write_old()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         self._close_if_complete()
@@ -75,11 +81,17 @@ class Boundary:
         """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scaler used."""
         return self._inside is not None or bool(self._session.row.scaler_used)
 
-    def _optimizer_steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        if optimizer in self._watched.optimizers:
-            self._once(optimizer)
+    def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        session = self._session
+        if optimizer not in self._watched.optimizers or not session.trains_here():
+            return
+        self._once(optimizer)
+        if len(args) > 1 or kwargs:  # a closure, which may call forward and backward
+            session.rests = False
+            session.rouse()
+        if session.awake:
             self._inside = id(optimizer)
-            self._session.row.stepped.add(id(optimizer))
+        session.row.stepped.add(id(optimizer))
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if self._inside == id(optimizer):
@@ -87,6 +99,8 @@ class Boundary:
 
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._watched.owns(args[0]):
+            if args[0] not in self._watched.scalers:
+                self._session.rouse()
             self._close_if_updated(args[0])
             self._close_if_complete()
             self._session.begin()
@@ -107,14 +121,15 @@ class Boundary:
             self._optimizer_call(args, kwargs)
 
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        optimizer = optimizer_in(args, kwargs)
-        row = self._session.row
+        optimizer, row = optimizer_in(args, kwargs), self._session.row
         if optimizer not in self._watched.optimizers or not args[0].is_enabled():
             return
+        row.scaler_used.add(id(optimizer))
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             row.fused.add(id(optimizer))
         if id(optimizer) not in row.stepped:
             row.skipped.add(id(optimizer))
+            self._session.skipped(optimizer)
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps once in a step; when it comes again, that is the next one."""
@@ -136,7 +151,7 @@ class Boundary:
         if scaler not in self._watched.scalers:
             return
         self._updated.add(id(scaler))
-        if len(self._watched.scalers) == 1:
+        if self._watched.scalers.at_most_one():
             self._close()
 
     def _close(self) -> None:

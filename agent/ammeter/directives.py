@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from time import monotonic
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -20,19 +20,19 @@ MOST_BYTES = 64 * 2**10
 
 
 class Directives:
-    """Of one stream. Each version of the file is obeyed once."""
+    """Of one stream. Each version of the file is obeyed once. due: when to look again, in seconds of perf_counter."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "directives"
-        self._look_at = 0.0
+        self.due = 0.0
         self._seen: tuple[int, int] | None = None
 
     def take(self) -> list[dict[str, Any]]:
         """What is asked for since the last look; nothing where the file is missing or not what the shipper writes."""
-        now = monotonic()
-        if now < self._look_at:
+        now = perf_counter()
+        if now < self.due:
             return []
-        self._look_at = now + LOOK_SECONDS
+        self.due = now + LOOK_SECONDS
         try:
             found = os.stat(self._path, follow_symlinks=False)
             version = (found.st_mtime_ns, found.st_ino)

@@ -36,34 +36,33 @@ class Forward:
         self._roots = {id(each): weakref.ref(each) for each in (*given, *inside)}
         several = len(given) > 1
         self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
-        self._subscribers: tuple[tuple[Before | None, After | None], ...] = ()
-        self._calls: tuple[Before, ...] = ()
+        self._place = tap.Place(parts=4)
         self._open: int | None = None
 
     def attach(self) -> list[tap.Handle]:
         """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
         kinds = {type(model): self._is_root for model in self.models()}
-        around = {"before": tap.uncompiled(self._before), "after": tap.uncompiled(self._after)}
         handles = []
         for kind, only in {**kinds, OptimizedModule: self._is_compiled_root}.items():
             with suppress(AttributeError, TypeError):
-                handles.append(tap.called(kind, only, **around))
+                handles.append(tap.called(kind, only, before=self._before, after=self._after))
         return handles
 
-    def subscribe(self, *, before: Before | None = None, after: After | None = None) -> Subscription:
-        """before gets (module, args, kwargs), after (module, args, kwargs, output), both made safe by a guard.
+    def subscribe(
+        self,
+        *,
+        trains: Before | None = None,
+        evaluates: Before | None = None,
+        after: After | None = None,
+        raised: After | None = None,
+    ) -> tap.Handle:
+        """Before a call, trains gets (module, args, kwargs) where it is in training mode and gradients are recorded,
+        evaluates where it is not. after and raised get (module, args, kwargs, output): after in any case, with RAISED as
+        the output of a call that raised, and raised only then. Each made safe by a guard.
 
-        module is what the program called: a wrapper around the model, or the model. after is called in any case,
-        with RAISED as the output of a call that raised.
+        module is what the program called: a wrapper around the model, or the model.
         """
-        subscriber = (before, after)
-        self._subscribers += (subscriber,)
-        self._calls = tap.together(before for before, _ in self._subscribers if before)
-        return Subscription(self, subscriber)
-
-    def leave(self, subscriber: tuple[Before | None, After | None]) -> None:
-        self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
-        self._calls = tap.together(before for before, _ in self._subscribers if before)
+        return self._place.join((trains, evaluates, after, raised))
 
     def models(self) -> list[torch.nn.Module]:
         """The models that are still there, each also without torch's wrappers."""
@@ -83,28 +82,18 @@ class Forward:
         return self._is_root(module.__dict__["_modules"].get("_orig_mod")) or self._is_root(module)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._open is None and torch._C._get_tracing_state() is None:
-            self._open = id(args[0])
-            for before in self._calls:
-                before(args[0], args[1:], kwargs)
+        if self._open is None and _tracing() is None:
+            model = args[0]
+            self._open = id(model)
+            for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
+                before(model, args[1:], kwargs)
 
     def _after(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._open == id(args[0]):
             self._open = None
-            for _, after in reversed(self._subscribers):
-                if after:
-                    after(args[0], args[1:], kwargs, output)
-
-
-class Subscription:
-    """remove() ends it; twice is fine."""
-
-    def __init__(self, forward: Forward, subscriber: tuple[Before | None, After | None]) -> None:
-        self._forward = forward
-        self._subscriber = subscriber
-
-    def remove(self) -> None:
-        self._forward.leave(self._subscriber)
+            _, _, afters, raised = self._place.calls
+            for after in reversed((*afters, *raised) if output is RAISED else afters):
+                after(args[0], args[1:], kwargs, output)
 
 
 def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -144,3 +133,6 @@ def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
                 yield from walk(child, f"{path}.{name}" if path else name)
 
     return walk(model, "")
+
+
+_tracing: Callable[[], Any] = torch._C._get_tracing_state

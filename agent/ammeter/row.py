@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -16,9 +15,9 @@ from ammeter.wire import ABSENT_BITS, Schema
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
 
 
-@dataclass(slots=True)
 class Row:
-    """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key.
+    """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key;
+    pending: what has not arrived yet.
 
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
     host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
@@ -27,21 +26,28 @@ class Row:
     seconds of perf_counter.
     """
 
-    step: int
-    time: int = 0
-    scalars: dict[str, float] = field(default_factory=dict)
-    stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = field(default_factory=dict)
-    transfers: dict[str, list[Transfer]] = field(default_factory=dict)
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    raw: dict[str, Any] = field(default_factory=dict)
-    stepped: set[int] = field(default_factory=set)
-    skipped: set[int] = field(default_factory=set)
-    fused: set[int] = field(default_factory=set)
-    scaler_used: set[int] = field(default_factory=set)
-    clipped: list[Any] = field(default_factory=list)
-    clip_is_finite: bool = True
-    urgent: bool = False
-    began: float = field(default_factory=perf_counter)
+    __slots__ = (
+        *("began", "clip_is_finite", "clipped", "events", "fused", "pending", "raw", "scalars", "scaler_used"),
+        *("skipped", "stats", "step", "stepped", "time", "transfers", "urgent"),
+    )
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.time = 0
+        self.scalars: dict[str, float] = {}
+        self.stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = {}
+        self.transfers: dict[str, list[Transfer]] = {}
+        self.pending: list[Transfer] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.raw: dict[str, Any] = {}
+        self.stepped: set[int] = set()
+        self.skipped: set[int] = set()
+        self.fused: set[int] = set()
+        self.scaler_used: set[int] = set()
+        self.clipped: list[Any] = []
+        self.clip_is_finite = True
+        self.urgent = False
+        self.began = perf_counter()
 
     def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
         """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
@@ -53,23 +59,42 @@ class Row:
 
     def later(self, key: str, transfer: Transfer) -> None:
         """Keeps a number that arrives; it is there, under its key, when the row is finished."""
-        self.transfers.setdefault(key, []).append(transfer)
+        kept = self.transfers.get(key)
+        if kept is None:
+            self.transfers[key] = [transfer]
+        else:
+            kept.append(transfer)
+        if not transfer.here:
+            self.pending.append(transfer)
+
+    def wait_for(self, transfer: Transfer) -> None:
+        """The row is not finished before this is there; who reads it keeps it himself."""
+        if not transfer.here:
+            self.pending.append(transfer)
 
     def arrived(self, key: str) -> list[npt.NDArray[np.float32]]:
         return [transfer.array() for transfer in self.transfers.get(key, [])]
 
     def ready(self) -> bool:
-        return all(transfer.ready() for several in self.transfers.values() for transfer in several)
+        while self.pending:
+            if not self.pending[-1].ready():
+                return False
+            self.pending.pop()
+        return True
 
     def stamp(self) -> None:
         self.time = time.time_ns()
 
     def values(self, layout: Layout) -> bytes:
-        """The row as a `steps` frame carries it: columns behind the last measured one are left away."""
-        values = np.full(self._reach(layout), ABSENT, "<f4")
-        said = [(layout.scalars[name], number) for name, number in self.scalars.items() if name in layout.scalars]
-        with np.errstate(all="ignore"):  # a number of the program's own may not fit into float32: infinite then
-            values[[position for position, _ in said]] = [number for _, number in said]
+        """The row as a `steps` frame carries it: columns behind the last measured one are left away.
+
+        A number of the program's own that does not fit into float32 is infinite then, and numpy warns of it.
+        """
+        values = layout.empty.copy() if not self.stats else np.full(self._reach(layout), ABSENT, "<f4")
+        places = layout.scalars
+        for name, number in self.scalars.items():
+            if name in places:
+                values[places[name]] = number
         for stat, parts in self.stats.items():
             first = layout.stats[stat]
             for indices, numbers in parts:
@@ -78,8 +103,6 @@ class Row:
 
     def _reach(self, layout: Layout) -> int:
         """Columns up to the last one that may have been measured."""
-        if not self.stats:
-            return len(layout.scalars)
         last: int = max(layout.stats[stat] for stat in self.stats)
         return last + layout.tensors
 
@@ -88,8 +111,10 @@ class Layout:
     """Where the columns of a schema stand: scalar -> position, stat -> position of its first tensor."""
 
     def __init__(self, schema: Schema) -> None:
+        self.schema = schema
         self.tensors = len(schema.tensors)
         self.scalars = {name: position for position, name in enumerate(schema.scalars)}
+        self.empty = np.full(len(schema.scalars), ABSENT, "<f4")
         self.stats = {stat: schema.span(stat).start for stat in schema.stats}
 
 

@@ -27,6 +27,7 @@ class Bucket:
         self.taken = 0
         self.spent = 0.0
         self.refused = 0
+        self.fits = share > 0
         self._level = credit
         self._needed = 0.0
         self._cap = max(credit, CREDIT_SECONDS)
@@ -35,13 +36,18 @@ class Bucket:
         """A step took this long. A bucket holds at most its credit or twice the last cost."""
         if not math.isinf(self.share):
             self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._needed))
+            self._settle()
 
     def allows(self) -> bool:
         """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
-        fits = (self._level >= self._needed and self.share > 0) or self.share == EVERY
-        self.taken += fits
-        self.refused += not fits
-        return fits
+        self.taken += self.fits
+        self.refused += not self.fits
+        return self.fits
+
+    def forgo(self) -> None:
+        """The reading that was allowed cannot be taken: its turn is over, and the next one comes as late as a first."""
+        self._level = self._needed - CREDIT_SECONDS
+        self._settle()
 
     def spend(self, seconds: float) -> None:
         """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
@@ -49,12 +55,17 @@ class Bucket:
         self._needed = self.cost + self.device_cost
         self._level -= seconds
         self.spent += seconds
+        self._settle()
 
     def spend_on_device(self, seconds: float) -> None:
         """The device worked this long for a reading, as is known a step or more behind it."""
         self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds
         self._needed = self.cost + self.device_cost
         self._level -= seconds
+        self._settle()
+
+    def _settle(self) -> None:
+        self.fits = self.share > 0 and (self._level >= self._needed or self.share == EVERY)
 
 
 LEAST = 0.25
@@ -157,6 +168,10 @@ class Governor:
             attention.turn(now[0] - self._turned[0], now[1] - self._turned[1])
             self._turned = now
         return attention.follows
+
+    def due(self) -> bool:
+        """Whether any reading fits into the next step."""
+        return self.norms.fits or self.full.fits or self.weights.fits or self.kernels.fits
 
     def _pour(self) -> None:
         seconds, fixed = (now - before for now, before in zip(self._fixed(), self._poured, strict=True))

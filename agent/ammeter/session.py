@@ -34,7 +34,7 @@ from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.tap import compiling
 from ammeter.watched import Watched
-from ammeter.wire import STATS, Bye, Event, Hello, Lost, Schema, Steps
+from ammeter.wire import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 log = logging.getLogger("ammeter")
 
@@ -62,10 +62,11 @@ class Session:
     ) -> None:
         self.watched = watched
         self.replay = replay
+        self.rests = not replay
         self.governor = Governor(budget, preset)
         self.journal = journal
         self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))
-        self._layout = Layout(self.schema)
+        self._layout = self._told = Layout(self.schema)
         self._own_scalars = len(self.schema.scalars)
         self.row = Row(0)
         self.faults: dict[str, int] = {}
@@ -76,30 +77,66 @@ class Session:
         self._off = False
         self._inside = False
         self._thread = get_ident()
-        self.follows = True
+        self.follows = self.awake = True
+        self._stays_awake = False
+        self._followers: list[Any] = []
+        self._readers: list[Any] = []
+        self._groups: tuple[tap.Group, tap.Group] = (tap.Group(()), tap.Group(()))
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
-        self._finishing = [probe for probe in (*self._probes, self._user) if hasattr(probe, "finish")]
+        self._on_skip: list[Callable[[torch.optim.Optimizer], None]] = [
+            self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
+        ]
+        self._finishing = [
+            (probe.name, probe.finish) for probe in (*self._probes, self._user) if hasattr(probe, "finish")
+        ]
 
     def attach(self) -> None:
         """Writes the hello and subscribes. Nothing of torch is touched before this."""
-        self.journal.hello(self._described())
+        self.journal.hello(self._described(self.schema))
         self.subscribe()
         _here.add(self)
 
     def subscribe(self) -> None:
         """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
         boundary, guard = Boundary(self), self.guard("boundary", anywhere=False)
-        self._handles.append(tap.stepping(self.guard("thread")(self._claim)))
         self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
             self._attach(probe)
         self._handles += boundary.after_probes(guard)
+        self._groups = tap.Group(self._followers), tap.Group(self._readers)
+        self.follows = self.awake = True
+
+    def while_following(self, handles: list[Any]) -> list[Any]:
+        """Of attach(): what is only heard in steps in which the order of calls is followed."""
+        self._followers += handles
+        return handles
+
+    def while_awake(self, handles: list[Any]) -> list[Any]:
+        """Of attach(): what is only heard in steps in which something is read or followed, or went wrong."""
+        self._readers += handles
+        return handles
+
+    def rouse(self) -> None:
+        """Something in this step is not as it should be: what is not heard in every step is heard from here on."""
+        if not self.awake:
+            self.awake = True
+            self._groups[1].wake()
+
+    def skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """The scaler kept this optimizer from its step; the gradients are still as they were."""
+        self.rouse()
+        for look in self._on_skip:
+            look(optimizer)
+
+    def stay_awake(self) -> None:
+        """The next step is to be read, too."""
+        self._stays_awake = True
 
     def _attach(self, probe: Any) -> None:
         """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
@@ -112,14 +149,16 @@ class Session:
     def unsubscribe(self) -> None:
         while self._handles:
             self._handles.pop().remove()
+        self._followers, self._readers = [], []
 
     def log(self, values: dict[str, Any]) -> None:
         self._user.log(values)
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
-        self._working = True
-        self.write_old()
+        if not self._working:
+            self._working = True
+            self.write_old()
 
     def write_old(self) -> None:
         """Writes the rows that have waited long enough."""
@@ -138,9 +177,7 @@ class Session:
         self._closed.append(row)
         urgent = bool(row.urgent or row.skipped or (row.events and any(event in URGENT for event, _ in row.events)))
         row.scalars["calls_followed"] = self.follows
-        follows = self.governor.follows(urgent)
-        if follows is not self.follows:
-            self._follow(follows)
+        self._attend(urgent)
         if urgent:
             self._release()
         elif len(self._closed) > HOLD_ROWS:
@@ -249,23 +286,39 @@ class Session:
         self._on_close()
         return True
 
+    def _attend(self, urgent: bool) -> None:
+        """How closely the next step is looked at. Only a program with one optimizer is simple enough to rest from it."""
+        follows = self.governor.follows(urgent)
+        awake = follows or self._stays_awake or self.governor.due() or not (self.rests and self.watched.alone())
+        self._stays_awake = False
+        if awake is not self.awake:
+            self.awake = awake
+            (self._groups[1].wake if awake else self._groups[1].rest)()
+        if follows is not self.follows:
+            self._follow(follows)
+
     def _follow(self, follows: bool) -> None:
         """From the next step on the order of calls is followed, by probes that begin anew, or is not."""
         self.follows = follows
-        if follows:
-            for probe in self._probes:
-                if hasattr(probe, "begin_anew"):
-                    self.guard(probe.name)(probe.begin_anew)()
-
-    def _claim(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        """A run is what one thread trains: that which called watch(), or another that steps before it did or when it is
-        gone. Of several that train at the same time, each would close the others' steps."""
-        if get_ident() == self._thread or optimizer not in self.watched.optimizers:
+        if not follows:
+            self._groups[0].rest()
             return
+        self._groups[0].wake()
+        for probe in self._probes:
+            if hasattr(probe, "begin_anew"):
+                self.guard(probe.name)(probe.begin_anew)()
+
+    def trains_here(self) -> bool:
+        """Whether this thread is the one that trains. A run is what one thread trains: that which called watch(), or
+        another that steps before it did or when it is gone. Of several that train at the same time, each would close
+        the others' steps."""
+        if get_ident() == self._thread:
+            return True
         row = self.row
         trained = row.step or row.stepped or row.skipped or row.scaler_used
         if not trained or all(each.ident != self._thread for each in enumerate_threads()):
             self._thread = get_ident()
+        return get_ident() == self._thread
 
     def _last_rows(self) -> None:
         if self.row.stepped or self.row.skipped:
@@ -273,10 +326,12 @@ class Session:
         self._release()
         deadline = time.monotonic() + LAST_WAIT
         while self._closed:
-            row = self._closed.popleft()
+            row, frames = self._closed.popleft(), []
             while not row.ready() and time.monotonic() < deadline:
                 time.sleep(0.001)
-            self._write_or_lose(row)
+            with np.errstate(all="ignore"):
+                self._put(row, frames)
+            self.journal.append(*frames)
         for event, data in self.row.events:
             self.journal.append(Event(event, max(0, self.row.step - 1), time.time_ns(), data))
 
@@ -285,8 +340,12 @@ class Session:
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _release(self) -> None:
-        while (row := self._next_closed()) is not None:
-            self._write_or_lose(row)
+        """Writes what waits, as one piece: non-finite numbers are data here, and no warning to the program."""
+        frames: list[Frame] = []
+        with np.errstate(all="ignore"):
+            while (row := self._next_closed()) is not None:
+                self._put(row, frames)
+        self.journal.append(*frames)
 
     def _next_closed(self) -> Row | None:
         """The oldest row that waits, if it waits no longer. None, too, where another thread was quicker."""
@@ -297,28 +356,27 @@ class Session:
             pass
         return None
 
-    def _write_or_lose(self, row: Row) -> None:
-        if row.ready():
-            self._write(row)
-        else:
-            self.journal.append(Lost("device-late", 1, len(row.events)))
-
-    def _write(self, row: Row) -> None:
-        self._finish(row)
+    def _put(self, row: Row, frames: list[Frame]) -> None:
+        """Finishes a row, which may add to the open one's events, and puts what is to be written behind the others."""
+        if not row.ready():
+            frames.append(Lost("device-late", 1, len(row.events)))
+            return
+        faults = self.faults
+        for name, finish in self._finishing:
+            if name not in faults:
+                try:
+                    finish(row)
+                except Exception as error:  # noqa: BLE001 - as in guard
+                    self._fault(name, error)
         if len(self.watched.tensors) != len(self.schema.tensors):
             self._describe(tensors=tuple(self.watched.tensors))
-        self.journal.append(Steps(row.step, row.time, row.values(self._layout)))
+        layout = self._layout
+        if layout is not self._told:
+            self._told = layout
+            frames.append(self._described(layout.schema))
+        frames.append(Steps(row.step, row.time, row.values(layout)))
         for event, data in row.events:
-            self.journal.append(Event(event, row.step, row.time, data))
-
-    def _finish(self, row: Row) -> None:
-        with np.errstate(all="ignore"):  # non-finite numbers are data here, and no warning to the program
-            for probe in self._finishing:
-                if probe.name not in self.faults:
-                    try:
-                        probe.finish(row)
-                    except Exception as error:  # noqa: BLE001 - as in guard
-                        self._fault(probe.name, error)
+            frames.append(Event(event, row.step, row.time, data))
 
     def _fault(self, name: str, error: Exception) -> None:
         """Switches off and tells once. Called near the recursion limit, too, and with memory short."""
@@ -339,13 +397,12 @@ class Session:
             )
 
     def _describe(self, **columns: Any) -> None:
-        """The stream has other columns from here on."""
+        """Rows that are written from now on have other columns, which is said before the first of them."""
         self.schema = msgspec.structs.replace(self.schema, **columns)
         self._layout = Layout(self.schema)
-        self.journal.hello(self._described())
 
-    def _described(self) -> Hello:
-        return msgspec.structs.replace(self._hello, schema=self.schema)
+    def _described(self, schema: Schema) -> Hello:
+        return msgspec.structs.replace(self._hello, schema=schema)
 
 
 def text(said: str, most: int) -> str:

@@ -64,13 +64,15 @@ def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: Af
 
     A class that inherits its __call__ has one of its own until the last subscriber leaves; nothing is on an instance,
     so a pickle or a copy of it knows nothing of us. after is called in any case: with RAISED where the call raised.
-    What torch.compile or torch.export traces holds nothing of it.
+    What torch.compile or torch.export traces holds nothing of it: what before and after call is to be safe from that by
+    itself.
     """
     key = (id(kind), "__call__")
     if key not in _taps:
         left = _inert.pop(key, None)
         _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else _Calls(kind)
-    skip_code(getattr(only, "__func__", only).__code__)
+    for each in (only, before, after):
+        skip_code(getattr(each, "__func__", each).__code__)
     return _taps[key].join((only, before, after))
 
 
@@ -136,42 +138,102 @@ def _can_join(one: Any, other: Any) -> bool:
     return hasattr(one, "join") and getattr(other, "join", None) == one.join
 
 
+class Place:
+    """Where callbacks of ours are called: any number of subscribers, those of a Group together awake or at rest.
+
+    calls: for each part of a subscriber, such as before and after, who is called now. heard: whether anybody is.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+        self._groups: dict[int, Group] = {}
+        self._resting: frozenset[Group] = frozenset()
+        self._arranged: dict[frozenset[Group], tuple[tuple[Any, ...], ...]] = {}
+        self.subscribers: tuple[tuple[Any, ...], ...] = ()
+        self.arrange()
+
+    def join(self, subscriber: tuple[Any, ...]) -> Handle:
+        self.subscribers += (subscriber,)
+        self._rearrange()
+        return Handle(self, subscriber)
+
+    def leave(self, subscriber: tuple[Any, ...]) -> None:
+        self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
+        self._groups.pop(id(subscriber), None)
+        self._rearrange()
+
+    def put(self, subscriber: tuple[Any, ...], group: Group) -> None:
+        self._groups[id(subscriber)] = group
+        self._rearrange()
+
+    def rest(self, group: Group) -> None:
+        self._resting |= {group}
+        self.arrange()
+
+    def wake(self, group: Group) -> None:
+        self._resting -= {group}
+        self.arrange()
+
+    def _rearrange(self) -> None:
+        self._resting &= set(self._groups.values())
+        self._arranged.clear()
+        self.arrange()
+
+    def arrange(self) -> None:
+        """What is called is worked out once for all groups that rest at the same time."""
+        calls = self._arranged.get(self._resting)
+        if calls is None:
+            awake = [each for each in self.subscribers if self._groups.get(id(each)) not in self._resting]
+            calls = tuple(together(each[part] for each in awake if each[part]) for part in range(self._parts))
+            self._arranged[self._resting] = calls
+        self.calls = calls
+        self.heard = any(calls)
+
+
 class Handle:
     """One subscription. remove() undoes it; twice is fine."""
 
-    def __init__(self, tap: _Tap | _Steps, subscriber: tuple[Any, ...]) -> None:
-        self._tap = tap
-        self._subscriber = subscriber
+    def __init__(self, place: Place, subscriber: tuple[Any, ...]) -> None:
+        self.place = place
+        self.subscriber = subscriber
         for made in _made:
             made.append(self)
 
     def remove(self) -> None:
-        self._tap.leave(self._subscriber)
+        self.place.leave(self.subscriber)
 
 
-class _Tap:
+class Group:
+    """Subscriptions that rest and wake together, wherever they are. A wrapper that nobody awake listens to stays where
+    it is and costs next to nothing: nothing that torch.compile may have looked at changes."""
+
+    def __init__(self, handles: Iterable[Any]) -> None:
+        """Of the handles, those of taps."""
+        taps = [each for each in handles if isinstance(each, Handle)]
+        for each in taps:
+            each.place.put(each.subscriber, self)
+        self._places = list({id(each.place): each.place for each in taps}.values())
+
+    def rest(self) -> None:
+        for place in self._places:
+            place.rest(self)
+
+    def wake(self) -> None:
+        for place in self._places:
+            place.wake(self)
+
+
+class _Tap(Place):
     def __init__(self, owner: Any, name: str) -> None:
+        super().__init__(parts=3)
         self.owner = owner
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
-        self.subscribers: tuple[tuple[Any, ...], ...] = ()
-        self.arrange()
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
-    def join(self, subscriber: tuple[Any, ...]) -> Handle:
-        self.subscribers += (subscriber,)
-        self.arrange()
-        return Handle(self, subscriber)
-
-    def arrange(self) -> None:
-        self.before, self.after, self.always = (
-            together(subscriber[at] for subscriber in self.subscribers if subscriber[at]) for at in range(3)
-        )
-
     def leave(self, subscriber: tuple[Any, ...]) -> None:
-        self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
-        self.arrange()
+        super().leave(subscriber)
         if self.subscribers:
             return
         _taps.pop((id(self.owner), self.name), None)
@@ -183,49 +245,43 @@ class _Tap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Whoever pickles a class by its value, as cloudpickle does, gets a pass-through that needs no ammeter."""
-        return SimpleNamespace, (), {"subscribers": (), "name": self.name}
+        return SimpleNamespace, (), {"heard": False, "subscribers": (), "name": self.name}
 
 
-class _Steps:
+class _Steps(Place):
     """One global hook of torch for all who want to hear of an optimizer's step()."""
 
     def __init__(self, register: Callable[[Any], Any]) -> None:
+        super().__init__(parts=1)
         self._register = register
         self._hook: Any = None
-        self._subscribers: tuple[tuple[Any, ...], ...] = ()
-        self._calls: tuple[Any, ...] = ()
 
     def join(self, subscriber: tuple[Any, ...]) -> Handle:
-        self._subscribers += (subscriber,)
-        self._calls = together(call for (call,) in self._subscribers)
+        handle = super().join(subscriber)
         if self._hook is None:
             self._hook = self._register(self._call)
-        return Handle(self, subscriber)
+        return handle
 
     def leave(self, subscriber: tuple[Any, ...]) -> None:
-        self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
-        self._calls = together(call for (call,) in self._subscribers)
-        if not self._subscribers and self._hook is not None:
+        super().leave(subscriber)
+        if not self.subscribers and self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def _call(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for call in self._calls:
+        for call in self.calls[0]:
             call(optimizer, args, kwargs)
 
 
 class _Calls(_Tap):
-    """Of a class's __call__, which it may inherit."""
-
-    def arrange(self) -> None:
-        """Each is asked whether it wants to hear of an instance."""
+    """Of a class's __call__, which it may inherit. Each subscriber is asked whether it wants to hear of an instance."""
 
     def __init__(self, owner: type) -> None:
+        Place.__init__(self, parts=0)
         self.owner = owner
         self.name = "__call__"
         self.own = "__call__" in vars(owner)
         self.original = vars(owner)["__call__"] if self.own else _inherited(owner)
-        self.subscribers = ()
         self.frames = convert_frame.FRAME_COUNTER
         self.wrapper = _wrap_calls(self)
         setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
@@ -246,21 +302,23 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not tap.heard:
+            return original(*args, **kwargs)
         call = (id(args[0]) if args else 0, name)
-        if not tap.subscribers or call in _running:
+        if call in _running:
             return original(*args, **kwargs)
         _running.add(call)
         try:
-            for before in tap.before:
+            for before in tap.calls[0]:
                 before(args, kwargs)
             result = original(*args, **kwargs)
         except BaseException:
-            for always in tap.always:
+            for always in tap.calls[2]:
                 always(args, kwargs, RAISED)
             raise
         finally:
             _running.discard(call)
-        for after in tap.after:
+        for after in tap.calls[1]:
             after(args, kwargs, result)
         return result
 

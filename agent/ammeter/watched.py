@@ -39,6 +39,9 @@ class Held(Generic[Thing]):
     def __iter__(self) -> Iterator[Thing]:
         return iter([thing for ref in self._refs.values() if (thing := ref()) is not None])
 
+    def at_most_one(self) -> bool:
+        return len(self._refs) < 2 or len(self) < 2
+
     def __len__(self) -> int:
         """Of those that are still there; the others are forgotten."""
         for key in [key for key, ref in self._refs.items() if ref() is None]:
@@ -127,6 +130,10 @@ class Watched:
             found = [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
             self._owners = ends, owners = ends, [weakref.ref(each) for each in found]
         return [owner for ref in owners if (owner := ref()) is not None]
+
+    def alone(self) -> bool:
+        """Whether there is one optimizer, and at most one scaler."""
+        return self.optimizers.at_most_one() and self.scalers.at_most_one()
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """This scaler unscales and steps this optimizer: from now on both are watched."""

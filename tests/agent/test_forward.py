@@ -86,7 +86,7 @@ def test_a_call_is_heard_with_its_arguments_and_its_output(model: torch.nn.Modul
     said: list[Any] = []
     before = lambda module, args, kwargs: said.append((module, args, kwargs))  # noqa: E731
     after = lambda module, args, kwargs, output: said.append(output)  # noqa: E731
-    subscription = heard.forward.subscribe(before=before, after=after)
+    subscription = heard.forward.subscribe(evaluates=before, after=after)
     output = model(X)
     subscription.remove()
     subscription.remove()

@@ -20,6 +20,8 @@ from tests.agent.training import stream
 class Number:
     """A number on its way from a device; the test says when it is there."""
 
+    here = False
+
     def __init__(self) -> None:
         self.there = False
 

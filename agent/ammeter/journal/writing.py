@@ -1,4 +1,4 @@
-"""The writing end of a stream, in the training process: one write() a frame, and no OSError ever comes out."""
+"""The writing end of a stream, in the training process: whole frames with each write(), and no OSError ever comes out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Journal:
         self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
         self._cap_bytes = cap_bytes
         self._hello: Hello | None = None
-        self._waiting: deque[Frame | None] = deque()
+        self._waiting: deque[tuple[Frame, ...] | None] = deque()
         self._turn: deque[None] = deque([None])
         self._wrote = monotonic()
         self._file = -1
@@ -79,19 +79,20 @@ class Journal:
 
     def hello(self, hello: Hello) -> None:
         """Says who writes and what the columns are, now and at the head of every later segment."""
-        self._in_turn(hello)
+        self._in_turn((hello,))
 
-    def append(self, frame: Event | Lost | Bye | Steps) -> bool:
-        """Writes a frame with one write(). False when it was lost; the loss is told as soon as that is possible.
+    def append(self, *frames: Frame) -> bool:
+        """Writes frames, with one write() where they fit into a segment. False when one was lost; that is told as soon
+        as it is possible.
 
         Of several threads, who comes first writes for all, and the others do not wait.
         """
-        return self._in_turn(frame)
+        return self._in_turn(frames)
 
-    def _in_turn(self, frame: Frame | None) -> bool:
+    def _in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
         """One after the other without a lock: taking the only element out of a deque is what one thread can do."""
         waiting, written = self._waiting, True
-        waiting.append(frame)
+        waiting.append(frames)
         while waiting:
             try:
                 self._turn.pop()
@@ -102,41 +103,50 @@ class Journal:
                 while waiting:
                     each, self._wrote = waiting.popleft(), monotonic()
                     done = self._next(each)
-                    written = done if each is frame else written
+                    written = done if each is frames else written
             finally:
                 if not self._turn:
                     self._turn.append(None)
         return written
 
-    def _next(self, frame: Frame | None) -> bool:
+    def _next(self, frames: tuple[Frame, ...] | None) -> bool:
         if self._alive < 0:
             return False
-        if frame is None:
+        if frames is None:
             self._close()
-        elif isinstance(frame, Hello):
-            self._say(frame)
-        else:
-            return self._append(frame)
-        return True
+            return True
+        written, several = True, []
+        for frame in frames:
+            if isinstance(frame, Hello):
+                written = self._append(several) and written
+                several = []
+                self._say(frame)
+            elif self._stride == 1 or not self._passes_over(frame):
+                several.append(frame)
+            else:
+                written = False
+        return self._append(several) and written
 
     def _say(self, hello: Hello) -> None:
         self._hello = hello
         if self._file < 0:
             self._open_segment()
         else:
-            self._write(hello)
+            self._write([hello])
 
-    def _append(self, frame: Event | Lost | Bye | Steps) -> bool:
-        if self._stride != 1 and self._passes_over(frame):
-            return False
-        if self._room <= 0:
-            self._open_segment()
-        if self._lost and self._file >= 0 and not (self._full and isinstance(frame, Steps | Event)):
-            self._tell_losses()
-        if self._write(frame) or (self._leave_hot() and self._write(frame)):
-            return True
-        self._count("journal-unwritable", frame)
-        return False
+    def _append(self, frames: list[Frame]) -> bool:
+        written = True
+        while frames:
+            if self._room <= 0:
+                self._open_segment()
+            if self._lost and self._file >= 0 and not (self._full and isinstance(frames[0], Steps | Event)):
+                self._tell_losses()
+            done = self._write(frames) or (self._leave_hot() and self._write(frames))
+            if not done:
+                self._count("journal-unwritable", frames[0])
+                done, written = 1, False
+            frames = frames[done:]
+        return written
 
     def leave_tmpfs(self) -> None:
         """From now on everything is written to the stream's folder: nobody would move it there."""
@@ -157,29 +167,37 @@ class Journal:
         unlock(self._alive)
         self._alive = -1
 
-    def _write(self, frame: Frame) -> bool:
-        """Whether the frame stands in the open segment now; when it does not, the segment is closed."""
+    def _write(self, frames: list[Frame]) -> int:
+        """How many of the frames stand in the open segment now: as many as it has room for, written as one piece.
+
+        Where it is 0 the segment is closed.
+        """
         if self._file < 0:
-            return False
-        data = encode(frame, self.offset)
+            return 0
         if not self._is_ours():
             self._file, self._room = -1, 0
-            return False
+            return 0
+        pieces, size = [], 0
+        for frame in frames:
+            pieces.append(encode(frame, self.offset + size))
+            size += len(pieces[-1])
+            if size >= self._room:
+                break
         try:
-            written = os.write(self._file, data)
-            if written == len(data):
+            written = os.write(self._file, b"".join(pieces))
+            if written == size:
                 self.offset += written
                 self._room -= written
-                return True
+                return len(pieces)
         except OSError:
             self._close_segment()
-            return False
+            return 0
         except BaseException:  # Ctrl-C, perhaps behind the write and before it was counted
             with contextlib.suppress(OSError, ValueError):
                 self.offset = int(self._path.stem if self._path else "") + os.fstat(self._file).st_size
             raise
         self._cut_back(written)
-        return False
+        return 0
 
     def _is_ours(self) -> bool:
         """Whether the descriptor is the segment's: a program that closes all of its own gets the number again."""
@@ -232,7 +250,7 @@ class Journal:
         except OSError:
             return False
         self._path, self._room = path, self._segment_bytes
-        return self._hello is None or self._write(self._hello)
+        return self._hello is None or bool(self._write([self._hello]))
 
     def _leave_hot(self) -> bool:
         """After a failed write on tmpfs: whether a segment is open on the disk instead."""
@@ -257,7 +275,7 @@ class Journal:
     def _tell_losses(self) -> None:
         losses, self._lost = list(self._lost.values()), {}
         for lost in losses:
-            if not self._write(lost):
+            if not self._write([lost]):
                 self._lost[lost.reason] = lost
 
 

@@ -21,7 +21,8 @@ class Autocast:
         self._seen: set[tuple[str, str, bool]] = set()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        return [tap.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered))]
+        context = torch.amp.autocast_mode.autocast
+        return self._session.while_awake([tap.method(context, "__enter__", after=guard(self._entered))])
 
     def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         context = args[0]

@@ -41,7 +41,7 @@ class Census:
         watched = self._session.watched
         guard(self._start)()
         return [
-            tap.stepped(guard(self._stepped)),
+            *self._session.while_awake([tap.stepped(guard(self._stepped))]),
             *tap.methods(watched.optimizer_kinds, "load_state_dict", after=guard(self._loaded)),
         ]
 

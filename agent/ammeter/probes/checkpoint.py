@@ -32,6 +32,9 @@ LEAST_SHARE = 0.01
 OF_THE_MODEL = 0.5
 """Share of a file's weights that have the shape of one of ours: else it is data, or another model."""
 
+LOOK_AGAIN = 64
+"""Steps after which a module that was being imported in another thread may be done."""
+
 MOST_FILES = 1000
 """Files of a distributed checkpoint that are added up."""
 
@@ -52,6 +55,7 @@ class Checkpoint:
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
         self._heard: list[Callable[..., Any]] = []
         self._attached = False
+        self._modules = 0
         self._handles: list[tap.Handle] = []
         self._thread = threading.get_ident()
 
@@ -74,7 +78,8 @@ class Checkpoint:
     def finish(self, row: Row) -> None:
         while self._waiting:
             row.events.append(self._waiting.popleft())
-        if self._attached and len(self._heard) < 2:
+        if self._attached and (len(sys.modules) != self._modules or row.step % LOOK_AGAIN == 0):
+            self._modules = len(sys.modules)
             self._hear_more()
 
     def _hear_more(self) -> None:

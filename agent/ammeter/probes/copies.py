@@ -77,7 +77,7 @@ class Copies:
             lane.versions, lane.step = versions, row.step
 
     def finish(self, row: Row) -> None:
-        for indices, cut, arrived in row.raw.get("copies", ()):
+        for indices, cut, arrived in row.raw["copies"]:
             table = arrived.array().reshape(len(READ), -1)
             found = dict(zip(READ, cut.sums(slices.squares(table, _NORMS)), strict=True))
             row.fill("weight.norm", indices, np.sqrt(found["norm"]))

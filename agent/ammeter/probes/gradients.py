@@ -78,11 +78,15 @@ class Gradients:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
         return [
-            *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
             tap.function(*clip_function(), before=guard(self._clipping)),
-            *tap.methods(kinds, "step", after=guard(self._stepped)),
-            tap.stepping(guard(self._stepping)),
+            *self._session.while_awake(
+                [*tap.methods(kinds, "unscale_", before=guard(self._unscaling)), tap.stepping(guard(self._stepping))]
+            ),
         ]
+
+    def skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Read whatever the governor said; the non-finite numbers are still in the gradients."""
+        self.read(optimizer, always=True)
 
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
         """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says.
@@ -128,9 +132,11 @@ class Gradients:
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The usage probe, which is asked before, has found whose gradients are clipped."""
-        for optimizer in self._session.row.clipped:
-            self.read(optimizer, always=not self._session.row.clip_is_finite)
-        self._session.row.clipped = []
+        row = self._session.row
+        if row.clipped:
+            for optimizer in row.clipped:
+                self.read(optimizer, always=not row.clip_is_finite)
+            row.clipped = []
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         self._read_if_watched(optimizer)
@@ -138,12 +144,6 @@ class Gradients:
     def _read_if_watched(self, optimizer: Any) -> None:
         if optimizer in self._session.watched.optimizers:
             self.read(optimizer)
-
-    def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """A skipped step is read whatever the governor said; the non-finite numbers are still in the gradients."""
-        optimizer = optimizer_in(args, kwargs)
-        if id(optimizer) in self._session.row.skipped:
-            self.read(optimizer, always=True)
 
     def _collect(self, optimizer: torch.optim.Optimizer) -> tuple[Indices, list[torch.Tensor]]:
         """The gradients that there are. Where they look as they did the last time, nothing more is asked about them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,17 @@ class Loss:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         return [
-            *tap.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
+            *tap.methods(kinds, "scale", before=guard(self._scaling)),
+            *self._session.while_awake(tap.methods(kinds, "scale", after=guard(self._scaled))),
             tap.method(torch.Tensor, "backward", before=guard(self._backward)),
         ]
 
     def finish(self, row: Row) -> None:
-        losses = row.transfers.get("loss")
+        losses, backwards = row.transfers.get("loss"), row.raw.get("micro_batches")
         if losses:
             row.scalars["loss"] = sum([each.number() for each in losses]) / len(losses)
-        if row.raw.get("micro_batches"):
-            row.scalars["micro_batches"] = row.raw["micro_batches"]
+        if backwards:
+            row.scalars["micro_batches"] = backwards
 
     def _scaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
@@ -52,14 +54,18 @@ class Loss:
     def _backward(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         row = self._session.row
         row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
-        if id(args[0]) not in self._out_of_scale and not row.raw.get("scaled"):
+        if not row.raw.get("scaled") and id(args[0]) not in self._out_of_scale:
             self._keep(row, args[0])
-        self._out_of_scale.clear()
+        if self._out_of_scale:
+            self._out_of_scale.clear()
 
     def _keep(self, row: Row, outputs: Any) -> None:
         for each in _several(outputs):
             if isinstance(each, torch.Tensor) and each.numel() == 1 and has_numbers(each):
-                row.later("loss", transfer.of(each))
+                number = transfer.of(each)
+                row.later("loss", number)
+                if number.here and not math.isfinite(number.number()):
+                    self._session.rouse()
 
 
 def _several(outputs: Any) -> tuple[Any, ...]:

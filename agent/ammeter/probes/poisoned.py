@@ -43,11 +43,16 @@ class Poisoned:
         self._told: dict[str, tuple[list[Any], int]] = {}
 
     def finish(self, row: Row, parts: list[Part]) -> None:
-        self._sampled(row)
-        self._moments(row, parts)
-        for indices, arrived in row.raw.get("weights_looked", ()):
-            self._weights(row, [int(index) for index in indices[_not_finite(arrived)]], None)
-        self._watch_out(row)
+        if row.stats:
+            self._sampled(row)
+        if parts:
+            self._moments(row, parts)
+        if "weights_looked" in row.raw:
+            for indices, arrived in row.raw["weights_looked"]:
+                self._weights(row, [int(index) for index in indices[_not_finite(arrived)]], None)
+        loss, norm = row.scalars.get("loss", 0.0), row.scalars.get("grad_norm", 0.0)
+        if self._troubled or not math.isfinite(loss + norm):
+            self._watch_out(row)
 
     def _sampled(self, row: Row) -> None:
         bad, elements = [], 0

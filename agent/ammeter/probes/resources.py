@@ -22,9 +22,12 @@ SMOOTHING = 0.05
 """Weight of the newest step in the mean step time, so that one slow step says nothing about the schedule."""
 
 NEWS = 0.1
-"""A schedule that changes by less than this share is not written again."""
+SAY_NS = 10**7
+"""A schedule that changes by less than this share is not written again, nor one that was written just now."""
 
 TOKENS = (torch.int64, torch.int32)
+
+_COUNTS = ("samples", "tokens")
 
 Counted = dict[int, tuple[int, int]]
 
@@ -37,12 +40,13 @@ class Resources:
         self._previous: float | None = None
         self._mean: float | None = None
         self._memory_read = 0
+        self._said = 0
         self._every: dict[str, float] = {}
         self._said_by_program = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._previous = None  # the time that a session spent unsubscribed was no step
-        return [self._session.forward.subscribe(before=guard(self._forward))]
+        return [self._session.forward.subscribe(trains=guard(self._forward))]
 
     def close(self, row: Row) -> None:
         """The step ends now."""
@@ -66,6 +70,9 @@ class Resources:
             return
         self._mean = seconds if self._mean is None else self._mean + SMOOTHING * (seconds - self._mean)
         governor = self._session.governor
+        if row.time - self._said < SAY_NS:
+            return
+        self._said = row.time
         for name, bucket in (("norms_every", governor.norms), ("full_every", governor.full)):
             steps = every(bucket, self._mean)
             known = self._every.get(name)
@@ -74,22 +81,24 @@ class Resources:
 
     def _work(self, row: Row) -> None:
         self._said_by_program = self._said_by_program or "user:samples" in row.transfers
-        counted: Counted = row.raw.get("inputs", {})
-        samples = [each for each, _ in counted.values() if each]
-        tokens = [each for _, each in counted.values() if each]
-        if samples and not self._said_by_program:
-            row.scalars["samples"] = min(samples)
-        if tokens:
-            row.scalars["tokens"] = min(tokens)
+        counted: Counted | None = row.raw.get("inputs")
+        if counted is None:
+            return
+        for more in counted.values():
+            for name, count in zip(_COUNTS, more, strict=True):
+                if count and not (name == "samples" and self._said_by_program):
+                    row.scalars[name] = min(count, row.scalars.get(name, count))
 
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds up what each watched model gets in training. Of several, one of a GAN for instance, the least counts:
         the other may see every batch twice."""
-        if module.training and torch.is_grad_enabled():
-            counted: Counted = self._session.row.raw.setdefault("inputs", {})
-            samples, tokens = counted.get(id(module), (0, 0))
-            more, much = batch(args, kwargs)
-            counted[id(module)] = samples + more, tokens + much
+        more = batch(args, kwargs)
+        counted: Counted | None = self._session.row.raw.get("inputs")
+        if counted is None:
+            self._session.row.raw["inputs"] = {id(module): more}
+        else:
+            before = counted.get(id(module), (0, 0))
+            counted[id(module)] = before[0] + more[0], before[1] + more[1]
 
 
 def every(bucket: Bucket, step_seconds: float) -> float | None:
@@ -107,14 +116,16 @@ def batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
     sequences or comes first of all; labels and masks of its shape are not counted again, time steps not at all.
     """
     samples = tokens = 0
-    for at, tensor in enumerate(_tensors((*args, *kwargs.values()))):
-        integer = tensor.dtype in TOKENS
-        if at == 0 and tensor.dim() > integer:
+    at = 0
+    for tensor in args if not kwargs and set(map(type, args)) == _PLAIN else _tensors((*args, *kwargs.values())):
+        integer, extents = tensor.dtype in TOKENS, tensor.dim()
+        if at == 0 and extents > integer:
             samples = tensor.shape[0]
-        if integer and (tensor.dim() > 1 or at == 0):
+        if integer and (extents > 1 or at == 0):
             tokens = tensor.numel()
         if tokens or at == MOST_INPUTS:
             break
+        at += 1
     return samples, tokens
 
 
@@ -140,6 +151,9 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 MOST_INPUTS = 16
 """Inputs of a model that are looked at."""
+
+
+_PLAIN = {torch.Tensor}
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -49,22 +49,21 @@ class Scaler:
         ]
 
     def finish(self, row: Row) -> None:
-        updates: list[Update] = row.raw.get("updates", [])
+        updates: list[Update] = row.raw.get("updates", _NONE)
+        found = sum([_positive(each) for update in updates for each in update.found.values()])
+        skipped = len(skipped_in(row)) if found or row.skipped else 0
         scales = [(each.scale.number(), each.growth_tracker.number()) for each in updates]
-        skipped = skipped_in(row)
-        self._count(row, len(row.stepped - skipped), len(skipped), min(scales)[0] if scales else None)
-        if not updates:
-            return
-        row.scalars["scale"], row.scalars["growth_tracker"] = min(scales)
-        row.scalars["found_inf"] = sum(_positive(found) for each in updates for found in each.found.values())
-        for each in updates:
-            self._compare(row, each)
-
-    def _count(self, row: Row, applied: int, skipped: int, scale: float | None) -> None:
-        row.scalars["applied"], row.scalars["skipped"] = applied, skipped
+        scalars = row.scalars
+        scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0
         if skipped:
-            row.events.append(("step.skipped", {"scale": scale, "consecutive": self._consecutive}))
+            data = {"scale": min(scales)[0] if scales else None, "consecutive": self._consecutive}
+            row.events.append(("step.skipped", data))
+        if updates:
+            scalars["scale"], scalars["growth_tracker"] = min(scales)
+            scalars["found_inf"] = found
+            for update in updates:
+                self._compare(row, update)
 
     def _compare(self, row: Row, update: Update) -> None:
         before, after = update.scale.number(), (update.after or update.scale).number()
@@ -74,24 +73,31 @@ class Scaler:
 
     def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         scaler = args[0]
-        if scaler not in self._session.watched.scalers:
-            return
-        number = self._number(scaler)
+        if scaler not in self._seen:
+            if scaler not in self._session.watched.scalers:
+                return
+            self._number(scaler)
         if not scaler.is_enabled() or scaler._scale is None:
             return
         row = self._session.row
-        update = Update(number, transfer.of(scaler._scale), transfer.of(scaler._growth_tracker))
+        update = Update(self._numbers[id(scaler)], transfer.of(scaler._scale), transfer.of(scaler._growth_tracker))
+        row.wait_for(update.scale)
+        row.wait_for(update.growth_tracker)
         for optimizer, state in scaler._per_optimizer_states.items():
-            update.found[optimizer] = [transfer.of(found) for found in state["found_inf_per_device"].values()]
-        for each in (update.scale, update.growth_tracker, *(each for found in update.found.values() for each in found)):
-            row.later("scaler", each)
-        row.raw.setdefault("updates", []).append(update)
+            update.found[optimizer] = found = [transfer.of(each) for each in state["found_inf_per_device"].values()]
+            for each in found:
+                row.wait_for(each)
+        updates = row.raw.get("updates")
+        if updates is None:
+            row.raw["updates"] = [update]
+        else:
+            updates.append(update)
 
     def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        scaler, updates = args[0], self._session.row.raw.get("updates")
-        if updates and scaler in self._seen and updates[-1].number == self._numbers[id(scaler)]:
-            updates[-1].after = transfer.of(scaler._scale)
-            self._session.row.later("scaler", updates[-1].after)
+        updates = self._session.row.raw.get("updates")
+        if updates and updates[-1].number == self._numbers.get(id(args[0])):
+            updates[-1].after = transfer.of(args[0]._scale)
+            self._session.row.wait_for(updates[-1].after)
 
     def _restored(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]
@@ -112,6 +118,9 @@ class Scaler:
 
     def _which(self, number: int) -> dict[str, int]:
         return {"scaler": number} if len(self._numbers) > 1 else {}
+
+
+_NONE: list[Update] = []
 
 
 def skipped_in(row: Row) -> set[int]:

@@ -46,16 +46,16 @@ class Weights:
             return []
         guard(self._prepare)()
         return [
-            tap.stepping(guard(self._stepping)),
-            tap.stepped(guard(self._stepped)),
+            *self._session.while_awake([tap.stepping(guard(self._stepping)), tap.stepped(guard(self._stepped))]),
             *self._copies.attach(guard),
         ]
 
     def finish(self, row: Row) -> None:
-        parts: list[Part] = row.raw.get("weights", [])
+        parts: list[Part] = row.raw.get("weights", _NONE)
         if parts:
             _fill(row, parts)
-        self._copies.finish(row)
+        if "copies" in row.raw:
+            self._copies.finish(row)
         self._poisoned.finish(row, parts)
 
     def _prepare(self) -> None:
@@ -75,6 +75,7 @@ class Weights:
             return
         if allowed:
             self._again.add(key)
+            self._session.stay_awake()
         self._read(lambda: self._before(optimizer, again))
         self._open[key] = perf_counter() - began
 
@@ -107,6 +108,9 @@ class Weights:
         if found is None:
             found = self._updates[optimizer] = Updates(self._session.watched, optimizer)
         return found
+
+
+_NONE: list[Part] = []
 
 
 def _fill(row: Row, parts: list[Part]) -> None:

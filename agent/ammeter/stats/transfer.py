@@ -6,6 +6,7 @@ ready() asks an event whether it has passed; the row that waits for it is writte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,9 @@ Array = npt.NDArray[np.floating[Any]]
 
 
 class Transfer(Protocol):
-    """float32[n] or float64[n] that arrives."""
+    """float32[n] or float64[n] that arrives. here: it has, from the beginning."""
+
+    here: bool
 
     def ready(self) -> bool: ...
     def array(self) -> Array: ...
@@ -28,7 +31,9 @@ class Transfer(Protocol):
 
 def of(values: torch.Tensor) -> Transfer:
     """The present numbers of a tensor of any shape, flattened; later changes of the tensor do not show."""
-    return unseen(lambda: _sent(values), (values,))
+    if _dispatch_modes() or _function_modes():
+        return unseen(lambda: _sent(values), (values,))
+    return _sent(values)
 
 
 def number(value: float) -> Transfer:
@@ -37,10 +42,12 @@ def number(value: float) -> Transfer:
 
 
 def _sent(values: torch.Tensor) -> Transfer:
+    if values.is_cpu and not values.dim():
+        number = values.item()  # it is here already: nothing is waited for
+        if type(number) is not complex:
+            return Number(number)
     if values.device.type == "cuda":
         return _FromCuda(values)
-    if values.is_cpu and not values.dim() and not values.is_complex():
-        return Number(values.item())  # it is here already: nothing is waited for
     return Arrived(_flat(values).cpu().numpy().copy())
 
 
@@ -51,6 +58,9 @@ def _flat(values: torch.Tensor) -> torch.Tensor:
 
 class Number:
     """One number that the host has."""
+
+    __slots__ = ("_value",)
+    here = True
 
     def __init__(self, value: float) -> None:
         self._value = value
@@ -68,6 +78,9 @@ class Number:
 
 class Arrived:
     """Numbers that the host has."""
+
+    __slots__ = ("_values",)
+    here = True
 
     def __init__(self, values: Array) -> None:
         self._values = values
@@ -105,6 +118,8 @@ class Stopwatch:
 
 
 class _FromCuda:
+    here = False
+
     def __init__(self, values: torch.Tensor) -> None:
         flat = _flat(values)
         self._host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
@@ -120,3 +135,7 @@ class _FromCuda:
 
     def number(self) -> float:
         return float(self._host[0])
+
+
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack

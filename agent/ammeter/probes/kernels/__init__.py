@@ -58,7 +58,7 @@ class Kernels:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
-        return [self, self._session.forward.subscribe(before=guard(self._begins))]
+        return [self, *self._session.while_awake([self._session.forward.subscribe(trains=guard(self._begins))])]
 
     def remove(self) -> None:
         """Closes a window that is open."""
@@ -70,7 +70,7 @@ class Kernels:
 
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step = self._session.row.step
-        if step < FIRST or step == self._step or not (module.training and torch.is_grad_enabled()):
+        if step < FIRST or step == self._step:
             return
         self._step = step
         if not self._session.governor.kernels.allows():
@@ -81,6 +81,8 @@ class Kernels:
             self._tell_blind("busy")
         else:
             self._open(innermost(module))
+            return
+        self._session.governor.kernels.forgo()
 
     def _open(self, model: torch.nn.Module) -> None:
         self.remove()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,6 @@ from ammeter.probes.origin.armed import Armed
 from ammeter.probes.origin.inputs import Inputs
 from ammeter.probes.origin.replay import Kept, keep
 from ammeter.probes.origin.visits import Visits
-from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -38,16 +36,16 @@ FOLLOWING = 2
 skips single steps."""
 
 
-@dataclass(slots=True)
 class _Step:
     """What is known about the origin in one step."""
 
-    inputs: Inputs
-    visits: Visits | None = None
-    replayed: Visits | None = None
-    looked: bool = False
-    compiled: bool = False
-    last_of_window: bool = False
+    __slots__ = ("inputs", "last_of_window", "looked", "replayed", "visits")
+
+    def __init__(self) -> None:
+        self.inputs = Inputs()
+        self.visits: Visits | None = None
+        self.replayed: Visits | None = None
+        self.looked = self.last_of_window = False
 
 
 class Origin:
@@ -70,10 +68,17 @@ class Origin:
         kinds = self._session.watched.scaler_kinds
         return [
             self,
-            self._session.forward.subscribe(before=guard(self._begins)),
-            tap.stepping(guard(self._stepping)),
-            *tap.methods(kinds, "step", after=guard(self._stepped)),
+            self._session.forward.subscribe(trains=guard(self._begins)),
+            *self._session.while_awake(
+                [tap.stepping(guard(self._stepping)), *tap.methods(kinds, "step", after=guard(self._stepped))]
+            ),
         ]
+
+    def skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before it is known to be too late: the inputs are still there."""
+        step: _Step | None = self._session.row.raw.get("origin")
+        if step is not None:
+            self._backward_is_over(self._session.row, step, bad=True)
 
     def remove(self) -> None:
         """Takes the hooks off the modules."""
@@ -99,21 +104,20 @@ class Origin:
 
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward pass in training mode begins."""
-        if not (module.training and torch.is_grad_enabled()):
-            return
         row = self._session.row
-        for asked in self._directives.take():
-            self._obey(asked)
+        if row.began >= self._directives.due:
+            for asked in self._directives.take():
+                self._obey(asked)
         step: _Step | None = row.raw.get("origin")
         if step is None:
-            step = row.raw["origin"] = _Step(Inputs())
-            self._kept.clear()
+            step = row.raw["origin"] = _Step()
+            if self._kept:
+                self._kept.clear()
         if self._session.replay:
             self._kept.append(keep(module, args, kwargs))
         step.inputs.remember(module, args, kwargs)
-        if is_compiled(module):
-            step.compiled = True
-        elif self._armed.is_on(row.step):
+        if self._armed.is_on(row.step) and not is_compiled(module):
+            self._session.rouse()
             model = innermost(module)
             step.visits = step.visits or Visits()
             step.last_of_window = self._armed.is_last(row.step)
@@ -139,7 +143,7 @@ class Origin:
     def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
         step: _Step | None = row.raw.get("origin")
-        if step is not None and (id(optimizer_in(args, kwargs)) in row.skipped or _loss_is_bad(row)):
+        if step is not None and _loss_is_bad(row):
             self._backward_is_over(row, step, bad=True)
         self._kept.clear()
 
@@ -183,7 +187,7 @@ class Origin:
         reason = ""
         if step is None:
             reason = "unheard"
-        elif step.compiled:
+        elif step.inputs.of_compiled():
             reason = "compiled"
         elif step.visits:
             reason = "finite"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ammeter.forward import innermost
+from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
 
 MOST = 128
@@ -32,11 +32,18 @@ class Inputs:
         """Nothing is asked of a tensor here: this is done in every step."""
         self._model = weakref.ref(model)
         self._passes += 1
-        if len(self._given) < MOST:
-            for position, value in enumerate(args):
-                self._remember(position, value)
+        if len(self._given) >= MOST:
+            return
+        for position, value in enumerate(args):
+            self._remember(position, value)
+        if kwargs:
             for name, value in kwargs.items():
                 self._remember(name, value)
+
+    def of_compiled(self) -> bool:
+        """Whether the model that they went into runs compiled."""
+        model = self._model() if self._model else None
+        return model is not None and is_compiled(model)
 
     def look(self) -> None:
         """Reads what is still there and unchanged."""

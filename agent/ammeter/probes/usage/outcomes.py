@@ -49,13 +49,15 @@ class Outcomes:
         return tap.methods(kinds, "step", before=guard(self._scheduled))
 
     def finish(self, row: Row) -> None:
-        attempted = row.stepped | row.skipped
+        attempted = row.stepped | row.skipped if row.skipped else row.stepped
         if not attempted:
             return
-        skipped = skipped_in(row) if row.skipped or row.fused else set()
+        skipped = skipped_in(row) if row.skipped or row.fused else _NONE
         lopsided = self._lopsided(row, skipped) if skipped else None
         for key in attempted:
-            record = self._records.setdefault(key, Record())
+            record = self._records.get(key)
+            if record is None:
+                record = self._records[key] = Record()
             if record.due and record.due[0] < row.step:
                 self._move(row, key, record, before=row.step)
             record.applied += key not in skipped
@@ -131,6 +133,9 @@ class Outcomes:
             return ""
         indices = watched.parameters(optimizer)[1]
         return name_of(optimizer) + (f" of {watched.tensors[indices[0]].name}" if indices else "")
+
+
+_NONE: set[int] = set()
 
 
 def _kinds(kind: type) -> list[type]:

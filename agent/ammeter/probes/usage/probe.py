@@ -44,16 +44,20 @@ class Usage:
         guard(self._scalers.begin)()
         guard(self._order.begin)()
         return [
-            *tap.methods(scalers, "scale", after=guard(self._scaled)),
-            tap.function(torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)),
-            tap.function(torch.autograd, "grad", after=guard(self._took_gradients)),
-            *tap.methods(scalers, "unscale_", before=guard(self._asked)),
-            *tap.methods(scalers, "step", before=guard(self._asked_to_step)),
-            *tap.methods(scalers, "update", before=guard(self._updating)),
+            *self._session.while_following(
+                [
+                    *tap.methods(scalers, "scale", after=guard(self._scaled)),
+                    tap.function(torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)),
+                    tap.function(torch.autograd, "grad", after=guard(self._took_gradients)),
+                    *tap.methods(scalers, "unscale_", before=guard(self._asked)),
+                    *tap.methods(scalers, "step", before=guard(self._asked_to_step)),
+                    *tap.methods(scalers, "update", before=guard(self._updating)),
+                    tap.stepping(guard(self._steps)),
+                    tap.stepped(guard(self._stepped)),
+                ]
+            ),
             *tap.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
             *tap.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
-            tap.stepping(guard(self._steps)),
-            tap.stepped(guard(self._stepped)),
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
             *self._raised.attach(guard),

@@ -17,7 +17,6 @@ import torch
 
 from ammeter.caller import line_in
 from ammeter.probes.usage.telling import Telling
-from ammeter.tap import RAISED
 
 if TYPE_CHECKING:
     from ammeter.session import Session
@@ -50,13 +49,12 @@ class Raised:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         return [
-            self._session.forward.subscribe(after=guard(self._left_forward)),
+            self._session.forward.subscribe(raised=guard(self._left_forward)),
             AtEnd(guard(self._ends)),
         ]
 
     def _left_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
-        if output is RAISED:
-            self._look(sys.exc_info()[1])
+        self._look(sys.exc_info()[1])
 
     def _ends(self) -> None:
         self._look(sys.exc_info()[1] or getattr(sys, "last_value", None))

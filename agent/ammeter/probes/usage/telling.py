@@ -65,7 +65,9 @@ class Telling:
             row.later("usage", each)
 
     def finish(self, row: Row) -> None:
-        for waiting in row.raw.get("usage", ()):
+        if "usage" not in row.raw:
+            return
+        for waiting in row.raw["usage"]:
             event, data = self._complete(waiting)
             if waiting.holds(data):
                 row.events.append((event, data))

@@ -91,7 +91,7 @@ class Boundary:
             session.rouse()
         if session.awake:
             self._inside = id(optimizer)
-        session.row.stepped.add(id(optimizer))
+        session.row.stepped |= {id(optimizer)}
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if self._inside == id(optimizer):
@@ -112,7 +112,7 @@ class Boundary:
             self._close_if_updated(scaler)
             self._session.begin()
             if scaler.is_enabled():
-                self._session.row.scaler_used.add(id(optimizer))
+                self._session.row.scaler_used |= {id(optimizer)}
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
@@ -124,11 +124,11 @@ class Boundary:
         optimizer, row = optimizer_in(args, kwargs), self._session.row
         if optimizer not in self._watched.optimizers or not args[0].is_enabled():
             return
-        row.scaler_used.add(id(optimizer))
+        row.scaler_used |= {id(optimizer)}
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            row.fused.add(id(optimizer))
+            row.fused |= {id(optimizer)}
         if id(optimizer) not in row.stepped:
-            row.skipped.add(id(optimizer))
+            row.skipped |= {id(optimizer)}
             self._session.skipped(optimizer)
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,9 @@ from ammeter.stats.transfer import Transfer
 from ammeter.wire import ABSENT_BITS, Schema
 
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Row:
@@ -37,14 +41,11 @@ class Row:
         self.scalars: dict[str, float] = {}
         self.stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = {}
         self.transfers: dict[str, list[Transfer]] = {}
-        self.pending: list[Transfer] = []
+        self.pending: list[Transfer] | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.raw: dict[str, Any] = {}
-        self.stepped: set[int] = set()
-        self.skipped: set[int] = set()
-        self.fused: set[int] = set()
-        self.scaler_used: set[int] = set()
-        self.clipped: list[Any] = []
+        self.stepped = self.skipped = self.fused = self.scaler_used = _NONE
+        self.clipped: Sequence[Any] = ()
         self.clip_is_finite = True
         self.urgent = False
         self.began = perf_counter()
@@ -65,12 +66,12 @@ class Row:
         else:
             kept.append(transfer)
         if not transfer.here:
-            self.pending.append(transfer)
+            self.wait_for(transfer)
 
     def wait_for(self, transfer: Transfer) -> None:
         """The row is not finished before this is there; who reads it keeps it himself."""
         if not transfer.here:
-            self.pending.append(transfer)
+            self.pending = [*(self.pending or ()), transfer]
 
     def arrived(self, key: str) -> list[npt.NDArray[np.float32]]:
         return [transfer.array() for transfer in self.transfers.get(key, [])]

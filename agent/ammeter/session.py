@@ -49,8 +49,8 @@ URGENT = frozenset(
 )
 """Events that are written when their step closes. Other rows wait for run.log, and to be written several at once."""
 
-HOLD_SECONDS = 0.02
-HOLD_ROWS = 32
+HOLD_SECONDS = 0.1
+HOLD_ROWS = 48
 """Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
 
 

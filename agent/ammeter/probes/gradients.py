@@ -136,7 +136,7 @@ class Gradients:
         if row.clipped:
             for optimizer in row.clipped:
                 self.read(optimizer, always=not row.clip_is_finite)
-            row.clipped = []
+            row.clipped = ()
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         self._read_if_watched(optimizer)

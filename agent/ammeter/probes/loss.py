@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,5 +68,5 @@ class Loss:
                     self._session.rouse()
 
 
-def _several(outputs: Any) -> tuple[Any, ...]:
-    return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+def _several(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, list | tuple) else (outputs,)

@@ -36,6 +36,13 @@ def of(values: torch.Tensor) -> Transfer:
     return _sent(values)
 
 
+def known(values: torch.Tensor) -> float | None:
+    """The one number of a tensor on the CPU; None where it is not known here yet."""
+    if not values.is_cpu:
+        return None
+    return _item(values) if not (_dispatch_modes() or _function_modes()) else unseen(lambda: _item(values), (values,))
+
+
 def number(value: float) -> Transfer:
     """A number the host has already."""
     return Number(value)
@@ -54,6 +61,10 @@ def _sent(values: torch.Tensor) -> Transfer:
 def _flat(values: torch.Tensor) -> torch.Tensor:
     flat = values.detach().reshape(-1)
     return flat if flat.dtype is torch.float64 else flat.to(torch.float32)
+
+
+def _item(values: torch.Tensor) -> float:
+    return values.item()
 
 
 class Number:

@@ -11,7 +11,8 @@ import torch
 from ammeter import tap
 from ammeter.probes.usage.ledger import Ledger
 from ammeter.probes.usage.telling import Telling, name_of, scale_of
-from ammeter.stats.unseen import is_plain, unseen
+from ammeter.stats import transfer
+from ammeter.stats.unseen import is_plain
 
 if TYPE_CHECKING:
     from ammeter.session import Session
@@ -66,9 +67,8 @@ class Clipping:
 
 def _is_finite(total_norm: Any) -> bool:
     """Whether the norm that torch has computed for the clip is finite, as far as the host knows it."""
-    if isinstance(total_norm, torch.Tensor) and total_norm.is_cpu and is_plain(total_norm):
-        return unseen(lambda: math.isfinite(total_norm.item()), (total_norm,))
-    return True
+    known = transfer.known(total_norm) if isinstance(total_norm, torch.Tensor) and is_plain(total_norm) else None
+    return known is None or math.isfinite(known)
 
 
 def clip_function() -> tuple[Any, str]:

@@ -34,25 +34,23 @@ class Boundary:
     def before_probes(self, guard: Guard) -> list[Any]:
         session = self._session
         scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
-        return [
-            session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
-            tap.method(torch.Tensor, "backward", before=guard(self._backward)),
-            tap.stepping(session.guard("boundary")(self._optimizer_steps)),
-            *tap.methods(scalers, "scale", before=guard(self._scale)),
-            *session.while_awake(
-                [
-                    tap.stepped(guard(self._optimizer_stepped)),
-                    *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
-                    *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
-                    *tap.methods(scalers, "step", before=guard(self._step)),
-                    *tap.methods(scalers, "update", before=guard(self._update)),
-                ]
-            ),
-            *tap.methods(scalers, "step", after=guard(self._stepped)),
-        ]
+        return session.while_awake(
+            [
+                session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
+                tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+                tap.stepping(session.guard("boundary")(self._optimizer_steps)),
+                tap.stepped(guard(self._optimizer_stepped)),
+                *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
+                *tap.methods(scalers, "scale", before=guard(self._scale)),
+                *tap.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
+                *tap.methods(scalers, "step", before=guard(self._step), after=guard(self._stepped)),
+                *tap.methods(scalers, "update", before=guard(self._update)),
+            ]
+        )
 
     def after_probes(self, guard: Guard) -> list[Any]:
-        return [*tap.methods(self._watched.scaler_kinds, "update", after=guard(self._after_update))]
+        kinds = self._watched.scaler_kinds
+        return self._session.while_awake(tap.methods(kinds, "update", after=guard(self._after_update)))
 
     def _forward(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         self._close_if_complete()
@@ -86,11 +84,7 @@ class Boundary:
         if optimizer not in self._watched.optimizers or not session.trains_here():
             return
         self._once(optimizer)
-        if len(args) > 1 or kwargs:  # a closure, which may call forward and backward
-            session.rests = False
-            session.rouse()
-        if session.awake:
-            self._inside = id(optimizer)
+        self._inside = id(optimizer)
         session.row.stepped |= {id(optimizer)}
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
@@ -99,8 +93,6 @@ class Boundary:
 
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._watched.owns(args[0]):
-            if args[0] not in self._watched.scalers:
-                self._session.rouse()
             self._close_if_updated(args[0])
             self._close_if_complete()
             self._session.begin()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo import OptimizedModule
+from torch._dynamo.eval_frame import skip_code
 
 from ammeter import tap
 from ammeter.tap import RAISED
@@ -38,14 +39,15 @@ class Forward:
         self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
         self._place = tap.Place(parts=4)
         self._open: int | None = None
+        skip_code(Forward._ends.__code__)
+        skip_code(Forward._is_around_root.__code__)
 
     def attach(self) -> list[tap.Handle]:
         """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
-        kinds = {type(model): self._is_root for model in self.models()}
         handles = []
-        for kind, only in {**kinds, OptimizedModule: self._is_compiled_root}.items():
+        for kind in dict.fromkeys([*map(type, self.models()), OptimizedModule]):
             with suppress(AttributeError, TypeError):
-                handles.append(tap.called(kind, only, before=self._before, after=self._after))
+                handles.append(tap.called(kind, self._begins))
         return handles
 
     def subscribe(
@@ -73,25 +75,28 @@ class Forward:
         """What stands before the names of this model's tensors and modules, where several models are watched."""
         return self._prefixes.get(id(model), "")
 
-    def _is_root(self, module: torch.nn.Module) -> bool:
-        ref = self._roots.get(id(module))
-        return ref is not None and ref() is module
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model = args[0]
+        ref = self._roots.get(id(model))
+        if (ref is None or ref() is not model) and not self._is_around_root(model):
+            return None
+        if self._open is not None or _tracing() is not None:
+            return None
+        self._open = id(model)
+        for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
+            before(model, args[1:], kwargs)
+        return self._ends
 
-    def _is_compiled_root(self, module: OptimizedModule) -> bool:
+    def _is_around_root(self, model: torch.nn.Module) -> bool:
         """torch.compile(model) may come after watch(model)."""
-        return self._is_root(module.__dict__["_modules"].get("_orig_mod")) or self._is_root(module)
+        inside = model.__dict__["_modules"].get("_orig_mod") if isinstance(model, OptimizedModule) else None
+        ref = self._roots.get(id(inside))
+        return ref is not None and ref() is inside
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._open is None and _tracing() is None:
-            model = args[0]
-            self._open = id(model)
-            for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
-                before(model, args[1:], kwargs)
-
-    def _after(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._open == id(args[0]):
-            self._open = None
-            _, _, afters, raised = self._place.calls
+    def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self._open = None
+        _, _, afters, raised = self._place.calls
+        if afters or output is RAISED:
             for after in reversed((*afters, *raised) if output is RAISED else afters):
                 after(args[0], args[1:], kwargs, output)
 

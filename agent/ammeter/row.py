@@ -91,11 +91,7 @@ class Row:
 
         A number of the program's own that does not fit into float32 is infinite then, and numpy warns of it.
         """
-        values = layout.empty.copy() if not self.stats else np.full(self._reach(layout), ABSENT, "<f4")
-        places = layout.scalars
-        for name, number in self.scalars.items():
-            if name in places:
-                values[places[name]] = number
+        values = layout.values(self.scalars, self._reach(layout) if self.stats else 0)
         for stat, parts in self.stats.items():
             first = layout.stats[stat]
             for indices, numbers in parts:
@@ -117,6 +113,15 @@ class Layout:
         self.scalars = {name: position for position, name in enumerate(schema.scalars)}
         self.empty = np.full(len(schema.scalars), ABSENT, "<f4")
         self.stats = {stat: schema.span(stat).start for stat in schema.stats}
+
+    def values(self, scalars: dict[str, float], reach: int = 0) -> npt.NDArray[np.float32]:
+        """float32[reach, at least the scalar columns] with these numbers, ABSENT elsewhere."""
+        values = np.full(reach, ABSENT, "<f4") if reach else self.empty.copy()
+        places = self.scalars
+        for name, number in scalars.items():
+            if name in places:
+                values[places[name]] = number
+        return values
 
 
 def _fitting(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

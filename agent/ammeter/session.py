@@ -30,8 +30,10 @@ from ammeter.forward import Forward
 from ammeter.journal import Journal
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
+from ammeter.resting import Note, Resting, plain
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
+from ammeter.stats import transfer
 from ammeter.tap import compiling
 from ammeter.watched import Watched
 from ammeter.wire import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps
@@ -49,6 +51,9 @@ URGENT = frozenset(
 )
 """Events that are written when their step closes. Other rows wait for run.log, and to be written several at once."""
 
+ALERT = 16
+"""Steps behind a bad one in which nobody rests."""
+
 HOLD_SECONDS = 0.1
 HOLD_ROWS = 48
 """Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
@@ -62,7 +67,6 @@ class Session:
     ) -> None:
         self.watched = watched
         self.replay = replay
-        self.rests = not replay
         self.governor = Governor(budget, preset)
         self.journal = journal
         self.schema = Schema(stats=tuple(STATS), tensors=tuple(watched.tensors))
@@ -78,10 +82,10 @@ class Session:
         self._inside = False
         self._thread = get_ident()
         self.follows = self.awake = True
-        self._stays_awake = False
+        self._alert = 0
         self._followers: list[Any] = []
         self._readers: list[Any] = []
-        self._groups: tuple[tap.Group, tap.Group] = (tap.Group(()), tap.Group(()))
+        self._groups = tap.Group(()), tap.Group(()), tap.Group(())
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
@@ -91,6 +95,10 @@ class Session:
         self._on_skip: list[Callable[[torch.optim.Optimizer], None]] = [
             self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
         ]
+        self._adopting = [probe.adopt for probe in self._probes if hasattr(probe, "adopt")]
+        self.resting = Resting(self)
+        if replay:
+            self.resting.never()
         self._finishing = [
             (probe.name, probe.finish) for probe in (*self._probes, self._user) if hasattr(probe, "finish")
         ]
@@ -109,7 +117,10 @@ class Session:
         for probe in (*self._probes, self._user):
             self._attach(probe)
         self._handles += boundary.after_probes(guard)
-        self._groups = tap.Group(self._followers), tap.Group(self._readers)
+        resting = self.resting.attach(self.guard(self.resting.name, anywhere=False))
+        self._handles += resting
+        self._groups = tap.Group(self._followers), tap.Group(self._readers), tap.Group(resting)
+        self._groups[2].rest()
         self.follows = self.awake = True
 
     def while_following(self, handles: list[Any]) -> list[Any]:
@@ -123,10 +134,62 @@ class Session:
         return handles
 
     def rouse(self) -> None:
-        """Something in this step is not as it should be: what is not heard in every step is heard from here on."""
-        if not self.awake:
-            self.awake = True
-            self._groups[1].wake()
+        """Something in this step is not as it should be: everything is heard from here on."""
+        if self.awake:
+            return
+        self._working = self.awake = True
+        self._groups[2].rest()
+        self._groups[1].wake()
+        self._resources.previous = self.resting.end()
+
+    def _rest(self) -> None:
+        self.awake = False
+        self.resting.begin(self.row.began)
+        self._groups[1].rest()
+        self._groups[2].wake()
+
+    def rested(self, notes: list[Note]) -> None:
+        """These steps were rested in. Decides whether to go on."""
+        if not notes:
+            return
+        self.governor.earn(sum([note.seconds for note in notes]), sum([note.overhead for note in notes]))
+        self.governor.attention.steps += len(notes) - 1
+        self._attend(False)
+
+    def write_rested(self, first: int, notes: list[Note]) -> None:
+        """Of steps in which nothing special was, from this one on; behind all rows that wait."""
+        frames = self._finished()
+        layout = self._said_layout(frames)
+        with np.errstate(all="ignore"):
+            for step, note in enumerate(notes, first):
+                columns = plain(note) | self._resources.counted(note)
+                frames.append(Steps(step, note.time, layout.values(columns).tobytes()))
+        self.journal.append(*frames)
+        for probe in self._probes if notes else ():
+            if hasattr(probe, "rested"):
+                probe.rested(first, notes)
+
+    def here(self) -> bool:
+        return get_ident() == self._thread
+
+    def open(self, step: int) -> None:
+        """Another row is the open one."""
+        self.row = Row(step)
+
+    def new_row(self, step: int) -> Row:
+        return Row(step)
+
+    def keep(self, row: Row) -> None:
+        """A row that is complete but for what run.log may say."""
+        self._closed.append(row)
+
+    def adopt(self, row: Row, note: Note, *, here: bool = False) -> None:
+        """Brings what was noted into a row; here: into the open one, whose step goes on."""
+        for adopt in self._adopting:
+            adopt(row, note, here)
+        if note.logged:
+            for name, value in note.logged.items():
+                row.later(f"user:{name}", transfer.number(float(value)))
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """The scaler kept this optimizer from its step; the gradients are still as they were."""
@@ -134,9 +197,9 @@ class Session:
         for look in self._on_skip:
             look(optimizer)
 
-    def stay_awake(self) -> None:
-        """The next step is to be read, too."""
-        self._stays_awake = True
+    def stay_awake(self, steps: int = 1) -> None:
+        """The next steps are to be heard, too."""
+        self._alert = max(self._alert, steps)
 
     def _attach(self, probe: Any) -> None:
         """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
@@ -152,7 +215,8 @@ class Session:
         self._followers, self._readers = [], []
 
     def log(self, values: dict[str, Any]) -> None:
-        self._user.log(values)
+        if self.awake or not self.resting.log(values, self._layout.scalars):
+            self._user.log(values)
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
@@ -237,6 +301,9 @@ class Session:
     def _guarded(
         self, parts: Sequence[tuple[str, Callable[..., None]]], *, anywhere: bool = True
     ) -> Callable[..., None]:
+        several = parts if len(parts) > 1 else None
+        name, call = parts[0]
+
         def guarded(*args: Any) -> None:
             if compiling and compiling() is not None:
                 hidden(*args)
@@ -246,15 +313,13 @@ class Session:
             outermost, self._inside = not self._inside, True
             began = perf_counter()
             try:
-                for name, call in parts:
+                if several is None:
                     if name not in self.faults:
-                        try:
-                            call(*args)
-                        except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
-                            try:
-                                self._fault(name, error)
-                            except Exception:  # noqa: BLE001 - no frame is left to tell it in
-                                self.faults[name] = 1
+                        call(*args)
+                else:
+                    self._call(several, args)
+            except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
+                self._fault_in(name, error)
             finally:
                 if outermost:
                     self._overhead += perf_counter() - began
@@ -263,6 +328,20 @@ class Session:
         skip(guarded)
         hidden: Callable[..., None] = disable(guarded)  # type: ignore[no-untyped-call]
         return guarded if compiling else hidden
+
+    def _call(self, parts: Sequence[tuple[str, Callable[..., None]]], args: tuple[Any, ...]) -> None:
+        for name, call in parts:
+            if name not in self.faults:
+                try:
+                    call(*args)
+                except Exception as error:  # noqa: BLE001 - as in guard
+                    self._fault_in(name, error)
+
+    def _fault_in(self, name: str, error: Exception) -> None:
+        try:
+            self._fault(name, error)
+        except Exception:  # noqa: BLE001 - no frame is left to tell it in
+            self.faults[name] = 1
 
     def switch_off(self) -> None:
         """Stops all reading and writing at once, for a forked child that is not the run."""
@@ -287,13 +366,14 @@ class Session:
         return True
 
     def _attend(self, urgent: bool) -> None:
-        """How closely the next step is looked at. Only a program with one optimizer is simple enough to rest from it."""
+        """How closely the next step is looked at."""
         follows = self.governor.follows(urgent)
-        awake = follows or self._stays_awake or self.governor.due() or not (self.rests and self.watched.alone())
-        self._stays_awake = False
+        if urgent:
+            self._alert = ALERT
+        awake = bool(follows or self._alert or self.governor.due() or not self.resting.able())
+        self._alert -= self._alert > 0
         if awake is not self.awake:
-            self.awake = awake
-            (self._groups[1].wake if awake else self._groups[1].rest)()
+            self.rouse() if awake else self._rest()
         if follows is not self.follows:
             self._follow(follows)
 
@@ -321,6 +401,7 @@ class Session:
         return get_ident() == self._thread
 
     def _last_rows(self) -> None:
+        self.rouse()
         if self.row.stepped or self.row.skipped:
             self.close_step()
         self._release()
@@ -340,12 +421,17 @@ class Session:
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _release(self) -> None:
-        """Writes what waits, as one piece: non-finite numbers are data here, and no warning to the program."""
+        """Writes what waits, as one piece."""
+        self.journal.append(*self._finished())
+
+    def _finished(self) -> list[Frame]:
+        """The rows that wait no longer. Non-finite numbers are data here, and no warning to the program."""
         frames: list[Frame] = []
-        with np.errstate(all="ignore"):
-            while (row := self._next_closed()) is not None:
-                self._put(row, frames)
-        self.journal.append(*frames)
+        if self._closed:
+            with np.errstate(all="ignore"):
+                while (row := self._next_closed()) is not None:
+                    self._put(row, frames)
+        return frames
 
     def _next_closed(self) -> Row | None:
         """The oldest row that waits, if it waits no longer. None, too, where another thread was quicker."""
@@ -370,10 +456,7 @@ class Session:
                     self._fault(name, error)
         if len(self.watched.tensors) != len(self.schema.tensors):
             self._describe(tensors=tuple(self.watched.tensors))
-        layout = self._layout
-        if layout is not self._told:
-            self._told = layout
-            frames.append(self._described(layout.schema))
+        layout = self._said_layout(frames)
         frames.append(Steps(row.step, row.time, row.values(layout)))
         for event, data in row.events:
             frames.append(Event(event, row.step, row.time, data))
@@ -389,12 +472,23 @@ class Session:
             said = ""
         told = text(f"{type(error).__name__}: {said}", 500)
         self.row.events.append(("probe.failed", {"probe": name, "error": told}))
+        if name == self.resting.name:
+            self.resting.never()
+            self.rouse()
         with suppress(Exception):  # somebody's log handler may raise
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.lineno}"
             log.warning(
                 "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
             )
+
+    def _said_layout(self, frames: list[Frame]) -> Layout:
+        """The layout to write with, which is said first where it is new."""
+        layout = self._layout
+        if layout is not self._told:
+            self._told = layout
+            frames.append(self._described(layout.schema))
+        return layout
 
     def _describe(self, **columns: Any) -> None:
         """Rows that are written from now on have other columns, which is said before the first of them."""

@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+Listen = Callable[[tuple[Any, ...], dict[str, Any]], After | None]
 Step = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 RAISED = object()
@@ -59,21 +60,20 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
     return _subscribe(module, name, before, after)
 
 
-def called(kind: type, only: Callable[[Any], bool], *, before: Before, after: After) -> Handle:
-    """Calls back around calls of those instances of a class for which only(instance) is true.
+def called(kind: type, listen: Listen) -> Handle:
+    """Calls back around calls of a class's instances. listen gets (args, kwargs), args[0] being the instance, and returns
+    what is called with (args, kwargs, result) when the call has ended, with RAISED where it raised; None for nothing.
 
     A class that inherits its __call__ has one of its own until the last subscriber leaves; nothing is on an instance,
-    so a pickle or a copy of it knows nothing of us. after is called in any case: with RAISED where the call raised.
-    What torch.compile or torch.export traces holds nothing of it: what before and after call is to be safe from that by
-    itself.
+    so a pickle or a copy of it knows nothing of us. What torch.compile or torch.export traces holds nothing of it: what
+    listen calls is to be safe from that by itself.
     """
     key = (id(kind), "__call__")
     if key not in _taps:
         left = _inert.pop(key, None)
         _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else _Calls(kind)
-    for each in (only, before, after):
-        skip_code(getattr(each, "__func__", each).__code__)
-    return _taps[key].join((only, before, after))
+    skip_code(getattr(listen, "__func__", listen).__code__)
+    return _taps[key].join((listen,))
 
 
 def stepping(before: Step) -> Handle:
@@ -98,6 +98,11 @@ def together(callbacks: Iterable[Any]) -> tuple[Any, ...]:
         else:
             groups.append([each])
     return tuple(group[0] if len(group) == 1 else group[0].join([each.part for each in group]) for group in groups)
+
+
+def place(kind: type, name: str) -> Place:
+    """Where calls of this method are heard, as method() puts it. Raises KeyError where nobody asked for it."""
+    return _taps[id(_owner(kind, name)), name]
 
 
 def attached() -> list[str]:
@@ -301,8 +306,11 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     # torch.Tensor.backward calls torch.autograd.backward with the same tensor, and is not the same call.
     name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
 
+    traced = not _breaks_graphs(tap)
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not tap.heard:
+        # While torch.compile traces, nothing but the original is there: fullgraph=True stays possible.
+        if (traced and is_compiling()) or not tap.heard:
             return original(*args, **kwargs)
         call = (id(args[0]) if args else 0, name)
         if call in _running:
@@ -322,9 +330,11 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
             after(args, kwargs, result)
         return result
 
-    # Not traced itself, while what the original calls, such as a compiled optimizer, still is.
-    skip(wrapper)
-    return functools.update_wrapper(wrapper if _breaks_graphs(tap) else _traceable(original, wrapper), original)
+    if traced:  # not a frame of its own to compile: of torch.autograd.backward, that would be one more graph break
+        skip_code(wrapper.__code__)
+    else:  # not traced itself, while what the original calls, such as a compiled optimizer, still is
+        skip(wrapper)
+    return functools.update_wrapper(wrapper, original)
 
 
 def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
@@ -333,23 +343,19 @@ def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
     def choose(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(*args, **kwargs)
-        heard: tuple[tuple[Before, After], ...] = ()
-        for only, before, after in tap.subscribers:
-            if only(args[0]):
-                heard += ((before, after),)
-        call = (id(args[0]), "__call__")
-        if not heard or call in _running:
+        ends: tuple[After, ...] = ()
+        for (listen,) in tap.subscribers:
+            end = listen(args, kwargs)
+            if end is not None:
+                ends = (end, *ends)
+        if not ends:
             return original(*args, **kwargs)
-        _running.add(call)
         result = RAISED
         try:
-            for before, _ in heard:
-                before(args, kwargs)
             result = original(*args, **kwargs)
         finally:
-            _running.discard(call)
-            for _, after in reversed(heard):
-                after(args, kwargs, result)
+            for end in ends:
+                end(args, kwargs, result)
         return result
 
     # Not a frame of its own to compile. Where it is part of the program's frame, only the original is left of it.
@@ -371,17 +377,6 @@ def _inherited(owner: type) -> Callable[..., Any]:
 def _breaks_graphs(tap: _Tap) -> bool:
     """Whether torch.compile ends a graph here in any case: it traces no method of torch's that we tap."""
     return not isinstance(tap.owner, ModuleType) and tap.original.__module__.partition(".")[0] == "torch"
-
-
-def _traceable(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """While torch.compile traces, nothing but the original is there: fullgraph=True stays possible."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if is_compiling() else wrapper(*args, **kwargs)
-
-    # Not a frame of its own to compile: of torch.autograd.backward, that would be one more graph break.
-    skip_code(choose.__code__)
-    return choose
 
 
 def _owner(kind: type, name: str) -> type:

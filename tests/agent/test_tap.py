@@ -116,7 +116,7 @@ def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> No
         def __call__(self, value: int) -> int:
             return value + 1
 
-    handle = tap.called(Called, lambda each: True, before=lambda *_: None, after=lambda *_: None)
+    handle = tap.called(Called, lambda args, kwargs: None)
     (held,) = [each for each in tap._taps.values() if each.owner is Called]
     again = pickle.loads(pickle.dumps(held))
     handle.remove()

@@ -87,7 +87,7 @@ class Journal:
 
         Of several threads, who comes first writes for all, and the others do not wait.
         """
-        return self._in_turn(frames)
+        return not frames or self._in_turn(frames)
 
     def _in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
         """One after the other without a lock: taking the only element out of a deque is what one thread can do."""

@@ -77,12 +77,13 @@ class Gradients:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
-        return [
-            tap.function(*clip_function(), before=guard(self._clipping)),
-            *self._session.while_awake(
-                [*tap.methods(kinds, "unscale_", before=guard(self._unscaling)), tap.stepping(guard(self._stepping))]
-            ),
-        ]
+        return self._session.while_awake(
+            [
+                *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
+                tap.function(*clip_function(), before=guard(self._clipping)),
+                tap.stepping(guard(self._stepping)),
+            ]
+        )
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """Read whatever the governor said; the non-finite numbers are still in the gradients."""

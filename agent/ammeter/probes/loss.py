@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ammeter.stats import transfer
 from ammeter.stats.unseen import has_numbers
 
 if TYPE_CHECKING:
+    from ammeter.resting import Note
     from ammeter.row import Row
     from ammeter.session import Session
 
@@ -27,11 +27,20 @@ class Loss:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
-        return [
-            *tap.methods(kinds, "scale", before=guard(self._scaling)),
-            *self._session.while_awake(tap.methods(kinds, "scale", after=guard(self._scaled))),
-            tap.method(torch.Tensor, "backward", before=guard(self._backward)),
-        ]
+        return self._session.while_awake(
+            [
+                *tap.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
+                tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+            ]
+        )
+
+    def adopt(self, row: Row, note: Note, here: bool) -> None:
+        for loss in note.losses:
+            row.later("loss", transfer.number(loss))
+        if note.backwards:
+            row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + note.backwards
+        if note.scaled:
+            row.raw["scaled"] = True
 
     def finish(self, row: Row) -> None:
         losses, backwards = row.transfers.get("loss"), row.raw.get("micro_batches")
@@ -62,10 +71,7 @@ class Loss:
     def _keep(self, row: Row, outputs: Any) -> None:
         for each in _several(outputs):
             if isinstance(each, torch.Tensor) and each.numel() == 1 and has_numbers(each):
-                number = transfer.of(each)
-                row.later("loss", number)
-                if number.here and not math.isfinite(number.number()):
-                    self._session.rouse()
+                row.later("loss", transfer.of(each))
 
 
 def _several(outputs: Any) -> Sequence[Any]:

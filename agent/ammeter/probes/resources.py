@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from ammeter.resting import Note
     from ammeter.row import Row
     from ammeter.schedule import Bucket
     from ammeter.session import Session
@@ -37,7 +38,7 @@ class Resources:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._previous: float | None = None
+        self.previous: float | None = None
         self._mean: float | None = None
         self._memory_read = 0
         self._said = 0
@@ -45,17 +46,36 @@ class Resources:
         self._said_by_program = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        self._previous = None  # the time that a session spent unsubscribed was no step
-        return [self._session.forward.subscribe(trains=guard(self._forward))]
+        self.previous = None  # the time that a session spent unsubscribed was no step
+        return self._session.while_awake([self._session.forward.subscribe(trains=guard(self._forward))])
 
     def close(self, row: Row) -> None:
         """The step ends now."""
         now, overhead = perf_counter(), self._session.take_overhead()
-        if self._previous is not None:
-            row.scalars["step_seconds"] = now - self._previous
-            self._session.governor.earn(now - self._previous, overhead)
-        self._previous = now
+        if self.previous is not None:
+            row.scalars["step_seconds"] = now - self.previous
+            self._session.governor.earn(now - self.previous, overhead)
+        self.previous = now
         row.scalars["overhead_seconds"] = overhead
+
+    def counted(self, note: Note) -> dict[str, float]:
+        """The same columns as _work() for a step that was rested in."""
+        self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
+        if not note.given:
+            return {}
+        samples = tokens = 0
+        for call in range(1, note.calls + 1):
+            more = counts((dtype, shape) for at, _, _, _, shape, dtype in note.given if at == call)
+            samples, tokens = samples + more[0], tokens + more[1]
+        found = {"tokens": tokens} if tokens else {}
+        return found if self._said_by_program or not samples else {**found, "samples": samples}
+
+    def adopt(self, row: Row, note: Note, here: bool) -> None:
+        model = note.model() if note.model and note.given else None
+        if model is None:
+            return
+        for call in range(1, note.calls + 1):
+            self._add(row, model, counts((dtype, shape) for at, _, _, _, shape, dtype in note.given if at == call))
 
     def finish(self, row: Row) -> None:
         self._schedule(row)
@@ -92,10 +112,12 @@ class Resources:
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds up what each watched model gets in training. Of several, one of a GAN for instance, the least counts:
         the other may see every batch twice."""
-        more = batch(args, kwargs)
-        counted: Counted | None = self._session.row.raw.get("inputs")
+        self._add(self._session.row, module, batch(args, kwargs))
+
+    def _add(self, row: Row, module: torch.nn.Module, more: tuple[int, int]) -> None:
+        counted: Counted | None = row.raw.get("inputs")
         if counted is None:
-            self._session.row.raw["inputs"] = {id(module): more}
+            row.raw["inputs"] = {id(module): more}
         else:
             before = counted.get(id(module), (0, 0))
             counted[id(module)] = before[0] + more[0], before[1] + more[1]
@@ -110,22 +132,25 @@ def every(bucket: Bucket, step_seconds: float) -> float | None:
 
 
 def batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """(samples, tokens) in a call of a model, 0 where unknown.
+    """(samples, tokens) in a call of a model, 0 where unknown, by counts()."""
+    return counts((tensor.dtype, tensor.shape) for tensor in _tensors((*args, *kwargs.values())))
+
+
+def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
+    """(samples, tokens) in a call of a model with tensors of these dtypes and shapes, 0 where unknown.
 
     Samples: the first extent of the first tensor. Tokens: elements of the first integer tensor that is a batch of
     sequences or comes first of all; labels and masks of its shape are not counted again, time steps not at all.
     """
     samples = tokens = 0
-    at = 0
-    for tensor in args if not kwargs and set(map(type, args)) == _PLAIN else _tensors((*args, *kwargs.values())):
-        integer, extents = tensor.dtype in TOKENS, tensor.dim()
-        if at == 0 and extents > integer:
-            samples = tensor.shape[0]
-        if integer and (extents > 1 or at == 0):
-            tokens = tensor.numel()
+    for at, (dtype, shape) in enumerate(inputs):
+        integer = dtype in TOKENS
+        if at == 0 and len(shape) > integer:
+            samples = shape[0]
+        if integer and (len(shape) > 1 or at == 0):
+            tokens = shape.numel()
         if tokens or at == MOST_INPUTS:
             break
-        at += 1
     return samples, tokens
 
 
@@ -151,9 +176,6 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 MOST_INPUTS = 16
 """Inputs of a model that are looked at."""
-
-
-_PLAIN = {torch.Tensor}
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

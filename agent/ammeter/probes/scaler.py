@@ -12,6 +12,7 @@ from ammeter.stats.transfer import Transfer
 from ammeter.watched import Held
 
 if TYPE_CHECKING:
+    from ammeter.resting import Note
     from ammeter.row import Row
     from ammeter.session import Session
 
@@ -44,9 +45,23 @@ class Scaler:
             self._number(scaler)
         kinds = self._session.watched.scaler_kinds
         return [
-            *tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update)),
+            *self._session.while_awake(
+                tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
+            ),
             *tap.methods(kinds, "load_state_dict", after=guard(self._restored)),
         ]
+
+    def adopt(self, row: Row, note: Note, here: bool) -> None:
+        """A step that was rested in has one scaler, whose numbers are known."""
+        if note.scale is not None and not here:
+            number = transfer.number
+            found = {optimizer: [number(0.0)] for optimizer in row.stepped}
+            update = Update(0, number(note.scale), number(note.growth_tracker or 0.0), found)
+            update.after = update.scale if note.after is None else number(note.after)
+            row.raw["updates"] = [update]
+
+    def rested(self, first: int, notes: list[Note]) -> None:
+        self._consecutive = 0
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", _NONE)

@@ -38,9 +38,11 @@ def of(values: torch.Tensor) -> Transfer:
 
 def known(values: torch.Tensor) -> float | None:
     """The one number of a tensor on the CPU; None where it is not known here yet."""
-    if not values.is_cpu:
+    if not values.is_cpu or values.numel() != 1:
         return None
-    return _item(values) if not (_dispatch_modes() or _function_modes()) else unseen(lambda: _item(values), (values,))
+    if _dispatch_modes() or _function_modes():
+        return unseen(lambda: values.item(), (values,))
+    return values.item()
 
 
 def number(value: float) -> Transfer:
@@ -61,10 +63,6 @@ def _sent(values: torch.Tensor) -> Transfer:
 def _flat(values: torch.Tensor) -> torch.Tensor:
     flat = values.detach().reshape(-1)
     return flat if flat.dtype is torch.float64 else flat.to(torch.float32)
-
-
-def _item(values: torch.Tensor) -> float:
-    return values.item()
 
 
 class Number:

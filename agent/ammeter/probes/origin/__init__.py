@@ -22,6 +22,7 @@ from ammeter.probes.origin.replay import Kept, keep
 from ammeter.probes.origin.visits import Visits
 
 if TYPE_CHECKING:
+    from ammeter.resting import Note
     from ammeter.row import Row
     from ammeter.session import Session
 
@@ -68,9 +69,12 @@ class Origin:
         kinds = self._session.watched.scaler_kinds
         return [
             self,
-            self._session.forward.subscribe(trains=guard(self._begins)),
             *self._session.while_awake(
-                [tap.stepping(guard(self._stepping)), *tap.methods(kinds, "step", after=guard(self._stepped))]
+                [
+                    self._session.forward.subscribe(trains=guard(self._begins)),
+                    tap.stepping(guard(self._stepping)),
+                    *tap.methods(kinds, "step", after=guard(self._stepped)),
+                ]
             ),
         ]
 
@@ -79,6 +83,14 @@ class Origin:
         step: _Step | None = self._session.row.raw.get("origin")
         if step is not None:
             self._backward_is_over(self._session.row, step, bad=True)
+
+    def adopt(self, row: Row, note: Note, here: bool) -> None:
+        if here and note.calls and "origin" not in row.raw:
+            step = row.raw["origin"] = _Step()
+            step.inputs.adopt(note)
+
+    def rested(self, first: int, notes: list[Note]) -> None:
+        self._bad_steps = 0
 
     def remove(self) -> None:
         """Takes the hooks off the modules."""
@@ -117,7 +129,7 @@ class Origin:
             self._kept.append(keep(module, args, kwargs))
         step.inputs.remember(module, args, kwargs)
         if self._armed.is_on(row.step) and not is_compiled(module):
-            self._session.rouse()
+            self._session.stay_awake()
             model = innermost(module)
             step.visits = step.visits or Visits()
             step.last_of_window = self._armed.is_last(row.step)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
+
+if TYPE_CHECKING:
+    from ammeter.resting import Note
 
 MOST = 128
 """Tensors remembered in one step, all micro-batches together."""
@@ -39,6 +42,11 @@ class Inputs:
         if kwargs:
             for name, value in kwargs.items():
                 self._remember(name, value)
+
+    def adopt(self, note: Note) -> None:
+        """What was noted while the session rested."""
+        self._model, self._passes = note.model, note.calls
+        self._given = [(call, name, "", ref, known) for call, name, ref, known, _, _ in note.given]
 
     def of_compiled(self) -> bool:
         """Whether the model that they went into runs compiled."""

@@ -28,7 +28,7 @@ class Clipping:
         module, name = clip_function()
         by_value = guard(self._by_value)
         return [
-            tap.function(module, name, before=guard(self._by_norm)),
+            *self._session.while_awake([tap.function(module, name, before=guard(self._by_norm))]),
             *self._session.while_following([tap.function(module, name, after=guard(self._done))]),
             tap.function(torch.nn.utils.clip_grad, "clip_grad_value_", after=by_value),
             tap.function(torch.nn.utils, "clip_grad_value_", after=by_value),
@@ -37,10 +37,6 @@ class Clipping:
     def _by_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         row = self._session.row
         row.clip_is_finite = _is_finite(args[2] if len(args) > 2 else kwargs.get("total_norm"))
-        if not self._session.awake:
-            if row.clip_is_finite:
-                return
-            self._session.rouse()
         parameters, max_norm = clip_arguments(args, kwargs)
         row.clipped = self._session.watched.optimizers_of(parameters)
         if row.clipped:

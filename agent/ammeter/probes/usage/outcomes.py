@@ -69,6 +69,17 @@ class Outcomes:
         if lopsided:
             row.events.append(lopsided)
 
+    def rested(self, first: int, count: int) -> None:
+        """So many steps were applied, one after the other, by the only optimizer."""
+        for optimizer in self._session.watched.optimizers:
+            record = self._records.setdefault(id(optimizer), Record())
+            moves = sum(step < first + count for step in record.due)
+            del record.due[:moves]
+            record.scheduled += moves
+            record.applied += count
+            record.last = first + count - 1
+            record.attempts_since = record.applied_since = 1
+
     def _scheduled(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         """A schedule moves on. Its construction is a move of nothing."""
         scheduler = args[0]

@@ -1,0 +1,326 @@
+"""Steps between those that are looked at, of a program whose steps are short: a few numbers of each are noted.
+
+What an awake session hears at each call would cost such a step several percent. While it rests only a few calls are
+heard, by what stands here; at the first sign of something unusual the session wakes, within the same call, and knows
+of the step what it would have known. Notes become rows some twenty times a second.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from time import perf_counter, time_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from ammeter import tap
+from ammeter.probes.usage import clip_function
+from ammeter.stats import transfer
+from ammeter.watched import optimizer_in
+
+if TYPE_CHECKING:
+    from ammeter.row import Row
+    from ammeter.session import Session
+
+FLUSH_SECONDS = 0.05
+"""Notes of so much time become rows at once, and then it is decided whether to go on resting."""
+
+FLUSH_NOTES = 48
+
+FULL_ROW_NS = 10**9
+"""From one row that is finished by all probes to the next."""
+
+
+class Note:
+    """One step. losses: as scale() or backward() got them. given: of each tensor that went into the model: number of the
+    call, argument, weak reference, version, shape, dtype. scale, growth_tracker, after: around update().
+
+    logged: what the program said with run.log. row: where something else was told in this step.
+    """
+
+    __slots__ = (
+        *("after", "backwards", "calls", "given", "growth_tracker", "logged", "losses", "model", "overhead", "row"),
+        *("scale", "scaled", "seconds", "time"),
+    )
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.given: list[tuple[int, int | str, weakref.ref[torch.Tensor], int, torch.Size, torch.dtype]] = []
+        self.calls = self.backwards = 0
+        self.scaled = False
+        self.scale: float | None = None
+        self.after: float | None = None
+        self.model: weakref.ref[torch.nn.Module] | None = None
+        self.logged: dict[str, float] | None = None
+        self.row: Row | None = None
+
+
+class Resting:
+    """Of one session. begin() with a step that has just begun; end() hands over to an awake session."""
+
+    name = "resting"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._able = True
+        self._notes: list[Note] = []
+        self._note = Note()
+        self._working = False
+        self._optimizer: Callable[[], Any] = _nobody
+        self._scaler: Callable[[], Any] = _nobody
+        self._ids = frozenset[int]()
+        self._previous = self._flushed = 0.0
+        self._due = 0
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        watched, forward = self._session.watched, self._session.forward
+        kinds = watched.scaler_kinds
+        self._forward_place = forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation))
+        self._clip_place = tap.function(*clip_function(), before=guard(self._clip))
+        self._backward_place = tap.method(torch.Tensor, "backward", before=guard(self._backward))
+        self._step_place = tap.stepping(self._session.guard(self.name)(self._stepping))
+        return [
+            *(self._forward_place, self._clip_place, self._backward_place, self._step_place),
+            *tap.methods(kinds, "scale", before=guard(self._scale)),
+            *tap.methods(kinds, "update", before=guard(self._update), after=guard(self._updated)),
+        ]
+
+    def able(self) -> bool:
+        """Whether the program is simple enough: one optimizer, at most one scaler, its numbers here on the host."""
+        return self._able and self._session.watched.alone()
+
+    def never(self) -> None:
+        """This program is not one to rest from."""
+        self._able = False
+
+    def begin(self, now: float) -> None:
+        """From the step on that began now, in seconds of perf_counter."""
+        watched = self._session.watched
+        (optimizer,) = watched.optimizers
+        self._optimizer, self._ids = weakref.ref(optimizer), frozenset({id(optimizer)})
+        scaler = next((each for each in watched.scalers if each.is_enabled()), None)
+        self._scaler = _nobody if scaler is None else weakref.ref(scaler)
+        self._previous = self._flushed = now
+        self._working = False
+        self._note = Note()
+
+    def end(self) -> float:
+        """All that was noted is in the session's rows. Returns when the step that is open began."""
+        self._make_rows()
+        self._session.adopt(self._session.row, self._note, here=True)
+        return self._previous
+
+    def log(self, values: dict[str, Any], columns: Any) -> bool:
+        """Takes what run.log says, where it is plain numbers in columns that there are."""
+        for name, value in values.items():
+            if (type(value) is not float and type(value) is not int) or name not in columns:
+                return False
+        note = self._note if self._working else self._notes[-1] if self._notes else None
+        if note is None:
+            return False
+        note.logged = {**note.logged, **values} if note.logged else values
+        return True
+
+    def _forward(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._goes_on():
+            self._again(self._forward_place.place, 0, model, args, kwargs)
+            return
+        note = self._note
+        note.calls += 1
+        note.model = weakref.ref(model)
+        for at, value in enumerate(args):
+            if type(value) is not torch.Tensor:
+                if value is not None and not isinstance(value, _SCALARS):
+                    self._refuse(self._forward_place.place, 0, model, args, kwargs)
+                    return
+            else:
+                note.given.append((note.calls, at, weakref.ref(value), value._version, value.shape, value.dtype))
+        if kwargs:
+            for name, value in kwargs.items():
+                if type(value) is not torch.Tensor:
+                    if value is not None and not isinstance(value, _SCALARS):
+                        self._refuse(self._forward_place.place, 0, model, args, kwargs)
+                        return
+                else:
+                    note.given.append((note.calls, name, weakref.ref(value), value._version, value.shape, value.dtype))
+
+    def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        if self._notes:
+            self._write(len(self._notes))
+
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._goes_on():
+            self._again(self._backward_place.place, 0, args, kwargs)
+            return
+        note = self._note
+        if not note.scaled:
+            loss = transfer.known(args[0])
+            if loss is None or not math.isfinite(loss):
+                self._again(self._backward_place.place, 0, args, kwargs)
+                return
+            note.losses.append(loss)
+        note.backwards += 1
+
+    def _scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        goes_on, outputs = self._goes_on(), args[1] if len(args) > 1 else kwargs.get("outputs")
+        loss = transfer.known(outputs) if goes_on and type(outputs) is torch.Tensor else None
+        if loss is None or not math.isfinite(loss) or args[0] is not self._scaler():
+            self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
+            return
+        self._note.losses.append(loss)
+        self._note.scaled = True
+
+    def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
+        known = transfer.known(norm) if type(norm) is torch.Tensor else None
+        if known is None or not math.isfinite(known):
+            self._again(self._clip_place.place, 0, args, kwargs)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """In whatever thread: another one may be the one that trains from now on."""
+        if optimizer is not self._optimizer():
+            return
+        session = self._session
+        closure = len(args) > 1 or bool(kwargs)  # in which the program may call anything
+        if closure:
+            self.never()
+        if closure or not session.here() or not self._goes_on():
+            self._again(self._step_place.place, 0, optimizer, args, kwargs)
+            return
+        session.row.stepped = self._ids
+
+    def _update(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler, note = args[0], self._note
+        if scaler is self._scaler() and scaler is not None and self._session.row.stepped:
+            scale, tracker = transfer.known(scaler._scale), transfer.known(scaler._growth_tracker)
+            states = scaler._per_optimizer_states
+            if scale is not None and tracker is not None and states.keys() == self._ids:
+                (state,) = states.values()
+                found = [transfer.known(each) for each in state["found_inf_per_device"].values()]
+                if found == _NOTHING_FOUND:
+                    note.scale, note.growth_tracker = scale, tracker
+                    return
+        self._skipped(scaler)
+        self._again(tap.place(type(scaler), "update"), 0, args, kwargs)
+
+    def _skipped(self, scaler: Any) -> None:
+        """Says in the row what an awake session hears around step(), and has the gradients looked at."""
+        session, optimizer = self._session, self._optimizer()
+        state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
+        session.rouse()
+        if state.get("stage") is OptState.STEPPED:
+            session.row.scaler_used = self._ids
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
+                session.row.fused = self._ids
+            if not session.row.stepped:
+                session.row.skipped = self._ids
+                session.skipped(optimizer)
+
+    def _updated(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        if self._note.scale is not None and args[0] is self._scaler():
+            self._note.after = transfer.known(args[0]._scale)
+            self._close()
+
+    def _goes_on(self) -> bool:
+        """Something of a step is called: of the open one, or the first thing of a new one. False when awake by now."""
+        if self._session.row.stepped and not self._note.scaled:
+            self._close()
+        self._working = True
+        return not self._session.awake
+
+    def _close(self) -> None:
+        session, note, now = self._session, self._note, perf_counter()
+        note.seconds, self._previous = now - self._previous, now
+        note.time, note.overhead = time_ns(), session.take_overhead()
+        row = session.row
+        if row.events or row.transfers or row.raw or row.scalars:
+            note.row = row
+            session.open(row.step + 1)
+        else:
+            row.step += 1
+            row.stepped = _NO_IDS
+        self._notes.append(note)
+        self._note, self._working = Note(), False
+        if now - self._flushed >= FLUSH_SECONDS or len(self._notes) > FLUSH_NOTES or note.row is not None:
+            self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        """The last note waits for run.log."""
+        notes, self._flushed = self._notes[:-1], now
+        if notes:
+            self._write(len(notes))
+            self._session.rested(notes)
+
+    def _write(self, count: int) -> None:
+        """Of the first notes. One in a second is finished as any row, which keeps what is said now and then up to date;
+        of the others that have nothing special, the numbers are put together at once."""
+        session, notes = self._session, self._notes[:count]
+        step = session.row.step - len(self._notes)
+        del self._notes[:count]
+        plain: list[Note] = []
+        for at, note in enumerate(notes):
+            if note.row is None and note.after == note.scale and note.time < self._due:
+                plain.append(note)
+            else:
+                self._due = note.time + FULL_ROW_NS
+                session.write_rested(step + at - len(plain), plain)
+                plain = []
+                self._keep(note, step + at)
+        session.write_rested(step + count - len(plain), plain)
+
+    def _make_rows(self) -> None:
+        step = self._session.row.step - len(self._notes)
+        for at, note in enumerate(self._notes):
+            self._keep(note, step + at)
+        self._notes.clear()
+
+    def _keep(self, note: Note, step: int) -> None:
+        """As a row that is complete but for what run.log may say."""
+        session = self._session
+        row = note.row or session.new_row(step)
+        row.stepped, row.time = self._ids, note.time
+        row.scalars["step_seconds"], row.scalars["overhead_seconds"] = note.seconds, note.overhead
+        row.scalars["calls_followed"] = False
+        session.adopt(row, note)
+        session.keep(row)
+
+    def _again(self, place: tap.Place, part: int, *args: Any) -> None:
+        """This call was not what it seemed: those who are awake now hear it."""
+        self._session.rouse()
+        for call in place.calls[part]:
+            call(*args)
+
+    def _refuse(self, place: tap.Place, part: int, *args: Any) -> None:
+        self.never()
+        self._note.given.clear()
+        self._note.calls = 0
+        self._again(place, part, *args)
+
+
+def plain(note: Note) -> dict[str, float]:
+    """The columns of a step in which one optimizer stepped and nothing special was."""
+    columns = {"step_seconds": note.seconds, "overhead_seconds": note.overhead, "calls_followed": 0, **_APPLIED}
+    if note.losses:
+        columns["loss"] = sum(note.losses) / len(note.losses)
+    if note.backwards:
+        columns["micro_batches"] = note.backwards
+    if note.scale is not None:
+        columns |= {"scale": note.scale, "growth_tracker": note.growth_tracker or 0.0, "found_inf": 0}
+    if note.logged:
+        columns |= note.logged
+    return columns
+
+
+_APPLIED = {"applied": 1, "skipped": 0}
+
+
+def _nobody() -> None:
+    return None
+
+
+_NO_IDS: frozenset[int] = frozenset()
+_NOTHING_FOUND = [0.0]
+_SCALARS = (bool, int, float, str)

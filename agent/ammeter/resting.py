@@ -2,7 +2,7 @@
 
 What an awake session hears at each call would cost such a step several percent. While it rests only a few calls are
 heard, by what stands here; at the first sign of something unusual the session wakes, within the same call, and knows
-of the step what it would have known. Notes become rows some twenty times a second.
+of the step what it would have known. Notes become rows some ten times a second.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from ammeter.row import Row
     from ammeter.session import Session
 
-FLUSH_SECONDS = 0.05
-"""Notes of so much time become rows at once, and then it is decided whether to go on resting."""
-
-FLUSH_NOTES = 48
+FLUSH_SECONDS = 0.1
+FLUSH_NOTES = 96
+"""Notes of so much time, or so many, become rows at once, and then it is decided whether to go on resting."""
 
 FULL_ROW_NS = 10**9
 """From one row that is finished by all probes to the next."""
@@ -78,15 +78,21 @@ class Resting:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         watched, forward = self._session.watched, self._session.forward
         kinds = watched.scaler_kinds
+        self._notes, self._note = [], Note()
         self._forward_place = forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation))
         self._clip_place = tap.function(*clip_function(), before=guard(self._clip))
         self._backward_place = tap.method(torch.Tensor, "backward", before=guard(self._backward))
+        self._unscaled = tap.Group([self._backward_place])
+        self._unscaled.rest()
         self._step_place = tap.stepping(self._session.guard(self.name)(self._stepping))
-        return [
-            *(self._forward_place, self._clip_place, self._backward_place, self._step_place),
+        others = [
+            *(self._forward_place, self._clip_place, self._step_place),
             *tap.methods(kinds, "scale", before=guard(self._scale)),
             *tap.methods(kinds, "update", before=guard(self._update), after=guard(self._updated)),
         ]
+        self._group = tap.Group(others)
+        self._group.rest()
+        return [*others, self._backward_place]
 
     def able(self) -> bool:
         """Whether the program is simple enough: one optimizer, at most one scaler, its numbers here on the host."""
@@ -103,12 +109,17 @@ class Resting:
         self._optimizer, self._ids = weakref.ref(optimizer), frozenset({id(optimizer)})
         scaler = next((each for each in watched.scalers if each.is_enabled()), None)
         self._scaler = _nobody if scaler is None else weakref.ref(scaler)
+        self._group.wake()
+        if scaler is None:  # with one, scale() gets the loss
+            self._unscaled.wake()
         self._previous = self._flushed = now
         self._working = False
         self._note = Note()
 
     def end(self) -> float:
         """All that was noted is in the session's rows. Returns when the step that is open began."""
+        self._group.rest()
+        self._unscaled.rest()
         self._make_rows()
         self._session.adopt(self._session.row, self._note, here=True)
         return self._previous
@@ -125,10 +136,10 @@ class Resting:
         return True
 
     def _forward(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._goes_on():
+        if self._session.row.stepped and not self._goes_on():
             self._again(self._forward_place.place, 0, model, args, kwargs)
             return
-        note = self._note
+        note, self._working = self._note, True
         note.calls += 1
         note.model = weakref.ref(model)
         for at, value in enumerate(args):
@@ -152,26 +163,28 @@ class Resting:
             self._write(len(self._notes))
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._goes_on():
+        if self._session.row.stepped and not self._goes_on():
             self._again(self._backward_place.place, 0, args, kwargs)
             return
-        note = self._note
-        if not note.scaled:
-            loss = transfer.known(args[0])
-            if loss is None or not math.isfinite(loss):
-                self._again(self._backward_place.place, 0, args, kwargs)
-                return
-            note.losses.append(loss)
+        loss = transfer.known(args[0])
+        if loss is None or not math.isfinite(loss):
+            self._again(self._backward_place.place, 0, args, kwargs)
+            return
+        note, self._working = self._note, True
+        note.losses.append(loss)
         note.backwards += 1
 
     def _scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        goes_on, outputs = self._goes_on(), args[1] if len(args) > 1 else kwargs.get("outputs")
+        goes_on = not self._session.row.stepped or self._goes_on()
+        outputs, self._working = args[1] if len(args) > 1 else kwargs.get("outputs"), True
         loss = transfer.known(outputs) if goes_on and type(outputs) is torch.Tensor else None
         if loss is None or not math.isfinite(loss) or args[0] is not self._scaler():
             self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
             return
-        self._note.losses.append(loss)
-        self._note.scaled = True
+        note = self._note
+        note.losses.append(loss)
+        note.backwards += 1
+        note.scaled = True
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
@@ -184,25 +197,21 @@ class Resting:
         if optimizer is not self._optimizer():
             return
         session = self._session
-        closure = len(args) > 1 or bool(kwargs)  # in which the program may call anything
-        if closure:
+        if len(args) > 1 or kwargs:  # a closure, in which the program may call anything
             self.never()
-        if closure or not session.here() or not self._goes_on():
-            self._again(self._step_place.place, 0, optimizer, args, kwargs)
+        elif get_ident() == session.thread and (not session.row.stepped or self._goes_on()):
+            session.row.stepped, self._working = self._ids, True
             return
-        session.row.stepped = self._ids
+        self._again(self._step_place.place, 0, optimizer, args, kwargs)
 
     def _update(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, note = args[0], self._note
-        if scaler is self._scaler() and scaler is not None and self._session.row.stepped:
-            scale, tracker = transfer.known(scaler._scale), transfer.known(scaler._growth_tracker)
-            states = scaler._per_optimizer_states
-            if scale is not None and tracker is not None and states.keys() == self._ids:
-                (state,) = states.values()
-                found = [transfer.known(each) for each in state["found_inf_per_device"].values()]
-                if found == _NOTHING_FOUND:
-                    note.scale, note.growth_tracker = scale, tracker
-                    return
+        if note.scaled and self._session.row.stepped and scaler is self._scaler():
+            (*_, state) = scaler._per_optimizer_states.values()
+            (*others, found) = state["found_inf_per_device"].values()
+            if not others and transfer.known(found) == 0.0:
+                note.scale, note.growth_tracker = transfer.known(scaler._scale), transfer.known(scaler._growth_tracker)
+                return
         self._skipped(scaler)
         self._again(tap.place(type(scaler), "update"), 0, args, kwargs)
 
@@ -225,10 +234,10 @@ class Resting:
             self._close()
 
     def _goes_on(self) -> bool:
-        """Something of a step is called: of the open one, or the first thing of a new one. False when awake by now."""
-        if self._session.row.stepped and not self._note.scaled:
+        """Something is called behind an optimizer's step: the first thing of a new one, unless a scaler's update() is to
+        come. False when awake by now."""
+        if not self._note.scaled:
             self._close()
-        self._working = True
         return not self._session.awake
 
     def _close(self) -> None:
@@ -322,5 +331,4 @@ def _nobody() -> None:
 
 
 _NO_IDS: frozenset[int] = frozenset()
-_NOTHING_FOUND = [0.0]
 _SCALARS = (bool, int, float, str)

@@ -80,12 +80,12 @@ class Session:
         self._overhead = 0.0
         self._off = False
         self._inside = False
-        self._thread = get_ident()
+        self.thread = get_ident()
         self.follows = self.awake = True
         self._alert = 0
         self._followers: list[Any] = []
         self._readers: list[Any] = []
-        self._groups = tap.Group(()), tap.Group(()), tap.Group(())
+        self._groups = tap.Group(()), tap.Group(())
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
@@ -117,10 +117,8 @@ class Session:
         for probe in (*self._probes, self._user):
             self._attach(probe)
         self._handles += boundary.after_probes(guard)
-        resting = self.resting.attach(self.guard(self.resting.name, anywhere=False))
-        self._handles += resting
-        self._groups = tap.Group(self._followers), tap.Group(self._readers), tap.Group(resting)
-        self._groups[2].rest()
+        self._handles += self.resting.attach(self.guard(self.resting.name, anywhere=False))
+        self._groups = tap.Group(self._followers), tap.Group(self._readers)
         self.follows = self.awake = True
 
     def while_following(self, handles: list[Any]) -> list[Any]:
@@ -138,7 +136,6 @@ class Session:
         if self.awake:
             return
         self._working = self.awake = True
-        self._groups[2].rest()
         self._groups[1].wake()
         self._resources.previous = self.resting.end()
 
@@ -146,7 +143,6 @@ class Session:
         self.awake = False
         self.resting.begin(self.row.began)
         self._groups[1].rest()
-        self._groups[2].wake()
 
     def rested(self, notes: list[Note]) -> None:
         """These steps were rested in. Decides whether to go on."""
@@ -168,9 +164,6 @@ class Session:
         for probe in self._probes if notes else ():
             if hasattr(probe, "rested"):
                 probe.rested(first, notes)
-
-    def here(self) -> bool:
-        return get_ident() == self._thread
 
     def open(self, step: int) -> None:
         """Another row is the open one."""
@@ -215,8 +208,10 @@ class Session:
         self._followers, self._readers = [], []
 
     def log(self, values: dict[str, Any]) -> None:
-        if self.awake or not self.resting.log(values, self._layout.scalars):
-            self._user.log(values)
+        with suppress(Exception):  # another thread may have had the session wake meanwhile
+            if not self.awake and self.resting.log(values, self._layout.scalars):
+                return
+        self._user.log(values)
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
@@ -308,7 +303,7 @@ class Session:
             if compiling and compiling() is not None:
                 hidden(*args)
                 return
-            if self._off or (_CUDA and _capturing()) or not (anywhere or get_ident() == self._thread):
+            if self._off or (_CUDA and _capturing()) or not (anywhere or get_ident() == self.thread):
                 return
             outermost, self._inside = not self._inside, True
             began = perf_counter()
@@ -392,13 +387,13 @@ class Session:
         """Whether this thread is the one that trains. A run is what one thread trains: that which called watch(), or
         another that steps before it did or when it is gone. Of several that train at the same time, each would close
         the others' steps."""
-        if get_ident() == self._thread:
+        if get_ident() == self.thread:
             return True
         row = self.row
         trained = row.step or row.stepped or row.skipped or row.scaler_used
-        if not trained or all(each.ident != self._thread for each in enumerate_threads()):
-            self._thread = get_ident()
-        return get_ident() == self._thread
+        if not trained or all(each.ident != self.thread for each in enumerate_threads()):
+            self.thread = get_ident()
+        return get_ident() == self.thread
 
     def _last_rows(self) -> None:
         self.rouse()

@@ -229,11 +229,17 @@ class Group:
 
 
 class _Tap(Place):
+    """overridden: whether a method of this name is patched on another class too, which may call this one for the same
+    object as its super()."""
+
     def __init__(self, owner: Any, name: str) -> None:
         super().__init__(parts=3)
         self.owner = owner
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
+        self.overridden = False
+        for other in [each for each in _taps.values() if each.name == name]:
+            self.overridden = other.overridden = True
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
@@ -250,7 +256,7 @@ class _Tap(Place):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Whoever pickles a class by its value, as cloudpickle does, gets a pass-through that needs no ammeter."""
-        return SimpleNamespace, (), {"heard": False, "subscribers": (), "name": self.name}
+        return SimpleNamespace, (), {"heard": False, "overridden": False, "subscribers": (), "name": self.name}
 
 
 class _Steps(Place):
@@ -312,10 +318,12 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
         # While torch.compile traces, nothing but the original is there: fullgraph=True stays possible.
         if (traced and is_compiling()) or not tap.heard:
             return original(*args, **kwargs)
-        call = (id(args[0]) if args else 0, name)
-        if call in _running:
-            return original(*args, **kwargs)
-        _running.add(call)
+        call = None
+        if tap.overridden:
+            call = (id(args[0]) if args else 0, name)
+            if call in _running:
+                return original(*args, **kwargs)
+            _running.add(call)
         try:
             for before in tap.calls[0]:
                 before(args, kwargs)
@@ -325,7 +333,8 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
                 always(args, kwargs, RAISED)
             raise
         finally:
-            _running.discard(call)
+            if call:
+                _running.discard(call)
         for after in tap.calls[1]:
             after(args, kwargs, result)
         return result

@@ -48,7 +48,9 @@ class Usage:
             *self._session.while_following(
                 [
                     *tap.methods(scalers, "scale", after=guard(self._scaled)),
-                    tap.function(torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)),
+                    tap.function(
+                        torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)
+                    ),
                     tap.function(torch.autograd, "grad", after=guard(self._took_gradients)),
                     *tap.methods(scalers, "unscale_", before=guard(self._asked)),
                     *tap.methods(scalers, "step", before=guard(self._asked_to_step)),

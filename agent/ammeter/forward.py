@@ -59,8 +59,8 @@ class Forward:
         raised: After | None = None,
     ) -> tap.Handle:
         """Before a call, trains gets (module, args, kwargs) where it is in training mode and gradients are recorded,
-        evaluates where it is not. after and raised get (module, args, kwargs, output): after in any case, with RAISED as
-        the output of a call that raised, and raised only then. Each made safe by a guard.
+        evaluates where it is not. after and raised get (module, args, kwargs, output): after in any case, with RAISED
+        as the output of a call that raised, and raised only then. Each made safe by a guard.
 
         module is what the program called: a wrapper around the model, or the model.
         """

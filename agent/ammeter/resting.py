@@ -14,16 +14,17 @@ from threading import get_ident
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import tap
 from ammeter.probes.usage import clip_function
 from ammeter.stats import transfer
-from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
-    from ammeter.row import Row
+    from ammeter.row import Layout, Row
     from ammeter.session import Session
 
 FLUSH_SECONDS = 0.1
@@ -35,9 +36,10 @@ FULL_ROW_NS = 10**9
 
 
 class Note:
-    """One step. losses: as scale() or backward() got them. given: of each tensor that went into the model: number of the
-    call, argument, weak reference, version, shape, dtype. scale, growth_tracker, after: around update().
+    """One step. seconds, overhead: that it took, and ours of them; time: of its end, ns since 1970.
 
+    losses: as scale() or backward() got them. given: of each tensor that went into the model: number of the call,
+    argument, weak reference, version, shape, dtype. scale, growth_tracker, after: around update().
     logged: what the program said with run.log. row: where something else was told in this step.
     """
 
@@ -52,7 +54,10 @@ class Note:
         self.calls = self.backwards = 0
         self.scaled = False
         self.scale: float | None = None
+        self.growth_tracker: float | None = None
         self.after: float | None = None
+        self.seconds = self.overhead = 0.0
+        self.time = 0
         self.model: weakref.ref[torch.nn.Module] | None = None
         self.logged: dict[str, float] | None = None
         self.row: Row | None = None
@@ -234,8 +239,8 @@ class Resting:
             self._close()
 
     def _goes_on(self) -> bool:
-        """Something is called behind an optimizer's step: the first thing of a new one, unless a scaler's update() is to
-        come. False when awake by now."""
+        """Something is called behind an optimizer's step: the first thing of a new one, unless a scaler's update() is
+        to come. False when awake by now."""
         if not self._note.scaled:
             self._close()
         return not self._session.awake
@@ -309,21 +314,29 @@ class Resting:
         self._again(place, part, *args)
 
 
-def plain(note: Note) -> dict[str, float]:
-    """The columns of a step in which one optimizer stepped and nothing special was."""
-    columns = {"step_seconds": note.seconds, "overhead_seconds": note.overhead, "calls_followed": 0, **_APPLIED}
-    if note.losses:
-        columns["loss"] = sum(note.losses) / len(note.losses)
-    if note.backwards:
-        columns["micro_batches"] = note.backwards
-    if note.scale is not None:
-        columns |= {"scale": note.scale, "growth_tracker": note.growth_tracker or 0.0, "found_inf": 0}
-    if note.logged:
-        columns |= note.logged
-    return columns
+def table(notes: list[Note], counts: list[tuple[int, int]], layout: Layout) -> npt.NDArray[np.float32]:
+    """float32[notes, scalar columns] of steps in which one optimizer stepped and nothing special was.
 
-
-_APPLIED = {"applied": 1, "skipped": 0}
+    counts: the (samples, tokens) of each, 0 where unknown.
+    """
+    columns: dict[str, list[float | None]] = {
+        "step_seconds": [note.seconds for note in notes],
+        "overhead_seconds": [note.overhead for note in notes],
+        "calls_followed": [0] * len(notes),
+        "applied": [1] * len(notes),
+        "skipped": [0] * len(notes),
+        "loss": [sum(note.losses) / len(note.losses) if note.losses else None for note in notes],
+        "micro_batches": [note.backwards or None for note in notes],
+        "samples": [samples or None for samples, _ in counts],
+        "tokens": [tokens or None for _, tokens in counts],
+    }
+    if any(note.scaled for note in notes):
+        columns["scale"] = [note.scale for note in notes]
+        columns["growth_tracker"] = [note.growth_tracker for note in notes]
+        columns["found_inf"] = [None if note.scale is None else 0 for note in notes]
+    for name in {name for note in notes if note.logged for name in note.logged}:
+        columns[name] = [note.logged.get(name) if note.logged else None for note in notes]
+    return layout.table(columns, len(notes))
 
 
 def _nobody() -> None:

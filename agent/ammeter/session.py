@@ -30,7 +30,7 @@ from ammeter.forward import Forward
 from ammeter.journal import Journal
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
-from ammeter.resting import Note, Resting, plain
+from ammeter.resting import Note, Resting, table
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.stats import transfer
@@ -155,13 +155,15 @@ class Session:
     def write_rested(self, first: int, notes: list[Note]) -> None:
         """Of steps in which nothing special was, from this one on; behind all rows that wait."""
         frames = self._finished()
+        if not notes:
+            self.journal.append(*frames)
+            return
         layout = self._said_layout(frames)
         with np.errstate(all="ignore"):
-            for step, note in enumerate(notes, first):
-                columns = plain(note) | self._resources.counted(note)
-                frames.append(Steps(step, note.time, layout.values(columns).tobytes()))
+            values = table(notes, [self._resources.counted(note) for note in notes], layout)
+        frames += [Steps(first + at, note.time, values[at].tobytes()) for at, note in enumerate(notes)]
         self.journal.append(*frames)
-        for probe in self._probes if notes else ():
+        for probe in self._probes:
             if hasattr(probe, "rested"):
                 probe.rested(first, notes)
 
@@ -402,7 +404,8 @@ class Session:
         self._release()
         deadline = time.monotonic() + LAST_WAIT
         while self._closed:
-            row, frames = self._closed.popleft(), []
+            row = self._closed.popleft()
+            frames: list[Frame] = []
             while not row.ready() and time.monotonic() < deadline:
                 time.sleep(0.001)
             with np.errstate(all="ignore"):

@@ -61,8 +61,9 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
 
 
 def called(kind: type, listen: Listen) -> Handle:
-    """Calls back around calls of a class's instances. listen gets (args, kwargs), args[0] being the instance, and returns
-    what is called with (args, kwargs, result) when the call has ended, with RAISED where it raised; None for nothing.
+    """Calls back around calls of a class's instances. listen gets (args, kwargs), args[0] being the instance, and
+    returns what is called with (args, kwargs, result) when the call has ended, with RAISED where it raised; None for
+    nothing.
 
     A class that inherits its __call__ has one of its own until the last subscriber leaves; nothing is on an instance,
     so a pickle or a copy of it knows nothing of us. What torch.compile or torch.export traces holds nothing of it: what

@@ -1,4 +1,4 @@
-"""The writing end of a stream, in the training process: whole frames with each write(), and no OSError ever comes out."""
+"""The writing end of a stream, in the training process: whole frames with each write(), and never an OSError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import monotonic
 
 from ammeter.journal.locking import above_standard, born_locked, identity, unlock
 from ammeter.journal.places import HOME, acknowledged, private_folder, replace, segment_path, usage
-from ammeter.wire import Bye, Event, Frame, Hello, Lost, Steps, encode
+from ammeter.wire import Event, Frame, Hello, Lost, Steps, encode
 
 SEGMENT_BYTES = 4 * 2**20
 
@@ -115,7 +115,8 @@ class Journal:
         if frames is None:
             self._close()
             return True
-        written, several = True, []
+        written = True
+        several: list[Frame] = []
         for frame in frames:
             if isinstance(frame, Hello):
                 written = self._append(several) and written

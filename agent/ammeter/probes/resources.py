@@ -60,18 +60,14 @@ class Resources:
         self.previous = now
         row.scalars["overhead_seconds"] = overhead
 
-    def counted(self, note: Note) -> dict[str, float]:
-        """The same columns as _work() for a step that was rested in."""
+    def counted(self, note: Note) -> tuple[int, int]:
+        """(samples, tokens) of a step that was rested in, 0 where unknown or said by the program."""
         self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
-        if not note.given:
-            return {}
         looks = [(call, dtype, shape) for call, _, _, _, shape, dtype in note.given]
         if looks != self._looks:  # most batches look alike
             several = [counts(each[1:] for each in looks if each[0] == call) for call in range(1, note.calls + 1)]
             self._looks, self._counts = looks, (sum(each[0] for each in several), sum(each[1] for each in several))
-        samples, tokens = self._counts
-        found = {"tokens": tokens} if tokens else {}
-        return found if self._said_by_program or not samples else {**found, "samples": samples}
+        return (0, self._counts[1]) if self._said_by_program else self._counts
 
     def adopt(self, row: Row, note: Note, here: bool) -> None:
         model = note.model() if note.model and note.given else None

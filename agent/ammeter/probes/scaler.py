@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +138,7 @@ class Scaler:
 _NONE: list[Update] = []
 
 
-def skipped_in(row: Row) -> set[int]:
+def skipped_in(row: Row) -> Set[int]:
     """ids of the optimizers that a finished row's step was kept from: on the host, or late by their own kernel.
 
     A fused optimizer steps in any case and applies nothing when its kernel reads found_inf.

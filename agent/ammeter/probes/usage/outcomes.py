@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,7 @@ class Outcomes:
             names = {"caller": record.line, "scheduler": record.scheduler, "optimizer": self._name(key)}
             row.events.append(("usage.scheduler_ahead", {**names, **data}))
 
-    def _lopsided(self, row: Row, skipped: set[int]) -> tuple[str, dict[str, Any]] | None:
+    def _lopsided(self, row: Row, skipped: Set[int]) -> tuple[str, dict[str, Any]] | None:
         """Of the optimizers that one scaler stepped, all of which have stepped before, some did and some did not."""
         for update in row.raw.get("updates", ()):
             mine = [key for key in update.found if key in row.stepped or key in row.skipped]
@@ -146,7 +146,7 @@ class Outcomes:
         return name_of(optimizer) + (f" of {watched.tensors[indices[0]].name}" if indices else "")
 
 
-_NONE: set[int] = set()
+_NONE: frozenset[int] = frozenset()
 
 
 def _kinds(kind: type) -> list[type]:

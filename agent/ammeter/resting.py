@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from threading import get_ident
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ class Resting:
         self._able = True
         self._notes: list[Note] = []
         self._note = Note()
-        self._working = False
+        self.working = False
         self._optimizer: Callable[[], Any] = _nobody
         self._scaler: Callable[[], Any] = _nobody
         self._ids = frozenset[int]()
@@ -118,7 +118,7 @@ class Resting:
         if scaler is None:  # with one, scale() gets the loss
             self._unscaled.wake()
         self._previous = self._flushed = now
-        self._working = False
+        self.working = False
         self._note = Note()
 
     def end(self) -> float:
@@ -129,39 +129,46 @@ class Resting:
         self._session.adopt(self._session.row, self._note, here=True)
         return self._previous
 
-    def log(self, values: dict[str, Any], columns: Any) -> bool:
-        """Takes what run.log says, where it is plain numbers in columns that there are."""
+    def log(self, values: dict[str, Any], columns: Container[str]) -> bool:
+        """Takes what run.log says, where it is one number each, here on the host, in columns that there are."""
+        numbers: dict[str, float] = {}
         for name, value in values.items():
-            if (type(value) is not float and type(value) is not int) or name not in columns:
+            kind = type(value)
+            number = value if kind is float or kind is int else transfer.known(value) if kind is torch.Tensor else None
+            if number is None:
+                self.never()
+            if number is None or name not in columns:
+                if get_ident() == self._session.thread:
+                    self._session.rouse()
                 return False
-        note = self._note if self._working else self._notes[-1] if self._notes else None
+            numbers[name] = number
+        note = self._note if self.working else self._notes[-1] if self._notes else None
         if note is None:
             return False
-        note.logged = {**note.logged, **values} if note.logged else values
+        note.logged = {**note.logged, **numbers} if note.logged else numbers
         return True
 
     def _forward(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._session.row.stepped and not self._goes_on():
             self._again(self._forward_place.place, 0, model, args, kwargs)
             return
-        note, self._working = self._note, True
+        note, self.working = self._note, True
         note.calls += 1
         note.model = weakref.ref(model)
-        for at, value in enumerate(args):
-            if type(value) is not torch.Tensor:
-                if value is not None and not isinstance(value, _SCALARS):
-                    self._refuse(self._forward_place.place, 0, model, args, kwargs)
-                    return
-            else:
-                note.given.append((note.calls, at, weakref.ref(value), value._version, value.shape, value.dtype))
-        if kwargs:
-            for name, value in kwargs.items():
-                if type(value) is not torch.Tensor:
-                    if value is not None and not isinstance(value, _SCALARS):
-                        self._refuse(self._forward_place.place, 0, model, args, kwargs)
-                        return
-                else:
-                    note.given.append((note.calls, name, weakref.ref(value), value._version, value.shape, value.dtype))
+        if not (self._note_given(note, enumerate(args)) and (not kwargs or self._note_given(note, kwargs.items()))):
+            note.calls, note.given = note.calls - 1, [each for each in note.given if each[0] < note.calls]
+            self.never()
+            self._again(self._forward_place.place, 0, model, args, kwargs)
+
+    def _note_given(self, note: Note, arguments: Iterable[tuple[int | str, Any]]) -> bool:
+        """Whether all of these are plain tensors, or no tensors at all. Nothing is asked of a tensor but its looks."""
+        call, given = note.calls, note.given
+        for name, value in arguments:
+            if type(value) is torch.Tensor and not value.is_inference():
+                given.append((call, name, weakref.ref(value), value._version, value.shape, value.dtype))
+            elif value is not None and not isinstance(value, _NO_TENSORS):
+                return False
+        return True
 
     def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         if self._notes:
@@ -172,49 +179,62 @@ class Resting:
             self._again(self._backward_place.place, 0, args, kwargs)
             return
         loss = transfer.known(args[0])
-        if loss is None or not math.isfinite(loss):
+        if not self._is_usual(loss):
             self._again(self._backward_place.place, 0, args, kwargs)
             return
-        note, self._working = self._note, True
+        note, self.working = self._note, True
         note.losses.append(loss)
         note.backwards += 1
 
     def _scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not args[0].is_enabled():
+            return
         goes_on = not self._session.row.stepped or self._goes_on()
-        outputs, self._working = args[1] if len(args) > 1 else kwargs.get("outputs"), True
-        loss = transfer.known(outputs) if goes_on and type(outputs) is torch.Tensor else None
-        if loss is None or not math.isfinite(loss) or args[0] is not self._scaler():
+        outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
+        loss = transfer.known(outputs) if isinstance(outputs, torch.Tensor) else None
+        if not goes_on or not self._is_usual(loss) or args[0] is not self._scaler():
             self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
             return
-        note = self._note
+        note, self.working = self._note, True
         note.losses.append(loss)
         note.backwards += 1
         note.scaled = True
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
-        known = transfer.known(norm) if type(norm) is torch.Tensor else None
-        if known is None or not math.isfinite(known):
+        if not self._is_usual(transfer.known(norm) if isinstance(norm, torch.Tensor) else None):
             self._again(self._clip_place.place, 0, args, kwargs)
+
+    def _is_usual(self, number: float | None) -> TypeGuard[float]:
+        """A number that is not here on the host never will be."""
+        if number is None:
+            self.never()
+            return False
+        return math.isfinite(number)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """In whatever thread: another one may be the one that trains from now on."""
-        if optimizer is not self._optimizer():
-            return
         session = self._session
+        if optimizer is not self._optimizer() and optimizer not in session.watched.optimizers:
+            return
         if len(args) > 1 or kwargs:  # a closure, in which the program may call anything
             self.never()
-        elif get_ident() == session.thread and (not session.row.stepped or self._goes_on()):
-            session.row.stepped, self._working = self._ids, True
+        elif get_ident() == session.thread and optimizer is self._optimizer():
+            if not session.row.stepped or self._goes_on():
+                session.row.stepped, self.working = self._ids, True
+                return
+        elif not session.trains_here():
             return
         self._again(self._step_place.place, 0, optimizer, args, kwargs)
 
     def _update(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, note = args[0], self._note
+        if not scaler.is_enabled():
+            return
         if note.scaled and self._session.row.stepped and scaler is self._scaler():
-            (*_, state) = scaler._per_optimizer_states.values()
-            (*others, found) = state["found_inf_per_device"].values()
-            if not others and transfer.known(found) == 0.0:
+            states = list(scaler._per_optimizer_states.values())
+            founds = list(states[0]["found_inf_per_device"].values()) if len(states) == 1 else []
+            if len(founds) == 1 and transfer.known(founds[0]) == 0.0:
                 note.scale, note.growth_tracker = transfer.known(scaler._scale), transfer.known(scaler._growth_tracker)
                 return
         self._skipped(scaler)
@@ -255,9 +275,9 @@ class Resting:
             session.open(row.step + 1)
         else:
             row.step += 1
-            row.stepped = _NO_IDS
+            row.stepped, row.began = _NO_IDS, now
         self._notes.append(note)
-        self._note, self._working = Note(), False
+        self._note, self.working = Note(), False
         if now - self._flushed >= FLUSH_SECONDS or len(self._notes) > FLUSH_NOTES or note.row is not None:
             self._flush(now)
 
@@ -307,12 +327,6 @@ class Resting:
         for call in place.calls[part]:
             call(*args)
 
-    def _refuse(self, place: tap.Place, part: int, *args: Any) -> None:
-        self.never()
-        self._note.given.clear()
-        self._note.calls = 0
-        self._again(place, part, *args)
-
 
 def table(notes: list[Note], counts: list[tuple[int, int]], layout: Layout) -> npt.NDArray[np.float32]:
     """float32[notes, scalar columns] of steps in which one optimizer stepped and nothing special was.
@@ -344,4 +358,4 @@ def _nobody() -> None:
 
 
 _NO_IDS: frozenset[int] = frozenset()
-_SCALARS = (bool, int, float, str)
+_NO_TENSORS = (bool, int, float, str)

@@ -54,8 +54,8 @@ URGENT = frozenset(
 ALERT = 16
 """Steps behind a bad one in which nobody rests."""
 
-HOLD_SECONDS = 0.1
-HOLD_ROWS = 48
+HOLD_SECONDS = 0.02
+HOLD_ROWS = 32
 """Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
 
 
@@ -96,6 +96,7 @@ class Session:
             self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
         ]
         self._adopting = [probe.adopt for probe in self._probes if hasattr(probe, "adopt")]
+        self._wanting = [probe.wants for probe in self._probes if hasattr(probe, "wants")]
         self.resting = Resting(self)
         if replay:
             self.resting.never()
@@ -135,7 +136,7 @@ class Session:
         """Something in this step is not as it should be: everything is heard from here on."""
         if self.awake:
             return
-        self._working = self.awake = True
+        self._working, self.awake = self.resting.working, True
         self._groups[1].wake()
         self._resources.previous = self.resting.end()
 
@@ -210,10 +211,17 @@ class Session:
         self._followers, self._readers = [], []
 
     def log(self, values: dict[str, Any]) -> None:
-        with suppress(Exception):  # another thread may have had the session wake meanwhile
-            if not self.awake and self.resting.log(values, self._layout.scalars):
-                return
-        self._user.log(values)
+        if self.awake or not self._log_resting(values):
+            self._user.log(values)
+
+    def _log_resting(self, values: dict[str, Any]) -> bool:
+        began = perf_counter()
+        try:
+            taken = self.resting.log(values, self._layout.scalars)
+        except Exception:  # noqa: BLE001 - another thread has had the session wake meanwhile
+            return False
+        self.charge(perf_counter() - began)
+        return taken
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
@@ -249,7 +257,7 @@ class Session:
 
         None when the step closed, was written at once, and the program does not work on another yet.
         """
-        if self._working or self.row.step == 0:
+        if self._working or self.row.step == 0 or (not self.awake and self.resting.working):
             return self.row
         return self._closed[-1] if self._closed else None
 
@@ -367,7 +375,8 @@ class Session:
         follows = self.governor.follows(urgent)
         if urgent:
             self._alert = ALERT
-        awake = bool(follows or self._alert or self.governor.due() or not self.resting.able())
+        wanted = not self.awake and any(wants() for wants in self._wanting)
+        awake = bool(follows or self._alert or wanted or self.governor.due() or not self.resting.able())
         self._alert -= self._alert > 0
         if awake is not self.awake:
             self.rouse() if awake else self._rest()

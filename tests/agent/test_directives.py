@@ -13,7 +13,7 @@ from ammeter.directives import Directives
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(directives, "monotonic", lambda: now[0])
+    monkeypatch.setattr(directives, "perf_counter", lambda: now[0])
     return now
 
 

@@ -22,7 +22,7 @@ AGENT_ORDER = (
     ("shipping", "directives"),
     ("ship",),
     ("probes",),
-    ("boundary",),
+    ("boundary", "resting"),
     ("session",),
     ("start",),
     ("inside",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,6 +89,10 @@ class Origin:
         if here and note.calls and "origin" not in row.raw:
             step = row.raw["origin"] = _Step()
             step.inputs.adopt(note)
+
+    def wants(self) -> bool:
+        """Whether it is time to see if somebody asked for something."""
+        return perf_counter() >= self._directives.due
 
     def rested(self, first: int, notes: list[Note]) -> None:
         self._bad_steps = 0

@@ -193,8 +193,17 @@ def _measured(place: _Place, bare: Training, number: int, effort: Effort) -> _Pl
     return place
 
 
+SETTLING = 0.01
+"""Seconds, and one step at least, at the beginning of a block that do not count, bare or watched: torch and Python look
+their functions up anew after a peer has put itself on or off. A run pays for that once, not in every block."""
+
+
 def seconds_per_step(training: Training, steps: int) -> float:
     """Mean over a block. The device is waited for at its end only, as programs do."""
+    end = time.perf_counter() + SETTLING
+    training.step()
+    while time.perf_counter() < end:
+        training.step()
     _settle(training.kind.device)
     began = time.perf_counter()
     for _ in range(steps):

@@ -43,24 +43,20 @@ class Note:
     logged: what the program said with run.log. row: where something else was told in this step.
     """
 
-    __slots__ = (
-        *("after", "backwards", "calls", "given", "growth_tracker", "logged", "losses", "model", "overhead", "row"),
-        *("scale", "scaled", "seconds", "time"),
-    )
+    seconds = overhead = 0.0
+    time = 0
+    calls = backwards = 0
+    scaled = False
+    scale: float | None = None
+    growth_tracker: float | None = None
+    after: float | None = None
+    model: weakref.ref[torch.nn.Module] | None = None
+    logged: dict[str, float] | None = None
+    row: Row | None = None
 
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.given: list[tuple[int, int | str, weakref.ref[torch.Tensor], int, torch.Size, torch.dtype]] = []
-        self.calls = self.backwards = 0
-        self.scaled = False
-        self.scale: float | None = None
-        self.growth_tracker: float | None = None
-        self.after: float | None = None
-        self.seconds = self.overhead = 0.0
-        self.time = 0
-        self.model: weakref.ref[torch.nn.Module] | None = None
-        self.logged: dict[str, float] | None = None
-        self.row: Row | None = None
 
 
 class Resting:
@@ -80,7 +76,8 @@ class Resting:
         self._previous = self._flushed = 0.0
         self._due = 0
 
-    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+    def attach(self) -> list[Any]:
+        guard = self._session.lightly
         watched, forward = self._session.watched, self._session.forward
         kinds = watched.scaler_kinds
         self._notes, self._note = [], Note()
@@ -89,7 +86,7 @@ class Resting:
         self._backward_place = tap.method(torch.Tensor, "backward", before=guard(self._backward))
         self._unscaled = tap.Group([self._backward_place])
         self._unscaled.rest()
-        self._step_place = tap.stepping(self._session.guard(self.name)(self._stepping))
+        self._step_place = tap.stepping(guard(self._stepping, anywhere=True))
         others = [
             *(self._forward_place, self._clip_place, self._step_place),
             *tap.methods(kinds, "scale", before=guard(self._scale)),
@@ -322,10 +319,9 @@ class Resting:
         session.keep(row)
 
     def _again(self, place: tap.Place, part: int, *args: Any) -> None:
-        """This call was not what it seemed: those who are awake now hear it."""
+        """This call was not what it seemed."""
         self._session.rouse()
-        for call in place.calls[part]:
-            call(*args)
+        self._session.again(place.calls[part], *args)
 
 
 def table(notes: list[Note], counts: list[tuple[int, int]], layout: Layout) -> npt.NDArray[np.float32]:

@@ -75,7 +75,7 @@ class Session:
         self.row = Row(0)
         self.faults: dict[str, int] = {}
         self._hello = hello
-        self._working = False
+        self.working = False
         self._closed: deque[Row] = deque()
         self._overhead = 0.0
         self._off = False
@@ -118,7 +118,7 @@ class Session:
         for probe in (*self._probes, self._user):
             self._attach(probe)
         self._handles += boundary.after_probes(guard)
-        self._handles += self.resting.attach(self.guard(self.resting.name, anywhere=False))
+        self._handles += self.resting.attach()
         self._groups = tap.Group(self._followers), tap.Group(self._readers)
         self.follows = self.awake = True
 
@@ -136,9 +136,18 @@ class Session:
         """Something in this step is not as it should be: everything is heard from here on."""
         if self.awake:
             return
-        self._working, self.awake = self.resting.working, True
+        self.working, self.awake = self.resting.working, True
         self._groups[1].wake()
         self._resources.previous = self.resting.end()
+
+    def again(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
+        """Who is awake by now hears a call that somebody at rest was the only one to hear."""
+        outermost, self._inside = not self._inside, True  # the time is counted already
+        try:
+            for call in calls:
+                call(*args)
+        finally:
+            self._inside = not outermost
 
     def _rest(self) -> None:
         self.awake = False
@@ -225,8 +234,8 @@ class Session:
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
-        if not self._working:
-            self._working = True
+        if not self.working:
+            self.working = True
             self.write_old()
 
     def write_old(self) -> None:
@@ -239,7 +248,7 @@ class Session:
 
     def close_step(self) -> None:
         """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
-        self._working = False
+        self.working = False
         row, self.row = self.row, Row(self.row.step + 1)
         row.stamp()
         self._resources.close(row)
@@ -257,7 +266,7 @@ class Session:
 
         None when the step closed, was written at once, and the program does not work on another yet.
         """
-        if self._working or self.row.step == 0 or (not self.awake and self.resting.working):
+        if self.working or self.row.step == 0 or (not self.awake and self.resting.working):
             return self.row
         return self._closed[-1] if self._closed else None
 
@@ -299,6 +308,25 @@ class Session:
             return guarded  # type: ignore[no-any-return]
 
         return safe
+
+    def lightly(self, call: Callable[..., None], *, anywhere: bool = False) -> Callable[..., None]:
+        """guard() for what is called while the session rests, and hears nothing else: only on the CPU."""
+
+        def light(*args: Any) -> None:
+            if compiling and compiling() is not None:
+                hidden(*args)
+            elif get_ident() == self.thread or (anywhere and not self._off):
+                began = perf_counter()
+                try:
+                    call(*args)
+                except Exception as error:  # noqa: BLE001 - as in guard
+                    self._fault_in(self.resting.name, error)
+                finally:
+                    self._overhead += perf_counter() - began
+
+        skip(light)
+        hidden: Callable[..., None] = disable(light)  # type: ignore[no-untyped-call]
+        return light if compiling else hidden
 
     def _guarded_here(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
         return self._guarded(parts, anywhere=False)
@@ -350,7 +378,7 @@ class Session:
 
     def switch_off(self) -> None:
         """Stops all reading and writing at once, for a forked child that is not the run."""
-        self._off = True
+        self._off, self.thread = True, -1
 
     def on_close(self, call: Callable[[], Any]) -> None:
         self._on_close = call

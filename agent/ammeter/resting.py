@@ -7,12 +7,12 @@ of the step what it would have known. Notes become rows some ten times a second.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from threading import get_ident
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,11 @@ from torch.amp.grad_scaler import OptState
 
 from ammeter import tap
 from ammeter.probes.usage import clip_function
+from ammeter.row import Row
 from ammeter.stats import transfer
 
 if TYPE_CHECKING:
-    from ammeter.row import Layout, Row
+    from ammeter.row import Layout
     from ammeter.session import Session
 
 FLUSH_SECONDS = 0.1
@@ -77,7 +78,7 @@ class Resting:
         self._due = 0
 
     def attach(self) -> list[Any]:
-        guard = self._session.lightly
+        guard = partial(self._session.lightly, self.name)
         watched, forward = self._session.watched, self._session.forward
         kinds = watched.scaler_kinds
         self._notes, self._note = [], Note()
@@ -152,20 +153,19 @@ class Resting:
         note, self.working = self._note, True
         note.calls += 1
         note.model = weakref.ref(model)
-        if not (self._note_given(note, enumerate(args)) and (not kwargs or self._note_given(note, kwargs.items()))):
-            note.calls, note.given = note.calls - 1, [each for each in note.given if each[0] < note.calls]
-            self.never()
-            self._again(self._forward_place.place, 0, model, args, kwargs)
-
-    def _note_given(self, note: Note, arguments: Iterable[tuple[int | str, Any]]) -> bool:
-        """Whether all of these are plain tensors, or no tensors at all. Nothing is asked of a tensor but its looks."""
-        call, given = note.calls, note.given
+        call, given, plain = note.calls, note.given, True
+        arguments: Iterable[tuple[int | str, Any]] = (
+            enumerate(args) if not kwargs else (*enumerate(args), *kwargs.items())
+        )
         for name, value in arguments:
             if type(value) is torch.Tensor and not value.is_inference():
                 given.append((call, name, weakref.ref(value), value._version, value.shape, value.dtype))
             elif value is not None and not isinstance(value, _NO_TENSORS):
-                return False
-        return True
+                plain = False
+        if not plain:
+            note.calls, note.given = call - 1, [each for each in given if each[0] < call]
+            self.never()
+            self._again(self._forward_place.place, 0, model, args, kwargs)
 
     def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         if self._notes:
@@ -176,8 +176,8 @@ class Resting:
             self._again(self._backward_place.place, 0, args, kwargs)
             return
         loss = transfer.known(args[0])
-        if not self._is_usual(loss):
-            self._again(self._backward_place.place, 0, args, kwargs)
+        if loss is None or loss - loss != 0:
+            self._unusual(loss, self._backward_place.place, args, kwargs)
             return
         note, self.working = self._note, True
         note.losses.append(loss)
@@ -189,8 +189,8 @@ class Resting:
         goes_on = not self._session.row.stepped or self._goes_on()
         outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
         loss = transfer.known(outputs) if isinstance(outputs, torch.Tensor) else None
-        if not goes_on or not self._is_usual(loss) or args[0] is not self._scaler():
-            self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
+        if not goes_on or loss is None or loss - loss != 0 or args[0] is not self._scaler():
+            self._unusual(loss, tap.place(type(args[0]), "scale"), args, kwargs)
             return
         note, self.working = self._note, True
         note.losses.append(loss)
@@ -199,15 +199,15 @@ class Resting:
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
-        if not self._is_usual(transfer.known(norm) if isinstance(norm, torch.Tensor) else None):
-            self._again(self._clip_place.place, 0, args, kwargs)
+        known = transfer.known(norm) if isinstance(norm, torch.Tensor) else None
+        if known is None or known - known != 0:
+            self._unusual(known, self._clip_place.place, args, kwargs)
 
-    def _is_usual(self, number: float | None) -> TypeGuard[float]:
-        """A number that is not here on the host never will be."""
+    def _unusual(self, number: float | None, place: tap.Place, *args: Any) -> None:
+        """The number is not finite; one that is not here on the host never will be."""
         if number is None:
             self.never()
-            return False
-        return math.isfinite(number)
+        self._again(place, 0, *args)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """In whatever thread: another one may be the one that trains from now on."""
@@ -269,7 +269,7 @@ class Resting:
         row = session.row
         if row.events or row.transfers or row.raw or row.scalars:
             note.row = row
-            session.open(row.step + 1)
+            session.row = Row(row.step + 1)
         else:
             row.step += 1
             row.stepped, row.began = _NO_IDS, now
@@ -311,7 +311,7 @@ class Resting:
     def _keep(self, note: Note, step: int) -> None:
         """As a row that is complete but for what run.log may say."""
         session = self._session
-        row = note.row or session.new_row(step)
+        row = note.row or Row(step)
         row.stepped, row.time = self._ids, note.time
         row.scalars["step_seconds"], row.scalars["overhead_seconds"] = note.seconds, note.overhead
         row.scalars["calls_followed"] = False

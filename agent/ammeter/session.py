@@ -1,18 +1,13 @@
-"""One watched run in this process: composes probes, boundary, schedule and journal.
-
-The only place where a fault of ours is caught: counted, told once, and the probe that had it is switched off.
-"""
+"""One watched run in this process: composes probes, boundary, schedule and journal."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable
 from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import perf_counter
@@ -21,12 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from torch._dynamo.decorators import skip
-from torch.compiler import disable
 
 from ammeter import probes, tap
 from ammeter.boundary import Boundary
 from ammeter.forward import Forward
+from ammeter.guarding import Guarded, text
 from ammeter.journal import Journal
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
@@ -34,7 +28,6 @@ from ammeter.resting import Note, Resting, table
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.stats import transfer
-from ammeter.tap import compiling
 from ammeter.watched import Watched
 from ammeter.wire import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps
 
@@ -59,12 +52,13 @@ HOLD_ROWS = 32
 """Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
 
 
-class Session:
+class Session(Guarded):
     """attach() starts it, close() ends it; in between it only reacts to what the program calls."""
 
     def __init__(
         self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str, *, replay: bool = False
     ) -> None:
+        super().__init__()
         self.watched = watched
         self.replay = replay
         self.governor = Governor(budget, preset)
@@ -73,14 +67,9 @@ class Session:
         self._layout = self._told = Layout(self.schema)
         self._own_scalars = len(self.schema.scalars)
         self.row = Row(0)
-        self.faults: dict[str, int] = {}
         self._hello = hello
         self.working = False
         self._closed: deque[Row] = deque()
-        self._overhead = 0.0
-        self._off = False
-        self._inside = False
-        self.thread = get_ident()
         self.follows = self.awake = True
         self._alert = 0
         self._followers: list[Any] = []
@@ -140,15 +129,6 @@ class Session:
         self._groups[1].wake()
         self._resources.previous = self.resting.end()
 
-    def again(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
-        """Who is awake by now hears a call that somebody at rest was the only one to hear."""
-        outermost, self._inside = not self._inside, True  # the time is counted already
-        try:
-            for call in calls:
-                call(*args)
-        finally:
-            self._inside = not outermost
-
     def _rest(self) -> None:
         self.awake = False
         self.resting.begin(self.row.began)
@@ -176,13 +156,6 @@ class Session:
         for probe in self._probes:
             if hasattr(probe, "rested"):
                 probe.rested(first, notes)
-
-    def open(self, step: int) -> None:
-        """Another row is the open one."""
-        self.row = Row(step)
-
-    def new_row(self, step: int) -> Row:
-        return Row(step)
 
     def keep(self, row: Row) -> None:
         """A row that is complete but for what run.log may say."""
@@ -215,6 +188,7 @@ class Session:
             self._fault(probe.name, error)
 
     def unsubscribe(self) -> None:
+        self.guard(self.resting.name)(self.rouse)()
         while self._handles:
             self._handles.pop().remove()
         self._followers, self._readers = [], []
@@ -285,100 +259,6 @@ class Session:
     def tell(self, event: str, data: dict[str, Any]) -> None:
         """Something happened in the open step."""
         self.row.events.append((event, data))
-
-    def take_overhead(self) -> float:
-        """Seconds spent inside Ammeter since the last call."""
-        spent, self._overhead = self._overhead, 0.0
-        return spent
-
-    def charge(self, seconds: float) -> None:
-        """Counts time of ours that no guard has measured."""
-        self._overhead += seconds
-
-    def guard(self, name: str, *, anywhere: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled.
-
-        anywhere: false for what is about the training, and silent in every thread but the one that trains.
-        """
-        join = self._guarded if anywhere else self._guarded_here
-
-        def safe(call: Callable[..., None]) -> Callable[..., None]:
-            guarded: Any = join([(name, call)])
-            guarded.part, guarded.join = (name, call), join  # for tap.together
-            return guarded  # type: ignore[no-any-return]
-
-        return safe
-
-    def lightly(self, call: Callable[..., None], *, anywhere: bool = False) -> Callable[..., None]:
-        """guard() for what is called while the session rests, and hears nothing else: only on the CPU."""
-
-        def light(*args: Any) -> None:
-            if compiling and compiling() is not None:
-                hidden(*args)
-            elif get_ident() == self.thread or (anywhere and not self._off):
-                began = perf_counter()
-                try:
-                    call(*args)
-                except Exception as error:  # noqa: BLE001 - as in guard
-                    self._fault_in(self.resting.name, error)
-                finally:
-                    self._overhead += perf_counter() - began
-
-        skip(light)
-        hidden: Callable[..., None] = disable(light)  # type: ignore[no-untyped-call]
-        return light if compiling else hidden
-
-    def _guarded_here(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
-        return self._guarded(parts, anywhere=False)
-
-    def _guarded(
-        self, parts: Sequence[tuple[str, Callable[..., None]]], *, anywhere: bool = True
-    ) -> Callable[..., None]:
-        several = parts if len(parts) > 1 else None
-        name, call = parts[0]
-
-        def guarded(*args: Any) -> None:
-            if compiling and compiling() is not None:
-                hidden(*args)
-                return
-            if self._off or (_CUDA and _capturing()) or not (anywhere or get_ident() == self.thread):
-                return
-            outermost, self._inside = not self._inside, True
-            began = perf_counter()
-            try:
-                if several is None:
-                    if name not in self.faults:
-                        call(*args)
-                else:
-                    self._call(several, args)
-            except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
-                self._fault_in(name, error)
-            finally:
-                if outermost:
-                    self._overhead += perf_counter() - began
-                    self._inside = False
-
-        skip(guarded)
-        hidden: Callable[..., None] = disable(guarded)  # type: ignore[no-untyped-call]
-        return guarded if compiling else hidden
-
-    def _call(self, parts: Sequence[tuple[str, Callable[..., None]]], args: tuple[Any, ...]) -> None:
-        for name, call in parts:
-            if name not in self.faults:
-                try:
-                    call(*args)
-                except Exception as error:  # noqa: BLE001 - as in guard
-                    self._fault_in(name, error)
-
-    def _fault_in(self, name: str, error: Exception) -> None:
-        try:
-            self._fault(name, error)
-        except Exception:  # noqa: BLE001 - no frame is left to tell it in
-            self.faults[name] = 1
-
-    def switch_off(self) -> None:
-        """Stops all reading and writing at once, for a forked child that is not the run."""
-        self._off, self.thread = True, -1
 
     def on_close(self, call: Callable[[], Any]) -> None:
         self._on_close = call
@@ -496,26 +376,11 @@ class Session:
         for event, data in row.events:
             frames.append(Event(event, row.step, row.time, data))
 
-    def _fault(self, name: str, error: Exception) -> None:
-        """Switches off and tells once. Called near the recursion limit, too, and with memory short."""
-        known, self.faults[name] = name in self.faults, self.faults.get(name, 0) + 1
-        if known:
-            return
-        try:
-            said = str(error)
-        except Exception:  # noqa: BLE001 - an error of the program's own class, which fails to say what it is
-            said = ""
-        told = text(f"{type(error).__name__}: {said}", 500)
-        self.row.events.append(("probe.failed", {"probe": name, "error": told}))
+    def failed(self, name: str, error: str) -> None:
+        self.row.events.append(("probe.failed", {"probe": name, "error": error}))
         if name == self.resting.name:
             self.resting.never()
             self.rouse()
-        with suppress(Exception):  # somebody's log handler may raise
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(where.filename)}:{where.lineno}"
-            log.warning(
-                "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
-            )
 
     def _said_layout(self, frames: list[Frame]) -> Layout:
         """The layout to write with, which is said first where it is new."""
@@ -532,20 +397,6 @@ class Session:
 
     def _described(self, schema: Schema) -> Hello:
         return msgspec.structs.replace(self._hello, schema=schema)
-
-
-def text(said: str, most: int) -> str:
-    """Somebody's words as they can be written anywhere: cut, and without what UTF-8 cannot say."""
-    return said[:most].encode("utf-8", "replace").decode()
-
-
-def _capturing() -> bool:
-    """Nothing of ours may run while a CUDA graph is being captured: it would become part of the graph."""
-    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return started and torch.cuda.is_current_stream_capturing()
-
-
-_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
 
 _here: weakref.WeakSet[Session] = weakref.WeakSet()

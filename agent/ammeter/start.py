@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 from ammeter import __version__, identity, journal
+from ammeter.guarding import text
 from ammeter.run import Run
 from ammeter.schedule import PRESETS
-from ammeter.session import Session, text
+from ammeter.session import Session
 from ammeter.settings import Settings, disabled, settings
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema

@@ -13,6 +13,7 @@ from tests.house import tree
 
 AGENT_ORDER = (
     ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats", "sharding"),
+    ("guarding",),
     ("block",),
     ("journal", "merging"),
     ("verdicts", "watched", "row", "forward"),

@@ -315,6 +315,7 @@ class Session(Guarded):
         return get_ident() == self.thread
 
     def _last_rows(self) -> None:
+        self.resting.never()
         self.rouse()
         if self.row.stepped or self.row.skipped:
             self.close_step()

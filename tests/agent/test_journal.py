@@ -58,7 +58,7 @@ def writer(tmp_path: Path) -> Iterator[Journal]:
 
 def test_what_is_appended_is_read_back_in_order(writer: Journal) -> None:
     written: list[Frame] = [row(0), event(0), row(1), Bye("closed", 1, 5)]
-    assert all(writer.append(frame) for frame in written)  # type: ignore[arg-type]
+    assert all(writer.append(frame) for frame in written)
     assert [HELLO, *written] == frames(writer.folder)
     assert writer.offset == journal.end_of(writer.folder) == journal.written(writer.folder)
 

@@ -1,0 +1,393 @@
+"""Steps that are rested in: every one has its row, and the first sign of trouble is seen in the step that has it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ammeter
+from ammeter import resting, schedule, session
+from ammeter.resting import Resting
+from ammeter.schedule import Attention, Bucket, Governor
+from tests.agent.training import Recipe, events, stream, train
+
+AWAKE = 6
+"""Steps at first in which nobody rests here."""
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rests from AWAKE steps on, for ever, unless something happens. Holds the steps in which it began to rest."""
+    monkeypatch.setattr(schedule, "YOUNG", AWAKE)
+    monkeypatch.setattr(Attention, "_rest", lambda self, seconds: 10**6)
+    monkeypatch.setattr(Bucket, "allows", lambda self: False)
+    monkeypatch.setattr(Governor, "due", lambda self: False)
+    began: list[int] = []
+    begin = Resting.begin
+
+    def noted(self: Resting, now: float) -> None:
+        began.append(self._session.row.step)
+        begin(self, now)
+
+    monkeypatch.setattr(Resting, "begin", noted)
+    return began
+
+
+def measured(rows: Any, name: str) -> list[float]:
+    return [float(each) for each in rows.scalar(name)]
+
+
+RECIPES = {
+    "fp16": Recipe("fp16", steps=60),
+    "fp16, clip": Recipe("fp16", clip=1.0, steps=60),
+    "fp16, accumulated": Recipe("fp16", accumulate=3, clip=1.0, steps=40),
+    "bf16": Recipe("bf16", steps=60),
+    "bf16, clip, accumulated": Recipe("bf16", clip=0.5, accumulate=2, steps=40),
+    "fp32, sgd": Recipe("fp32", optimizer="sgd", steps=60),
+}
+SAME = (
+    *("loss", "micro_batches", "samples", "tokens", "applied", "skipped"),
+    *("scale", "growth_tracker", "found_inf"),
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
+@pytest.mark.parametrize("flush", [0.0, 0.003, 10.0])
+def test_a_step_that_is_rested_in_has_the_row_of_one_that_is_not(
+    recipe: Recipe, flush: float, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "FLUSH_SECONDS", flush)
+    asleep = train(recipe, watched=True, dir=tmp_path / "asleep")
+    assert 0 < rests[0] <= 2 * AWAKE
+    with monkeypatch.context() as patch:
+        patch.setattr(Resting, "able", lambda self: False)
+        awake = train(recipe, watched=True, dir=tmp_path / "awake")
+    rows, frames = stream(asleep.run, tmp_path / "asleep")
+    others, told = stream(awake.run, tmp_path / "awake")
+    assert list(range(recipe.steps)) == rows.steps.tolist() == others.steps.tolist()
+    for name in SAME:
+        np.testing.assert_array_equal(others.scalar(name), rows.scalar(name), err_msg=name)
+    for name in ("scaler.growth", "scaler.backoff", "step.skipped"):
+        assert [(each.step, each.data) for each in events(told, name)] == [
+            (each.step, each.data) for each in events(frames, name)
+        ]
+    assert (rows.scalar("step_seconds")[1:] > 0).all()
+    assert (rows.scalar("overhead_seconds") >= 0).all()
+    assert (np.diff(rows.times) > 0).all()
+    assert not rows.scalar("calls_followed")[2 * AWAKE :].any()
+    assert [] == events(frames, "probe.failed")
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
+def test_a_training_that_is_rested_from_ends_bit_for_bit_as_a_bare_one(
+    recipe: Recipe, tmp_path: Path, rests: list[int]
+) -> None:
+    watched = train(recipe, watched=True, dir=tmp_path)
+    assert rests
+    bare = train(recipe, watched=False)
+    assert bare.state == watched.state
+    assert bare.losses == watched.losses
+
+
+BAD = 30
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
+def test_a_loss_that_is_not_finite_is_seen_in_its_step_with_all_its_gradients(
+    recipe: Recipe, tmp_path: Path, rests: list[int]
+) -> None:
+    spoilt = Recipe(**{**vars(recipe), "spoil": lambda step, loss: loss * (math.nan if step == BAD else 1)})
+    run = train(spoilt, watched=True, dir=tmp_path)
+    rows, frames = stream(run.run, tmp_path)
+    assert recipe.steps == len(rows.steps)
+    assert [BAD] == [at for at, loss in enumerate(measured(rows, "loss")) if math.isnan(loss)][:1]
+    if recipe.clip or recipe.precision == "fp16":
+        first = next(each for each in events(frames, "gradient.nonfinite") if each.step >= BAD)
+        assert BAD == first.step
+        assert 0 < first.data["count"] == len(first.data["tensors"])
+    if recipe.precision == "fp16":
+        assert BAD in [each.step for each in events(frames, "step.skipped")]
+    assert [] == events(frames, "probe.failed")
+
+
+class Program:
+    """A loop of one's own on a linear model, with what it does in its steps to be chosen."""
+
+    def __init__(self, folder: Path, *, scaler: bool = False, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.folder = folder
+        self.model: Any = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=10**6) if scaler else None
+        self.run = ammeter.watch(self.model, self.optimizer, self.scaler, dir=folder, **options)
+        assert self.run._session is not None
+        self.session = self.run._session
+
+    def step(self, x: torch.Tensor | None = None, factor: float = 1.0) -> None:
+        self.optimizer.zero_grad()
+        self.backward(x, factor)
+        self.update()
+
+    def backward(self, x: torch.Tensor | None = None, factor: float = 1.0) -> None:
+        x = torch.ones(4, 8) if x is None else x
+        with torch.autocast("cpu", torch.float16, enabled=self.scaler is not None):
+            loss = self.model(x).float().mean() * factor
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self) -> None:
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+    def read(self) -> tuple[Any, list[Any]]:
+        self.run.close()
+        rows, frames = stream(self.run.id, self.folder)
+        assert list(range(len(rows.steps))) == rows.steps.tolist()
+        assert [] == events(frames, "probe.failed")
+        return rows, frames
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "scaled"])
+def program(request: pytest.FixtureRequest, tmp_path: Path, rests: list[int]) -> Iterator[Program]:
+    program = Program(tmp_path, scaler=request.param)
+    yield program
+    program.run.close()
+
+
+def test_the_input_that_spoils_a_single_step_is_named(program: Program) -> None:
+    bad = torch.ones(4, 8)
+    bad[2, 3] = math.nan
+    for step in range(40):
+        program.step(bad if step == BAD else None)
+        if step == BAD:
+            program.model.load_state_dict(torch.nn.Sequential(*map(_fresh, program.model)).state_dict())
+    rows, frames = program.read()
+    assert 40 == len(rows.steps)
+    (found,) = events(frames, "origin.found")
+    assert (BAD, "input", "input") == (found.step, found.data["kind"], found.data["input"])
+    assert 1 == found.data["nans"]
+
+
+def _fresh(module: torch.nn.Module) -> torch.nn.Module:
+    if isinstance(module, torch.nn.Linear):
+        module.reset_parameters()
+    return module
+
+
+@pytest.mark.parametrize("order", ["step, update, zero_grad", "unscale, clip, step, update"])
+def test_an_overflow_in_backward_is_a_skip_in_its_step_and_its_gradients_are_read(
+    order: str, tmp_path: Path, rests: list[int]
+) -> None:
+    program = Program(tmp_path, scaler=True)
+    assert program.scaler
+    for step in range(40):
+        program.optimizer.zero_grad()
+        program.backward(factor=1e36 if step == BAD else 1.0)
+        if "clip" in order:
+            program.scaler.unscale_(program.optimizer)
+            torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
+        program.update()
+    rows, frames = program.read()
+    assert [BAD] == np.flatnonzero(rows.scalar("skipped")).tolist()
+    assert [0.0 if step == BAD else 1.0 for step in range(40)] == measured(rows, "applied")
+    assert [2.0**10, 2.0**9] == rows.scalar("scale")[BAD : BAD + 2].tolist()
+    (told,) = events(frames, "gradient.nonfinite")
+    assert BAD == told.step
+    assert 0 < told.data["count"]
+    assert [BAD] == [each.step for each in events(frames, "scaler.backoff")]
+
+
+def test_after_a_bad_step_nobody_rests_for_a_while(program: Program, rests: list[int]) -> None:
+    for step in range(80):
+        program.step(factor=math.inf if step == BAD and program.scaler else 1.0)
+    program.read()
+    began = [each for each in rests if each > BAD]
+    if program.scaler:
+        assert BAD + session.ALERT <= began[0] <= BAD + session.ALERT + 3
+    else:
+        assert 1 == len(rests)
+
+
+@pytest.mark.parametrize("value", [float, int, lambda step: torch.tensor(float(step))])
+def test_run_log_speaks_of_the_step_before(value: Callable[[int], Any], program: Program) -> None:
+    for step in range(40):
+        program.step()
+        program.run.log(mine=value(step), samples=4)
+        if step == 35:
+            program.run.log(late=1.0)
+    rows, _ = program.read()
+    assert [float(step) for step in range(40)] == measured(rows, "mine")
+    assert [4.0] * 40 == measured(rows, "samples")
+    assert [35] == np.flatnonzero(~np.isnan(rows.scalar("late"))).tolist()
+
+
+def test_a_program_that_logs_what_is_no_number_is_not_rested_from(program: Program, rests: list[int]) -> None:
+    for _ in range(40):
+        program.step()
+        program.run.log(loss=np.ones(3))
+    rows, _ = program.read()
+    assert len(rests) <= 1
+    assert 40 == len(rows.steps)
+
+
+def test_what_is_told_in_a_step_is_in_that_step(program: Program, tmp_path: Path) -> None:
+    for step in range(40):
+        program.step()
+        if step == BAD:
+            torch.save(
+                {"model": program.model.state_dict(), "optimizer": program.optimizer.state_dict()}, tmp_path / "x"
+            )
+    rows, frames = program.read()
+    (saved,) = events(frames, "checkpoint.saved")
+    assert BAD <= saved.step <= BAD + 1
+    assert 40 == len(rows.steps)
+
+
+def test_a_closure_is_one_step_and_not_rested_from(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path)
+
+    def closure() -> float:
+        program.optimizer.zero_grad()
+        program.backward()
+        return 1.0
+
+    for _ in range(20):
+        program.step()
+    for _ in range(10):
+        program.optimizer.step(closure)
+    rows, _ = program.read()
+    assert 30 == len(rows.steps)
+    assert 1 == len(rests)
+
+
+def test_a_second_optimizer_ends_the_rest(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path)
+    for _ in range(20):
+        program.step()
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+    program.session.watched.join([], other)
+    for _ in range(10):
+        program.step()
+        other.step()
+    rows, _ = program.read()
+    assert 30 == len(rows.steps)
+    assert [2.0] * 8 == measured(rows, "applied")[22:]
+    assert 1 == len(rests)
+
+
+def test_a_disabled_scaler_is_as_good_as_none(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path, scaler=True)
+    program.run.close()
+    program.scaler = torch.amp.GradScaler("cpu", enabled=False)
+    program.run = ammeter.watch(program.model, program.optimizer, program.scaler, dir=tmp_path)
+    rests.clear()
+    for _ in range(40):
+        program.step()
+    rows, _ = program.read()
+    assert 1 == len(rests)
+    assert [1.0] * 40 == measured(rows, "applied")
+    assert [1.0] * 40 == measured(rows, "micro_batches")
+    assert np.isnan(rows.scalar("scale")).all()
+
+
+@pytest.mark.parametrize("given", ["dict", "list", "inference", "keywords"])
+def test_any_form_of_input_is_counted(given: str, tmp_path: Path, rests: list[int]) -> None:
+    class Takes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 1)
+
+        def forward(self, batch: Any, scale: float = 1.0, mask: Any = None) -> torch.Tensor:
+            x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+            out: torch.Tensor = self.fc(x.clone()).mean() * scale
+            return out
+
+    model = Takes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    with torch.inference_mode(given == "inference"):
+        x = torch.ones(5, 8)
+    for _ in range(30):
+        loss = (
+            model(batch=x, mask=None)
+            if given == "keywords"
+            else model({"dict": {"x": x}, "list": [x]}.get(given, x), 2.0)
+        )
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.close()
+    rows, frames = stream(run.id, tmp_path)
+    assert [] == events(frames, "probe.failed")
+    assert [5.0] * 30 == measured(rows, "samples")
+    assert 1 == len(rests)
+
+
+@pytest.mark.parametrize("place", ["_close", "_forward", "_backward", "_stepping", "_write"])
+def test_a_fault_at_rest_wakes_and_training_goes_on(
+    place: str, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "FLUSH_SECONDS", 0.0)
+    original, calls = getattr(Resting, place), [0]
+
+    def fails(self: Resting, *args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 10:
+            raise ZeroDivisionError("a fault of ours")
+        return original(self, *args)
+
+    monkeypatch.setattr(Resting, place, fails)
+    program = Program(tmp_path)
+    for _ in range(60):
+        program.step()
+    program.run.close()
+    rows, frames = stream(program.run.id, tmp_path)
+    (told,) = events(frames, "probe.failed")
+    assert "resting" == told.data["probe"]
+    assert 1 == len(rests)
+    assert 58 <= rows.steps[-1]
+    assert 58 <= len(rows.steps)
+
+
+def test_a_rest_costs_torch_compile_no_graph(tmp_path: Path, rests: list[int]) -> None:
+    torch._dynamo.reset()
+    counted = torch._dynamo.utils.counters
+    counted.clear()
+    program = Program(tmp_path)
+    program.model = torch.compile(program.model, backend="eager")
+    for step in range(40):
+        program.step(factor=1.0 if step != BAD else 2.0)
+        if step == AWAKE - 2:
+            before = {name: dict(each) for name, each in counted.items()}
+    assert before["stats"]["unique_graphs"] == counted["stats"]["unique_graphs"]
+    assert rests
+    rows, _ = program.read()
+    assert 40 == len(rows.steps)
+    torch._dynamo.reset()
+
+
+def test_a_thread_that_trains_on_is_heard(program: Program) -> None:
+    """The first one is still there, so that it stays the one that trains."""
+    for _ in range(20):
+        program.step()
+
+    def more() -> None:
+        for _ in range(10):
+            program.step()
+
+    thread = threading.Thread(target=more)
+    thread.start()
+    thread.join()
+    for _ in range(10):
+        program.step()
+    rows, _ = program.read()
+    assert 30 == len(rows.steps)

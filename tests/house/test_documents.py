@@ -71,7 +71,8 @@ def test_every_column_and_event_that_a_verdict_reads_exists(verdict: Verdict) ->
 def faults_of_the_trainer() -> set[str]:
     return {
         node.name.replace("_", "-")
-        for node in tree.syntax(tree.ROOT / "trainer" / "faults.py").body
+        for path in (tree.ROOT / "trainer").glob("faults*.py")
+        for node in tree.syntax(path).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(each, ast.Call) and ast.unparse(each.func) == "fault" for each in node.decorator_list)
     }

@@ -1,0 +1,84 @@
+"""How training is broken on purpose: the registry of faults, and the points where train.py asks them.
+
+A fault gets the Faults object that train.py asks at a few named points, and changes one of the things it holds.
+Its docstring says what a person sees. The verdict that must name it bears the fault's name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from model import GPT, Block
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], None]
+
+# A model of a few 100,000 weights has large gradients. This puts them where those of a large model or of a global
+# batch of millions of tokens lie. It is no fault by itself: with a scale of 65536 training hardly notices it.
+LARGE_MODEL = 2.0**-12
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to break a run: what does it, from which step unless told otherwise, and what it shows with."""
+
+    name: str
+    breaks: "Callable[[Faults], None]"
+    first_step: int
+    precisions: tuple[str, ...]
+    optimizers: tuple[str, ...]
+
+    @property
+    def story(self) -> str:
+        """What a person sees, from the docstring."""
+        return " ".join((self.breaks.__doc__ or "").split())
+
+
+REGISTRY: dict[str, Fault] = {}
+
+
+def fault(
+    first_step: int = 0,
+    precisions: tuple[str, ...] = ("fp16", "bf16", "fp32"),
+    optimizers: tuple[str, ...] = ("adamw", "sgd"),
+) -> "Callable[[Callable[[Faults], None]], Callable[[Faults], None]]":
+    """Put the function in the registry; its name, with hyphens, is the fault's."""
+
+    def register(breaks: "Callable[[Faults], None]") -> "Callable[[Faults], None]":
+        name = breaks.__name__.replace("_", "-")
+        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers)
+        return breaks
+
+    return register
+
+
+@dataclass
+class Faults:
+    """The points where training can be broken. Each hands back what it is given until the fault's step has come."""
+
+    fault: Fault | None
+    first_step: int
+    model: GPT
+    scaler: GradScaler | None
+    batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
+    loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
+    attempt: Callable[[Attempt], Attempt] = field(default=lambda attempt: attempt)
+    samples: Callable[[int], object] = field(default=lambda samples: samples)
+
+    def begin(self, step: int) -> GradScaler | None:
+        """The scaler to go on with in this step. Breaks what there is to break once the step has come."""
+        if self.fault and step >= self.first_step:
+            self.fault.breaks(self)
+            self.fault = None
+        return self.scaler
+
+
+def middle_block(model: GPT) -> Block:
+    """The block with as many before it as after it, so that a finding has to point at a place inside the network."""
+    block = model.blocks[len(model.blocks) // 2]
+    assert isinstance(block, Block)
+    return block

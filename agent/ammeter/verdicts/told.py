@@ -31,7 +31,7 @@ def told(
     event: str,
     conclude: Callable[[Told], Finding],
     *,
-    decides: Callable[[dict[str, Any]], bool] = lambda data: True,
+    decides: Callable[[dict[str, Any]], bool] = lambda _: True,
     again: bool = False,
 ) -> Judge:
     """The judge of a verdict that is reached by the first such event whose data decides it, and holds from then on.

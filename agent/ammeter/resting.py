@@ -131,8 +131,11 @@ class Resting:
         """Takes what run.log says, where it is one number each, here on the host, in columns that there are."""
         numbers: dict[str, float] = {}
         for name, value in values.items():
-            kind = type(value)
-            number = value if kind is float or kind is int else transfer.known(value) if kind is torch.Tensor else None
+            number = None
+            if isinstance(value, _NUMBERS):
+                number = float(value)
+            elif type(value) is torch.Tensor:
+                number = transfer.known(value)
             if number is None:
                 self.never()
             if number is None or name not in columns:
@@ -354,4 +357,5 @@ def _nobody() -> None:
 
 
 _NO_IDS: frozenset[int] = frozenset()
+_NUMBERS = (float, int, np.number)
 _NO_TENSORS = (bool, int, float, str)

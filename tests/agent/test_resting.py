@@ -217,7 +217,7 @@ def test_after_a_bad_step_nobody_rests_for_a_while(program: Program, rests: list
         assert 1 == len(rests)
 
 
-@pytest.mark.parametrize("value", [float, int, lambda step: torch.tensor(float(step))])
+@pytest.mark.parametrize("value", [float, int, np.float32, np.int64, lambda step: torch.tensor(float(step))])
 def test_run_log_speaks_of_the_step_before(value: Callable[[int], Any], program: Program) -> None:
     for step in range(40):
         program.step()

@@ -10,7 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.block import View, measured
-from ammeter.verdicts import origin, words
+from ammeter.verdicts import born, origin, words
+from ammeter.verdicts.born import Born
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.verdicts.origin import Origin
@@ -39,16 +40,39 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     finite: int = 0
     scaled: bool = False
     origin: Origin = Origin()
+    born: Born = Born()
+    weights: str = ""
+    """A weight that is not finite although no step of this series was applied: it was so before."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("gradient.nonfinite"):
+    for part in view.parts("gradient.nonfinite", "origin.found", "weights.nonfinite"):
         if isinstance(part, View):
             state = _rows(state, part)
-        elif isinstance(part, Event) and state.opened.active and not state.origin.count:
-            state = replace(state, origin=origin.of_event(part.step, part.data), unread=False)
+        elif isinstance(part, Event):
+            state = _event(state, part)
     return state, changed(_conclude, before, state)
+
+
+def _event(state: State, event: Event) -> State:
+    if event.name == "weights.nonfinite":
+        return replace(state, unread=False) if state.poisoned else _weights(state, event)
+    if not state.opened.active:
+        return state
+    if event.name == "gradient.nonfinite":
+        told = state.origin.count > 0
+        return state if told else replace(state, origin=origin.of_event(event.step, event.data), unread=False)
+    found = born.of_event(event)
+    own_harm = found.kind == "weights" and state.poisoned
+    if state.born.kind or own_harm or found.first < state.opened.first:
+        return state
+    return replace(state, born=found)
+
+
+def _weights(state: State, event: Event) -> State:
+    tensors = event.data.get("tensors") or ["a weight"]
+    return replace(state, weights=state.weights or str(tensors[0])[: born.LONGEST])
 
 
 def _rows(state: State, rows: View) -> State:
@@ -69,13 +93,13 @@ def _rows(state: State, rows: View) -> State:
         elif math.isfinite(loss) and state.opened.active:
             state = replace(state, finite=state.finite + 1)
             if state.finite >= RECOVERED:
-                state = replace(state, opened=state.opened.over())
+                state = replace(state, opened=state.opened.over(), weights="")
     return state
 
 
 def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
-        state = State(opened=state.opened, value=loss)
+        state = State(opened=state.opened, value=loss, weights=state.weights)
     harmed = applied and gradients != "finite"
     return replace(
         state,
@@ -90,31 +114,43 @@ def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gra
 
 
 def _conclude(state: State) -> Finding:
-    opened, place = state.opened, state.origin
+    opened, place, source = state.opened, state.origin, state.born
     name = str(words.number(state.value))
     since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times since step {opened.first}"
-    page = state.applied > 0 or state.bad >= REPEATED or not state.scaled
+    page = state.applied > 0 or state.bad >= REPEATED or not state.scaled or _weights_were_bad(state)
     return Finding(
         verdict=VERDICT.id,
         severity="page" if page else "ticket",
         title=f"Loss is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
-        cause=f"The training loss was {name} {since}.{_damage(state)}{place.words()}",
+        cause=f"The training loss was {name} {since}.{_damage(state)}{source.words() or place.words()}",
         fix=_fix(state),
-        tensor=place.tensor,
-        module=place.module,
+        tensor=source.tensor or state.weights or place.tensor,
+        module=source.module or place.module,
         evidence={
             "loss": name,
             "nonfinite_losses": state.bad,
             "steps_skipped": state.skipped,
             "steps_applied": state.applied,
-            "weights_at_risk": state.poisoned,
+            "weights_at_risk": state.poisoned or _weights_were_bad(state),
             "nonfinite_tensors": place.count,
+            "born_in": source.kind or None,
+            "op": source.op or None,
+            "input": source.input or None,
+            "micro_batch": source.micro_batch if source.micro_batch >= 0 else None,
+            "last_finite_absmax": source.absmax if source.absmax >= 0 else None,
         },
         **found(opened),
     )
 
 
+def _weights_were_bad(state: State) -> bool:
+    return not state.poisoned and (bool(state.weights) or state.born.kind == "weights")
+
+
 def _damage(state: State) -> str:
+    if _weights_were_bad(state):
+        tensor = state.weights or state.born.tensor or state.born.place
+        return f" The weights hold NaN or Inf themselves, {tensor} among them: no batch can give a finite loss."
     if state.poisoned:
         scaler = "" if state.scaled else " No scaler is in use that would have skipped it."
         if state.unread:
@@ -129,15 +165,33 @@ def _damage(state: State) -> str:
 
 def _fix(state: State) -> str:
     first = state.opened.first
-    look = (
-        f"Look at the batch of step {first} and at the loss: a mean over nothing (all targets ignored), log or division"
-        " by zero, logits above 65504 in float16. Compute the loss in float32."
-    )
+    if _weights_were_bad(state):
+        return f"Stop the run and restore a checkpoint from before step {first}, when the weights were still finite."
     if state.poisoned:
-        return f"Stop the run and restore a checkpoint from before step {first}. {look}"
+        return f"Stop the run and restore a checkpoint from before step {first}. {_look(state)}"
     if state.applied:
-        return f"Stop the run: it wastes its steps. {look}"
-    return look
+        return f"Stop the run: it wastes its steps. {_look(state)}"
+    return _look(state)
+
+
+def _look(state: State) -> str:
+    source = state.born
+    if source.kind == "input":
+        sample = f", sample {source.sample}," if source.sample >= 0 else ""
+        return (
+            f"Look at the data of step {source.step}: {source.argument}{sample} is not finite. Leave such samples out"
+            " where they are loaded, or clamp them."
+        )
+    if source.kind and source.op != "loss":
+        return (
+            f"Look at {source.place}: an overflow above 65504 in float16, a division by zero, the log or root of zero,"
+            " a softmax over nothing but -Inf. Run it in float32 with torch.autocast(..., enabled=False), or clamp what"
+            " goes in."
+        )
+    return (
+        f"Look at the batch of step {state.opened.first} and at the loss: a mean over nothing (all targets ignored),"
+        " log or division by zero, logits above 65504 in float16. Compute the loss in float32."
+    )
 
 
 VERDICT = Verdict(
@@ -146,7 +200,7 @@ VERDICT = Verdict(
     title="The loss is not finite",
     question="Is the training loss NaN or Inf?",
     columns=("loss", "skipped", "applied", "scale", "grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
-    events=("gradient.nonfinite",),
+    events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
     state=State,
     judge=judge,
     explains=("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow"),

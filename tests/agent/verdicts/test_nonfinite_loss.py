@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+
+import torch
 
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
+from tests.agent.training import watching
+from tests.agent.verdicts.reported import reported
 
 
 def found(stream: Stream) -> Finding:
@@ -61,3 +66,99 @@ def test_ten_finite_losses_end_it() -> None:
 
 def test_the_gradients_that_are_nan_with_it_are_no_finding_of_their_own() -> None:
     assert {"nonfinite-loss"} == set(findings(warm().bad(65536, last=5, loss=math.nan).good(32768)))
+
+
+def test_an_argument_that_was_not_finite_is_named_with_its_micro_batch_and_sample() -> None:
+    stream = warm(20).bad(65536, last=5, loss=math.nan)
+    told = {"kind": "input", "module": "", "input": "batch['image']", "micro_batch": 1, "sample": 3, "absmax": 7.5}
+    finding = found(stream.event("origin.found", **told, nans=2, infs=0, dtype="float32", confidence="inputs", since=0))
+    assert (
+        "The first NaN or Inf was in the model's argument batch['image'] (micro-batch 1, sample 3, counted from 0);"
+        " the rest of it is at most 7.5." in finding.cause
+    )
+    assert "Look at the data of step 20: the model's argument batch['image'], sample 3, is not finite." in finding.fix
+    assert ("input", 1, 7.5) == tuple(
+        finding.evidence[name] for name in ("born_in", "micro_batch", "last_finite_absmax")
+    )
+    assert "ticket" == finding.severity
+
+
+def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
+    stream = warm(20).bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
+    told = {"kind": "forward", "module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "dtype": "float16"}
+    finding = found(stream.event("origin.found", **told, direction="forward", absmax=812.0, nans=0, infs=4, since=1))
+    assert (
+        "It was born in forward at blocks.1.fc (AddmmBackward0, float16) out of numbers of at most 812."
+        in finding.cause
+    )
+    assert "so the weights are unharmed" in finding.cause
+    assert "Look at blocks.1.fc: an overflow above 65504" in finding.fix
+    assert "blocks.1.fc" == finding.module
+
+
+def test_a_loss_that_is_born_behind_the_model_is_told_as_such() -> None:
+    stream = warm(20).good(65536, loss=math.nan)
+    told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward", "absmax": 3.25}
+    finding = found(stream.event("origin.found", **told, confidence="hooks", since=0))
+    assert "All that the model gave is finite, at most 3.25: it was born in the loss." in finding.cause
+    assert "a mean over nothing" in finding.fix
+
+
+def test_weights_that_were_not_finite_before_are_not_called_unharmed() -> None:
+    stream = warm(20).bad(65536, last=5, loss=math.nan)
+    told = {"tensors": ["blocks.0.fc.weight"], "count": 1, "elements": 1, "last_finite": 12}
+    for event, data in (
+        ("weights.nonfinite", told),
+        (
+            "origin.found",
+            {"kind": "weights", "module": "blocks.0.fc", "tensor": "blocks.0.fc.weight", "op": "Addmm", "since": 0},
+        ),
+    ):
+        finding = found(warm(20).bad(65536, last=5, loss=math.nan).event(event, **data))
+        assert "unharmed" not in finding.cause
+        assert "The weights hold NaN or Inf themselves, blocks.0.fc.weight among them" in finding.cause
+        assert "restore a checkpoint from before step 20" in finding.fix
+        assert "batch of" not in finding.fix
+        assert ("page", True) == (finding.severity, finding.evidence["weights_at_risk"])
+    assert "blocks.0.fc.weight" == found(stream.event("weights.nonfinite", **told)).tensor
+
+
+def test_weights_that_the_step_itself_poisoned_are_no_cause_of_it() -> None:
+    stream = warm(scale=None).bad(last=5, loss=math.nan).bad(last=5, loss=math.nan)
+    stream.event("weights.nonfinite", tensors=["embed.weight"], count=6, elements=9, last_finite=39)
+    told = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "op": "EmbeddingBackward0", "since": 1}
+    finding = found(stream.event("origin.found", **told))
+    assert "so the weights are poisoned" in finding.cause
+    assert "themselves" not in finding.cause
+
+
+class Picture(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(6, 4)
+        self.head = torch.nn.Linear(4, 2)
+
+    def forward(self, image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(torch.relu(self.body(image))) * weight
+        return scores
+
+
+def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Picture()
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu")
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for step in range(8):
+            image, weight = torch.randn(5, 6), torch.ones(5, 2)
+            if step == 5:
+                weight[4, 0] = math.inf
+            with torch.autocast("cpu", torch.float16):
+                loss = model(image, weight).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    finding = reported(tmp_path, seen)["nonfinite-loss"]
+    assert 5 == finding.first_step
+    assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
+    assert "The scaler skipped it, so the weights are unharmed." in finding.cause

@@ -68,8 +68,12 @@ class Bucket:
         self.fits = self.share > 0 and (self._level >= self._needed or self.share == EVERY)
 
 
-LEAST = 0.1
+LEAST = 0.15
 """Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
+
+CACHES = 1.5
+"""What we do in every step costs the program this much of what our own clock says: measured by bench/agent.py, it misses
+afterwards what was driven out of the caches."""
 
 POUR_SECONDS = 0.02
 """Time of training that is handed out at once, so that a run of tiny steps does not pay for bookkeeping at each."""
@@ -83,7 +87,7 @@ PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
     "full": lambda budget: (EVERY, EVERY, 0.2 * budget, 0.2 * budget),
 }
 """What a preset makes of the budget: for each of the READINGS, its share of step time. Together they stay well below
-it: a reading also costs the program what it drives out of the caches, about as much again, which nobody measures."""
+it, for the same reason."""
 
 
 FOLLOWING = 0.5
@@ -91,7 +95,7 @@ FOLLOWING = 0.5
 
 YOUNG = 64
 STRETCH = 8
-SELDOM = 512
+SELDOM = 1024
 """Steps: a young run's calls are followed; later so many in a row; and at least one stretch in so many."""
 
 
@@ -175,7 +179,7 @@ class Governor:
 
     def _pour(self) -> None:
         seconds, fixed = (now - before for now, before in zip(self._fixed(), self._poured, strict=True))
-        left = max(seconds - max(0.0, fixed) / self._budget, LEAST * seconds)
+        left = max(seconds - CACHES * max(0.0, fixed) / self._budget, LEAST * seconds)
         for bucket in self._buckets:
             bucket.earn(left)
         self._poured = self._fixed()

@@ -62,7 +62,7 @@ def test_what_every_step_costs_is_paid_before_a_reading() -> None:
         total += spent
         governor.earn(0.08, spent)
     assert total <= 0.01 * 2000 * 0.08
-    assert 150 < governor.norms.taken < 450
+    assert 80 < governor.norms.taken < 300
 
 
 def test_a_run_whose_fixed_cost_eats_the_budget_is_read_now_and_then() -> None:

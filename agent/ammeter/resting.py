@@ -217,7 +217,7 @@ class Resting:
         session = self._session
         if optimizer is not self._optimizer() and optimizer not in session.watched.optimizers:
             return
-        if len(args) > 1 or kwargs:  # a closure, in which the program may call anything
+        if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:  # it may call anything
             self.never()
         elif get_ident() == session.thread and optimizer is self._optimizer():
             if not session.row.stepped or self._goes_on():
@@ -259,9 +259,11 @@ class Resting:
             self._close()
 
     def _goes_on(self) -> bool:
-        """Something is called behind an optimizer's step: the first thing of a new one, unless a scaler's update() is
-        to come. False when awake by now."""
-        if not self._note.scaled:
+        """Something is called behind an optimizer's step: the first thing of a new one. False when awake by now: of a
+        step with a scaler, update() should have come first."""
+        if self._note.scaled:
+            self._session.rouse()
+        else:
             self._close()
         return not self._session.awake
 

@@ -269,6 +269,33 @@ def test_a_closure_is_one_step_and_not_rested_from(tmp_path: Path, rests: list[i
     assert 1 == len(rests)
 
 
+def test_no_closure_is_none(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path)
+    for step in range(40):
+        program.optimizer.zero_grad()
+        program.backward()
+        program.optimizer.step(None) if step % 2 else program.optimizer.step(closure=None)
+    rows, _ = program.read()
+    assert 40 == len(rows.steps)
+    assert [1.0] * 40 == measured(rows, "micro_batches")
+    assert 1 == len(rests)
+
+
+def test_a_scaler_that_is_passed_by_is_no_step_without_end(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path, scaler=True)
+    for _ in range(20):
+        program.step()
+    for _ in range(20):
+        program.optimizer.zero_grad()
+        program.backward()
+        program.optimizer.step()
+    rows, _ = program.read()
+    assert 40 == len(rows.steps)
+    assert [1.0] * 40 == measured(rows, "micro_batches")
+    assert [1.0] * 40 == measured(rows, "applied")
+    assert not np.isnan(rows.scalar("loss")).any()
+
+
 def test_a_second_optimizer_ends_the_rest(tmp_path: Path, rests: list[int]) -> None:
     program = Program(tmp_path)
     for _ in range(20):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -104,3 +105,28 @@ def test_a_subclass_that_only_adds_methods_is_plain() -> None:
 
     assert is_plain(torch.ones(1).as_subclass(Named))
     assert [1.0] == transfer.of(torch.ones(1).as_subclass(Named)).array().tolist()
+
+
+def test_what_is_known_is_one_number_here_on_the_host() -> None:
+    assert 3.5 == transfer.known(torch.tensor(3.5, requires_grad=True))
+    assert 3.5 == transfer.known(torch.tensor([[3.5]]))
+    assert 2.0 == transfer.known(torch.nn.Parameter(torch.tensor(2.0)))
+    assert transfer.known(torch.ones(2)) is None
+    assert transfer.known(torch.ones(0)) is None
+    assert transfer.known(torch.ones((), device="meta")) is None
+    with FakeTensorMode():
+        assert transfer.known(torch.ones(())) is None
+
+
+def test_what_is_known_passes_by_the_modes_of_the_program() -> None:
+    class Counts(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Counts.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    one = torch.tensor(1.5)
+    with Counts():
+        assert 1.5 == transfer.known(one)
+    assert 0 == Counts.seen

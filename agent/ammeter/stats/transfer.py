@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter.stats.unseen import unseen
+from ammeter.stats.unseen import is_plain, unseen
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -37,12 +37,15 @@ def of(values: torch.Tensor) -> Transfer:
 
 
 def known(values: torch.Tensor) -> float | None:
-    """The one number of a tensor on the CPU; None where it is not known here yet."""
-    if not values.is_cpu or values.numel() != 1:
+    """The one number of a tensor on the CPU; None where it is not known here yet, or there are several."""
+    if (type(values) is not torch.Tensor and not is_plain(values)) or not values.is_cpu:
         return None
-    if _dispatch_modes() or _function_modes():
-        return unseen(lambda: values.item(), (values,))
-    return values.item()
+    try:
+        if _dispatch_modes() or _function_modes():
+            return unseen(lambda: values.item(), (values,))
+        return values.item()
+    except RuntimeError:
+        return None
 
 
 def number(value: float) -> Transfer:

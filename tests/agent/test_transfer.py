@@ -127,6 +127,6 @@ def test_what_is_known_passes_by_the_modes_of_the_program() -> None:
             return func(*args, **(kwargs or {}))
 
     one = torch.tensor(1.5)
-    with Counts():
+    with Counts():  # type: ignore[no-untyped-call]
         assert 1.5 == transfer.known(one)
     assert 0 == Counts.seen

@@ -119,7 +119,7 @@ def test_what_is_known_is_one_number_here_on_the_host() -> None:
 
 
 def test_what_is_known_passes_by_the_modes_of_the_program() -> None:
-    class Counts(TorchDispatchMode):
+    class Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,6 +127,6 @@ def test_what_is_known_passes_by_the_modes_of_the_program() -> None:
             return func(*args, **(kwargs or {}))
 
     one = torch.tensor(1.5)
-    with Counts():  # type: ignore[no-untyped-call]
+    with Counts():
         assert 1.5 == transfer.known(one)
     assert 0 == Counts.seen

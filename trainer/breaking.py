@@ -22,6 +22,13 @@ Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], 
 LARGE_MODEL = 2.0**-12
 
 
+# What a run on the CPU cannot show, so that there is no fault to try these verdicts with, and why.
+GPU_ONLY = {
+    "sdpa-math": "on the CPU attention with dropout has no other path, so there it is no finding",
+    "memory-not-saved": "its numbers come from the allocator of CUDA",
+}
+
+
 @dataclass(frozen=True)
 class Fault:
     """One way to break a run: what does it, from which step unless told otherwise, and what it shows with."""

@@ -134,10 +134,19 @@ def _environment(watched: Watched) -> dict[str, str]:
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
         found["cuda"] = str(torch.version.cuda)
+        found |= _capability()
     else:
         found["device"] = platform.machine()
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
     return {**found, **identity.launcher(), "dtypes": ",".join(dtypes)}
+
+
+def _capability() -> dict[str, str]:
+    """What NVIDIA calls the generation of a GPU, such as 8.0; others count in another way."""
+    if torch.version.cuda is None:
+        return {}
+    major, minor = torch.cuda.get_device_capability()
+    return {"capability": f"{major}.{minor}"}
 
 
 def _plain(key: str, value: Any) -> Any:

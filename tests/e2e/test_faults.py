@@ -34,6 +34,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gradient-underflow": {"severity": "ticket"},
     "no-loss-scaling": {"severity": "ticket"},
     "clip-before-unscale": {"severity": "ticket"},
+    "fp32-fallback": {"severity": "ticket", "module": f"{MIDDLE}.mlp.fc"},
+    "misaligned-matmul": {"severity": "ticket", "module": "head"},
+    "cast-churn": {"severity": "ticket"},
+    "stale-stack": {"severity": "ticket", "first_step": 0},
     "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }

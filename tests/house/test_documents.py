@@ -78,11 +78,26 @@ def faults_of_the_trainer() -> set[str]:
     }
 
 
+def gpu_only() -> set[str]:
+    """Verdicts that no run on a CPU can show, as the trainer lists them."""
+    (told,) = (
+        node.value
+        for node in tree.syntax(tree.ROOT / "trainer" / "breaking.py").body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GPU_ONLY"
+    )
+    return set(ast.literal_eval(told))
+
+
+def test_no_fault_is_missing_that_could_be_there() -> None:
+    assert set() == gpu_only() & faults_of_the_trainer()
+    assert gpu_only() <= {verdict.id for verdict in ALL}
+
+
 @pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
 def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> None:
     assert (tree.AGENT / "verdicts" / f"{verdict.id.replace('-', '_')}.py").is_file()
     assert (tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").is_file()
-    assert verdict.id in faults_of_the_trainer()
+    assert verdict.id in faults_of_the_trainer() | gpu_only()
     row = next(line for line in (DOCS / "verdicts.md").read_text().splitlines() if line.startswith(f"| `{verdict.id}`"))
     assert f"../alerts/runbooks/{verdict.id}.md" in row
     assert verdict.question in row

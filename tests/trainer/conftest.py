@@ -82,6 +82,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _own_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault may have torch say that it were another."""
+    monkeypatch.setattr(torch, "__version__", torch.__version__)
+
+
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """What the trainer tells Ammeter, kept here instead."""

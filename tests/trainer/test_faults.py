@@ -80,10 +80,51 @@ def shows_agent_blind(run: train.Summary, seen: Seen) -> None:
         float(seen.samples[20])
 
 
+def shows_fp32_fallback(run: train.Summary, seen: Seen) -> None:
+    first, middle = (block.mlp for block in seen.model.blocks)
+    assert (torch.float16, torch.float32) == (below_autocast(first).dtype, below_autocast(middle).dtype)
+    shows_what_a_healthy_run_learns(run)
+
+
+def shows_misaligned_matmul(run: train.Summary, seen: Seen) -> None:
+    assert 131 == below_autocast(seen.model.head).shape[-1]
+    shows_what_a_healthy_run_learns(run)
+
+
+def shows_cast_churn(run: train.Summary, seen: Seen) -> None:
+    first, middle = (block.mlp for block in seen.model.blocks)
+    assert [5, 4 * 32 + 32] == [casts(first), casts(middle)]
+    shows_what_a_healthy_run_learns(run)
+
+
+def shows_stale_stack(run: train.Summary, seen: Seen) -> None:
+    assert "2.1.2" == torch.__version__
+    shows_what_a_healthy_run_learns(run)
+
+
+def shows_what_a_healthy_run_learns(run: train.Summary) -> None:
+    assert healthy().val_loss == pytest.approx(run.val_loss, abs=0.05)
+
+
+def below_autocast(module: torch.nn.Module) -> torch.Tensor:
+    """What it makes of four windows of 32 positions."""
+    with torch.autocast("cpu", torch.float16):
+        made = module(torch.ones(4, 32, 32))
+    assert isinstance(made, torch.Tensor)
+    return made
+
+
+def casts(module: torch.nn.Module) -> int:
+    """To half precision, while it runs once."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        below_autocast(module)
+    return sum(each.count for each in profiled.key_averages() if each.key == "aten::_to_copy")
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())
-    if name.startswith("shows_") and name != "shows_lost_gradients"
+    if name.startswith("shows_") and name not in ("shows_lost_gradients", "shows_what_a_healthy_run_learns")
 }
 SURVIVED = [name for name in faults.REGISTRY if name != "run-lost"]
 
@@ -139,7 +180,8 @@ def test_a_fault_runs_with_every_precision_it_names_and_refuses_the_others(
     else:
         with pytest.raises(SystemExit):
             tiny(*arguments)
-        assert f"--fault is '{name}', which --precision {precision} cannot have; use fp16." in capsys.readouterr().err
+        fits = " or ".join(faults.REGISTRY[name].precisions)
+        assert f"--fault is '{name}', which --precision {precision} cannot have; use {fits}." in capsys.readouterr().err
 
 
 def test_what_stands_for_a_large_model_is_no_fault_by_itself(

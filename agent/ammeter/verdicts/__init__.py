@@ -12,15 +12,21 @@ import msgspec
 
 from ammeter.block import View
 from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
+from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.finding import Finding, Judged, Verdict
+from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
+from ammeter.verdicts.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
+from ammeter.verdicts.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
 from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
 from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
 from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
+from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
+from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
 
 ALL: tuple[Verdict, ...] = (
     CLIP_BEFORE_UNSCALE,
@@ -30,6 +36,12 @@ ALL: tuple[Verdict, ...] = (
     SCALE_COLLAPSE,
     OVERFLOW_STORM,
     GRADIENT_UNDERFLOW,
+    FP32_FALLBACK,
+    SDPA_MATH,
+    MISALIGNED_MATMUL,
+    CAST_CHURN,
+    MEMORY_NOT_SAVED,
+    STALE_STACK,
     RUN_LOST,
     AGENT_BLIND,
 )

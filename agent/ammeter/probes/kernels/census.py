@@ -161,7 +161,7 @@ def summary(census: Census, *, region: bool) -> Summary:
     for work in census.work.values():
         found.eligible += work.flops
         found.low += work.flops if work.dtype in LOW else 0
-        if work.reason == "policy" and work.module in census.written_out:
+        if work.module in census.written_out and _of_attention(work):
             work.reason = "sdpa-math"
         if work.reason == "autocast-off" and region:
             work.reason = "autocast-disabled"
@@ -169,6 +169,11 @@ def summary(census: Census, *, region: bool) -> Summary:
             found.fallbacks.append(work)
     found.fallbacks.sort(key=lambda each: -each.flops)
     return found
+
+
+def _of_attention(work: Work) -> bool:
+    """Whether it may belong to attention that was written out: below autocast, or in a model of half weights."""
+    return work.reason == "policy" or (work.reason == "autocast-off" and work.op in ("bmm", "baddbmm"))
 
 
 def _operands(op: str, args: Any) -> list[torch.Tensor]:

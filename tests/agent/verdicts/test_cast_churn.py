@@ -1,0 +1,98 @@
+"""cast-churn fires where weights are cast again within a pass, enough of them and for too little work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from ammeter.verdicts.finding import Finding
+from ammeter.wire import Hello
+from tests.agent.streams import TENSORS, Stream, findings, warm
+from tests.agent.streams_kernels import census
+from tests.agent.training import watching
+from tests.agent.verdicts.reported import reported
+
+WEIGHTS = 2 * sum(tensor.numel for tensor in TENSORS)
+"""Bytes of all of them in half precision."""
+
+
+def told(recast: float, stream: Stream | None = None, flops: int = 10**6, **more: Any) -> Stream:
+    """A pass that casts so many times all weights again."""
+    again = round(recast * WEIGHTS)
+    more = {"flops_low": flops, "recast_bytes": again, "cast_bytes": again + 20480} | more
+    return census(stream or warm(3), **more)
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["cast-churn"]
+
+
+def test_it_says_how_often_and_what_to_look_for() -> None:
+    finding = found(told(30.0))
+    assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "were cast again, for 154 KiB: 30.0 times what all weights take in half precision, and 88 % of all" in (
+        finding.cause
+    )
+    assert finding.fix.startswith("Leave cache_enabled of torch.autocast at True (look for cache_enabled=False")
+    assert (WEIGHTS, 30.0) == (finding.evidence["weights_half_bytes"], finding.evidence["times_all_weights"])
+
+
+def test_a_small_module_used_twice_is_no_churn() -> None:
+    assert {} == findings(told(0.49))
+    assert {"cast-churn"} == set(findings(told(0.5)))
+
+
+def test_with_a_large_batch_it_does_not_matter() -> None:
+    casts = round(0.5 * WEIGHTS) * 3 * 139
+    assert {} == findings(told(0.5, flops=11 * casts))
+    assert {"cast-churn"} == set(findings(told(0.5, flops=9 * casts)))
+
+
+def test_casts_that_are_no_weights_cast_again_and_the_way_back_do_not_count() -> None:
+    assert {} == findings(told(0.0, cast_bytes=10**9))
+    assert {} == findings(told(30.0, phase="backward"))
+
+
+def test_of_a_sharded_model_the_weights_of_all_ranks_count() -> None:
+    stream = told(3.0)
+    first = stream.frames[0]
+    assert isinstance(first, Hello)
+    sharded = tuple(replace(tensor, copies=1) for tensor in TENSORS)
+    stream.frames[0] = replace(first, world_size=8, schema=replace(first.schema, tensors=sharded))
+    assert {} == findings(stream)
+
+
+def test_it_is_told_once() -> None:
+    assert 1 == found(told(9.0, told(30.0).good(65536))).times
+
+
+class Recurrent(torch.nn.Module):
+    """One cell, sixteen times; with keeps=False below an autocast without a cache."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.cell, self.keeps = torch.nn.Linear(64, 64), keeps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=self.keeps):
+            for _ in range(16):
+                x = torch.tanh(self.cell(x))
+        return x
+
+
+@pytest.mark.parametrize(("keeps", "expected"), [(False, {"cast-churn"}), (True, set())])
+def test_a_cell_without_a_cache_is_found_in_a_real_run(keeps: bool, expected: set[str], tmp_path: Path) -> None:
+    model = Recurrent(keeps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(4):
+            model(torch.randn(8, 64)).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told = reported(tmp_path, seen)
+    assert expected == set(told)
+    assert all(15.0 == each.evidence["times_all_weights"] for each in told.values())

@@ -1,0 +1,80 @@
+"""memory-not-saved fires where allocations keep failing at first, or where half of what is held is of no use."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+from tests.agent.streams_kernels import GIB, memory
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["memory-not-saved"]
+
+
+def short(readings: int = 4, used: float = 70 * GIB) -> Stream:
+    """Retries that grow by two at each reading, from step 33 on."""
+    return memory(warm(30), readings, used=used, held=79 * GIB, more=2)
+
+
+def wide(readings: int, used: float = 20 * GIB, held: float = 50 * GIB) -> Stream:
+    return memory(warm(30), readings, used=used, held=held)
+
+
+def test_it_opens_at_the_third_reading_with_more_retries() -> None:
+    assert {} == findings(short(3))
+    finding = found(short(4))
+    assert ("ticket", 33, 39) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "The GPU's memory runs short again and again" == finding.title
+    assert "keep failing at first, 6 times so far" in finding.cause
+    assert "It holds 79.0 GiB, of which tensors took 70.0 GiB at their peak." in finding.cause
+
+
+def test_full_memory_and_memory_in_pieces_have_each_their_remedy() -> None:
+    assert "halve the batch and accumulate over 2" in found(short()).fix
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in found(short(used=60 * GIB)).fix
+
+
+def test_retries_while_the_run_starts_are_no_sign() -> None:
+    assert {} == findings(memory(warm(2), 6, used=70 * GIB, held=79 * GIB, more=1))
+
+
+def test_a_retry_now_and_then_is_no_sign() -> None:
+    stream = warm(30)
+    for retries in range(6):
+        for _ in range(600):
+            stream.good(65536)
+        memory(stream, 2, used=70 * GIB, held=79 * GIB, retries=retries)
+    assert {} == findings(stream)
+
+
+def test_it_is_over_when_no_request_has_failed_for_a_thousand_steps() -> None:
+    stream = short()
+    for _ in range(1000):
+        stream.good(65536)
+    assert not found(memory(stream, 1, used=70 * GIB, held=79 * GIB, retries=6)).active
+
+
+def test_ten_readings_with_twice_of_what_is_used_open_it() -> None:
+    assert {} == findings(wide(9))
+    finding = found(wide(10))
+    assert (30, 57) == (finding.first_step, finding.opened_step)
+    assert "torch holds 50.0 GiB of the GPU's memory, and tensors took no more than 20.0 GiB" in finding.cause
+    assert "expandable_segments:True" in finding.fix
+    assert 2.5 == finding.evidence["reserved_over_allocated"]
+
+
+def test_a_third_more_or_less_than_a_gib_is_normal() -> None:
+    assert {} == findings(wide(40, used=30 * GIB, held=45 * GIB))
+    assert {} == findings(wide(40, used=0.4 * GIB, held=1.3 * GIB))
+
+
+def test_one_reading_that_fits_starts_the_count_again() -> None:
+    assert {} == findings(memory(memory(wide(9), 1, 40 * GIB, 50 * GIB), 9, 20 * GIB, 50 * GIB))
+
+
+def test_it_is_over_when_what_is_held_is_used() -> None:
+    assert not found(memory(wide(12), 1, used=40 * GIB, held=50 * GIB)).active
+
+
+def test_a_run_on_the_cpu_is_silent() -> None:
+    assert {} == findings(warm(300))

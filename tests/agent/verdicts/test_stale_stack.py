@@ -1,0 +1,90 @@
+"""stale-stack fires for an old torch and for a GPU without tensor cores for the dtype; a CPU has its own rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ammeter import start
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings
+from tests.agent.streams_kernels import GPU, on
+from tests.agent.training import watching
+from tests.agent.verdicts.reported import reported
+
+
+def entered(dtype: str, capability: str, device: str = "cuda", grad: bool = True) -> Stream:
+    stream = on(Stream(), **{**GPU, "device": "NVIDIA Tesla", "capability": capability})
+    return stream.event("autocast.entered", device=device, dtype=dtype, grad=grad)
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["stale-stack"]
+
+
+@pytest.mark.parametrize("version", ["2.3.1", "1.13.1+cu117", "2.0.0a0+git1234"])
+def test_a_torch_older_than_2_4_is_told_at_once(version: str) -> None:
+    finding = found(on(Stream(), torch=version))
+    assert ("ticket", 0, 0) == (finding.severity, finding.first_step, finding.opened_step)
+    assert f"The run trains with torch {version}, older than 2.4" in finding.cause
+    assert "pip install 'torch>=2.4'" in finding.fix
+
+
+@pytest.mark.parametrize("version", ["2.4.0", "2.13.0+cpu", "10.1", "", "main"])
+def test_a_newer_torch_or_one_that_does_not_say_is_fine(version: str) -> None:
+    assert {} == findings(on(Stream(), torch=version))
+
+
+def test_bfloat16_before_ampere_is_told_with_float16_as_the_way_out() -> None:
+    finding = found(entered("bfloat16", "7.5"))
+    assert "No tensor cores for bfloat16 here" == finding.title
+    assert "NVIDIA Tesla with compute capability 7.5, has no tensor cores for bfloat16" in finding.cause
+    assert "dtype=torch.float16) with a torch.amp.GradScaler('cuda'), or a GPU of compute capability 8.0" in finding.fix
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_before_volta_there_is_no_dtype_that_pays(dtype: str) -> None:
+    assert found(entered(dtype, "6.1")).fix.startswith("Train in float32 on this GPU, or take a GPU of")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability"), [("float16", "7.0"), ("bfloat16", "8.0"), ("bfloat16", "12.0"), ("bfloat16", "")]
+)
+def test_a_gpu_with_tensor_cores_or_one_that_is_not_known_is_fine(dtype: str, capability: str) -> None:
+    assert {} == findings(entered(dtype, capability))
+
+
+def test_autocast_on_the_cpu_or_for_inference_is_fine() -> None:
+    assert {} == findings(entered("float16", "6.1", device="cpu"))
+    assert {} == findings(entered("bfloat16", "7.5", grad=False))
+
+
+def test_both_are_one_finding() -> None:
+    stream = on(entered("bfloat16", "7.5"), **{**GPU, "torch": "2.1.0", "capability": "7.5"})
+    finding = found(stream)
+    assert 1 == finding.times
+    assert "torch 2.1.0, older than 2.4" in finding.cause
+    assert "compute capability 7.5" in finding.cause
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.2.0", {"stale-stack"}), ("2.13.0", set())])
+def test_what_torch_says_of_itself_is_read_in_a_real_run(
+    version: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(tmp_path, model, optimizer) as seen:
+        model(torch.randn(8, 8)).sum().backward()
+        optimizer.step()
+    assert expected == set(reported(tmp_path, seen))
+
+
+def test_the_generation_of_a_gpu_is_said_where_nvidia_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert {"capability": "8.6"} == start._capability()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert {} == start._capability()

@@ -38,6 +38,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "misaligned-matmul": {"severity": "ticket", "module": "head"},
     "cast-churn": {"severity": "ticket"},
     "stale-stack": {"severity": "ticket", "first_step": 0},
+    "nonfinite-weights": {"severity": "page", "tensor": f"{MIDDLE}.mlp.fc.weight", "first_step": 19},
     "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }

@@ -121,6 +121,14 @@ def casts(module: torch.nn.Module) -> int:
     return sum(each.count for each in profiled.key_averages() if each.key == "aten::_to_copy")
 
 
+def shows_nonfinite_weights(run: train.Summary, seen: Seen) -> None:
+    assert 20 == run.applied
+    assert all(map(math.isfinite, seen.losses[:20]))
+    assert all(map(math.isnan, seen.losses[20:]))
+    bad = {name: int((~each.isfinite()).sum()) for name, each in seen.model.named_parameters()}
+    assert {"blocks.1.mlp.fc.weight": 1} == {name: count for name, count in bad.items() if count}
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())

@@ -22,6 +22,7 @@ from ammeter.verdicts.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
 from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
 from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
 from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
+from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
@@ -33,6 +34,7 @@ ALL: tuple[Verdict, ...] = (
     NO_LOSS_SCALING,
     NONFINITE_LOSS,
     NONFINITE_GRADIENT,
+    NONFINITE_WEIGHTS,
     SCALE_COLLAPSE,
     OVERFLOW_STORM,
     GRADIENT_UNDERFLOW,

@@ -203,5 +203,5 @@ VERDICT = Verdict(
     events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
     state=State,
     judge=judge,
-    explains=("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow"),
+    explains=("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow", "nonfinite-weights"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import ammeter
 from ammeter import resting, schedule, session
@@ -356,6 +357,19 @@ def test_any_form_of_input_is_counted(given: str, tmp_path: Path, rests: list[in
     rows, frames = stream(run.id, tmp_path)
     assert [] == events(frames, "probe.failed")
     assert [5.0] * 30 == measured(rows, "samples")
+    assert 1 == len(rests)
+
+
+def test_a_program_under_a_function_mode_is_not_rested_from(program: Program, rests: list[int]) -> None:
+    class Sees(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    with Sees():
+        for _ in range(30):
+            program.step()
+    rows, _ = program.read()
+    assert [4.0] * 30 == measured(rows, "samples")
     assert 1 == len(rests)
 
 

@@ -31,3 +31,13 @@ def nonfinite_weights() -> Stream:
     for halvings in range(1, 12):
         stream.bad(2.0 ** (16 - halvings), last=5, loss=np.nan)
     return stream
+
+
+@broken
+def scale_underflowed() -> Stream:
+    """A scale of a collapsed run is put back: one step is applied with NaN, all later ones are skipped."""
+    stream = warm()
+    stream.good(2.0**-130, norm=np.nan, stats={"grad.norm": [np.nan] * 6})
+    for halvings in range(12):
+        stream.bad(2.0 ** -(130 + halvings), last=5, loss=np.nan)
+    return stream

@@ -39,6 +39,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "cast-churn": {"severity": "ticket"},
     "stale-stack": {"severity": "ticket", "first_step": 0},
     "nonfinite-weights": {"severity": "page", "tensor": f"{MIDDLE}.mlp.fc.weight", "first_step": 19},
+    "scale-underflowed": {"severity": "page", "first_step": 20, "opened_step": 20},
     "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }

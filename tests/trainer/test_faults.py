@@ -129,6 +129,13 @@ def shows_nonfinite_weights(run: train.Summary, seen: Seen) -> None:
     assert {"blocks.1.mlp.fc.weight": 1} == {name: count for name, count in bad.items() if count}
 
 
+def shows_scale_underflowed(run: train.Summary, seen: Seen) -> None:
+    assert 21 == run.applied  # one step too many
+    assert all(map(math.isfinite, seen.losses[:21]))
+    assert all(map(math.isnan, seen.losses[21:]))
+    assert not any(each.isfinite().any() for each in seen.model.parameters())
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())

@@ -26,12 +26,14 @@ from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
+from ammeter.verdicts.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
 
 ALL: tuple[Verdict, ...] = (
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
+    SCALE_UNDERFLOWED,
     NONFINITE_LOSS,
     NONFINITE_GRADIENT,
     NONFINITE_WEIGHTS,

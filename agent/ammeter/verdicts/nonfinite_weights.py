@@ -174,5 +174,12 @@ VERDICT = Verdict(
     events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
     state=State,
     judge=judge,
-    explains=("nonfinite-loss", "nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow"),
+    explains=(
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "scale-collapse",
+        "overflow-storm",
+        "gradient-underflow",
+        "scale-underflowed",
+    ),
 )

@@ -173,5 +173,5 @@ VERDICT = Verdict(
     events=("gradient.nonfinite",),
     state=State,
     judge=judge,
-    explains=("gradient-underflow", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
+    explains=("gradient-underflow", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-underflowed"),
 )

@@ -1,0 +1,104 @@
+"""scale-underflowed: the loss scale is so small that its inverse is infinite, and unscaling itself makes NaN."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.block import View
+from ammeter.verdicts import words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+
+INVERSE_INFINITE = 2.0**-128
+"""The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler looks for Inf in the
+gradients before it multiplies them with the inverse, so it finds none and lets the step through (PyTorch #99640)."""
+
+RECOVERED = 10
+"""Steps applied at a scale that has an inverse, after which it is over."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    before: float = -1.0
+    """The last scale that had an inverse."""
+    fell_from: float = -1.0
+    scale: float = 0.0
+    applied: int = 0
+    good: int = 0
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    after = _rows(state, view) if len(view) else state
+    return after, changed(_conclude, state, after)
+
+
+def _rows(state: State, rows: View) -> State:
+    scales = rows.scalar("scale")
+    if not state.opened.active and not (scales <= INVERSE_INFINITE).any():
+        known = scales[np.isfinite(scales)]
+        last = float(known[-1]) if known.size else state.before
+        return state if last == state.before else replace(state, before=last)
+    for step, (scale, applied) in rows.records("scale", "applied"):
+        if scale <= INVERSE_INFINITE:
+            state = _without_inverse(state, step, scale, applied > 0)
+        elif math.isfinite(scale):
+            state = _with_inverse(state, scale, applied > 0)
+    return state
+
+
+def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
+    if not state.opened.active:
+        state = replace(state, fell_from=state.before, scale=scale, applied=0)
+    return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, good=0)
+
+
+def _with_inverse(state: State, scale: float, applied: bool) -> State:
+    good = state.good + applied if state.opened.active else 0
+    opened = state.opened.over() if good >= RECOVERED else state.opened
+    return replace(state, before=scale, opened=opened, good=good)
+
+
+def _conclude(state: State) -> Finding:
+    opened = state.opened
+    fell = f", the last one before it {words.scale(state.fell_from)}" if state.fell_from > 0 else ""
+    harm = (
+        f" {words.count(state.applied, 'such step')} was applied: the weights are poisoned."
+        if state.applied == 1
+        else f" {state.applied} such steps were applied: the weights are poisoned."
+        if state.applied
+        else " So far no such step was applied; the first one will poison the weights."
+    )
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"Loss scale of {state.scale:.3g} has no inverse",
+        cause=f"Since step {opened.first} the loss scale is {words.scale(state.scale)} or less{fell}. In float32 its"
+        " inverse is Inf, so unscaling turns good gradients into NaN, after GradScaler has looked for Inf and found"
+        f" none.{harm}",
+        fix=f"Stop the run. Restore a checkpoint from before step {opened.first} and go on with a new GradScaler; do"
+        " not load this scaler's state. Mend what made the scale fall: it can only fall this far if step after step"
+        " was skipped, or if somebody set it.",
+        evidence={
+            "scale": state.scale,
+            "scale_before": state.fell_from if state.fell_from >= 0 else None,
+            "steps_applied": state.applied,
+        },
+        **found(opened),
+    )
+
+
+VERDICT = Verdict(
+    id="scale-underflowed",
+    severity="page",
+    title="The loss scale underflowed",
+    question="Is the loss scale so small that its inverse is infinite?",
+    columns=("scale", "applied"),
+    events=(),
+    state=State,
+    judge=judge,
+    explains=("nonfinite-weights", "nonfinite-gradient", "nonfinite-loss", "scale-collapse", "gradient-underflow"),
+)

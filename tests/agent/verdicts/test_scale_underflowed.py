@@ -1,0 +1,84 @@
+"""scale-underflowed fires at the first step whose scale has no inverse, and not one step before."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+from tests.agent.training import watching
+from tests.agent.verdicts.reported import reported
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["scale-underflowed"]
+
+
+@pytest.mark.parametrize("scale", [2.0**-128, 2.0**-140, 0.0])
+def test_the_first_step_at_a_scale_without_an_inverse_opens_it(scale: float) -> None:
+    finding = found(warm(40).good(scale))
+    assert ("page", 40, 40) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "the last one before it 65536 (2^16)" in finding.cause
+    assert "1 such step was applied: the weights are poisoned." in finding.cause
+    assert "Restore a checkpoint from before step 40 and go on with a new GradScaler" in finding.fix
+
+
+def test_its_words_tell_the_scale() -> None:
+    finding = found(warm(40).good(2.0**-128).good(2.0**-128))
+    assert "Loss scale of 2.94e-39 has no inverse" == finding.title
+    assert "2 such steps were applied" in finding.cause
+    assert 65536 == finding.evidence["scale_before"]
+
+
+def test_one_that_was_skipped_did_no_harm_yet() -> None:
+    assert "So far no such step was applied" in found(warm(40).bad(2.0**-129, last=5)).cause
+
+
+@pytest.mark.parametrize("scale", [2.0**-127, 1e-6, 0.5, 1.0])
+def test_a_small_scale_that_has_an_inverse_keeps_it_silent(scale: float) -> None:
+    assert "scale-underflowed" not in findings(warm(40).good(scale).good(scale))
+
+
+def test_without_a_scaler_it_is_silent() -> None:
+    assert {} == findings(warm(40, scale=None))
+
+
+def test_ten_steps_at_a_scale_with_an_inverse_end_it() -> None:
+    stream = warm(40).good(0.0)
+    for _ in range(9):
+        stream.good(1024)
+    assert found(stream).active
+    assert not found(stream.good(1024)).active
+
+
+def test_where_the_scale_collapsed_on_the_way_that_is_the_cause() -> None:
+    stream = warm()
+    for halvings in range(146):
+        stream.bad(2.0 ** (16 - halvings), first=3, last=3, inf=True)
+    causes = explain([("stream", each) for each in findings(stream).values()])
+    assert ["scale-collapse"] == [each.finding.verdict for each in causes]
+    assert "scale-underflowed" in [each.verdict for each in causes[0].consequences]
+
+
+def test_a_real_scaler_without_an_inverse_poisons_the_weights_in_one_step(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-130)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for _ in range(4):
+            scaler.scale(model(torch.randn(5, 4)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert not torch.isfinite(model.weight).any()
+    told = reported(tmp_path, seen)
+    assert (0, 1) == (told["scale-underflowed"].first_step, told["scale-underflowed"].evidence["steps_applied"])
+    causes = explain([("stream", each) for each in told.values()])
+    assert ["scale-underflowed"] == [each.finding.verdict for each in causes]
+    assert math.isclose(2.0**-130, told["scale-underflowed"].evidence["scale"])

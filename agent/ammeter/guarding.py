@@ -68,7 +68,10 @@ class Guarded:
             elif get_ident() == self.thread or (anywhere and not self._off):
                 began = perf_counter()
                 try:
-                    call(*args)
+                    if _function_modes():
+                        self._call_unseen([(name, call)], args)
+                    else:
+                        call(*args)
                 except Exception as error:  # noqa: BLE001 - as in guard
                     self._fault_in(name, error)
                 finally:
@@ -96,11 +99,12 @@ class Guarded:
             outermost, self._inside = not self._inside, True
             began = perf_counter()
             try:
-                if several is None:
-                    if name not in self.faults:
-                        call(*args)
-                else:
+                if _function_modes():
+                    self._call_unseen(parts, args)
+                elif several is not None:
                     self._call(several, args)
+                elif name not in self.faults:
+                    call(*args)
             except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
                 self._fault_in(name, error)
             finally:
@@ -119,6 +123,11 @@ class Guarded:
                     call(*args)
                 except Exception as error:  # noqa: BLE001 - as in guard
                     self._fault_in(name, error)
+
+    def _call_unseen(self, parts: Sequence[tuple[str, Callable[..., None]]], args: tuple[Any, ...]) -> None:
+        """A function mode is about what the program asks of its tensors, not about what we do."""
+        with torch._C.DisableTorchFunction():
+            self._call(parts, args)
 
     def _fault_in(self, name: str, error: Exception) -> None:
         try:
@@ -168,5 +177,7 @@ def _capturing() -> bool:
     started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return started and torch.cuda.is_current_stream_capturing()
 
+
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 _CUDA = torch.version.cuda is not None or torch.version.hip is not None

@@ -156,9 +156,9 @@ class Resting:
         note, self.working = self._note, True
         note.calls += 1
         note.model = weakref.ref(model)
-        call, given, plain = note.calls, note.given, not _function_modes()  # a mode would see what is asked of a tensor
-        arguments: Iterable[tuple[int | str, Any]] = enumerate(args) if plain else ()
-        for name, value in (*arguments, *kwargs.items()) if kwargs and plain else arguments:
+        call, given, plain = note.calls, note.given, True
+        arguments: Iterable[tuple[int | str, Any]] = enumerate(args)
+        for name, value in (*arguments, *kwargs.items()) if kwargs else arguments:
             if type(value) is torch.Tensor and not value.is_inference():
                 given.append((call, name, weakref.ref(value), value._version, value.shape, value.dtype))
             elif value is not None and not isinstance(value, _NO_TENSORS):
@@ -355,8 +355,6 @@ def table(notes: list[Note], counts: list[tuple[int, int]], layout: Layout) -> n
 def _nobody() -> None:
     return None
 
-
-_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 _NO_IDS: frozenset[int] = frozenset()
 _NUMBERS = (float, int, np.number)

@@ -360,17 +360,29 @@ def test_any_form_of_input_is_counted(given: str, tmp_path: Path, rests: list[in
     assert 1 == len(rests)
 
 
-def test_a_program_under_a_function_mode_is_not_rested_from(program: Program, rests: list[int]) -> None:
+def test_a_function_mode_of_the_program_sees_nothing_of_us(tmp_path: Path, rests: list[int]) -> None:
     class Sees(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(getattr(func, "__name__", ""))
             return func(*args, **(kwargs or {}))
 
-    with Sees():
-        for _ in range(30):
-            program.step()
+    def seen(program: Program) -> list[str]:
+        with Sees() as mode:
+            for _ in range(30):
+                program.step()
+        return list(mode.seen)
+
+    program = Program(tmp_path)
+    program.step()
+    found = seen(program)
     rows, _ = program.read()
-    assert [4.0] * 30 == measured(rows, "samples")
+    assert [4.0] * 31 == measured(rows, "samples")
     assert 1 == len(rests)
+    assert found == seen(program)
 
 
 @pytest.mark.parametrize("place", ["_close", "_forward", "_backward", "_stepping", "_write"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ def replay(passes: list[Kept], prefix: Callable[[torch.nn.Module], str], guard: 
         shadow = _shadow(model, {})
         handles = list(visits.enter(shadow, prefix(model), guard))
         try:
-            with _as_it_was(kept):
+            with _as_it_was(kept), _its_modes():
                 shadow(*kept.args, **kept.kwargs)
         except torch.OutOfMemoryError as error:
             raise Refused("memory") from error
@@ -113,6 +113,10 @@ def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.
     own["_compiled_call_impl"] = None
     shadow.__dict__.update(own)
     return shadow
+
+
+_its_modes: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)
+"""A callback of ours passes by the program's function modes, such as a default device; its own forward does not."""
 
 
 @contextmanager

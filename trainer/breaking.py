@@ -73,7 +73,13 @@ class Faults:
     scaler: GradScaler | None
     batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
     loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
+    scaled: Callable[[Tensor, Tensor], Tensor] = field(default=lambda scaled, _: scaled)
+    """What backward() is called on, given the scaled loss and the loss as it is."""
     attempt: Callable[[Attempt], Attempt] = field(default=lambda attempt: attempt)
+    reset: Callable[[Callable[[], None]], Callable[[], None]] = field(default=lambda reset: reset)
+    """What resets the gradients once they were used."""
+    optimizers: Callable[[Optimizer], list[Optimizer]] = field(default=lambda optimizer: [optimizer])
+    """Those that are watched."""
     samples: Callable[[int], object] = field(default=lambda samples: samples)
 
     def begin(self, step: int) -> GradScaler | None:

@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 import faults_kernels  # noqa: F401 - its faults enter the registry
+import faults_order  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
 from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, fault, middle_block
 

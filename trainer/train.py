@@ -78,7 +78,8 @@ def main(arguments: list[str] | None = None) -> Summary:
     faults = Faults(options.fault, options.fault_step, model, scaler)  # none, unless asked for
     scaler = faults.begin(0)
 
-    run = ammeter.watch(model, optimizer, scaler, name=options.name, project="reference", config=options.recipe())
+    watched = faults.optimizers(optimizer)
+    run = ammeter.watch(model, watched, scaler, name=options.name, project="reference", config=options.recipe())
 
     # Where an earlier life of this run left off.
     progress = Progress()
@@ -116,11 +117,11 @@ def main(arguments: list[str] | None = None) -> Summary:
                 part = model(inputs, targets) / options.accumulate
             loss += part.detach()
             part = faults.loss(part)
-            (scaler.scale(part) if scaler else part).backward()  # type: ignore[no-untyped-call]
+            faults.scaled(scaler.scale(part) if scaler else part, part).backward()  # type: ignore[no-untyped-call]
             progress.batches += 1
 
         faults.attempt(attempt)(model, optimizer, scaler, options.clip)
-        optimizer.zero_grad()
+        faults.reset(optimizer.zero_grad)()
         if progress.applied > applied_before:  # a skipped step must not use up the schedule
             scheduler.step()
         progress.step += 1

@@ -389,6 +389,61 @@ def clip_by_hand() -> Stream:
     return stream
 
 
+def mistaken(event: str, **data: Any) -> Stream:
+    """A run that goes on after a mistake in the order of calls was told."""
+    stream = warm(10).event(f"usage.{event}", caller="loop/train.py:120", optimizer="SGD", **data)
+    for _ in range(30):
+        stream.good(65536)
+    return stream
+
+
+@broken
+def loss_not_scaled() -> Stream:
+    return mistaken("loss_not_scaled", scale=65536.0, scaled_too=False)
+
+
+@broken
+def gradients_not_unscaled() -> Stream:
+    stream = warm(10).event("usage.gradients_not_unscaled", caller="loop/train.py:120", optimizer="SGD", scale=65536.0)
+    for _ in range(5):
+        stream.bad(last=5, loss=np.nan)
+    return stream
+
+
+@broken
+def mixed_scale_gradients() -> Stream:
+    return mistaken("mixed_scale", after="unscale_", scale=65536.0, first_step=9)
+
+
+@broken
+def update_between_optimizers() -> Stream:
+    return mistaken("update_between_optimizers", scale=65536.0, scale_before=32768.0, first_step=8)
+
+
+@broken
+def gradients_not_reset() -> Stream:
+    stream = warm()
+    for halvings in range(30):
+        stream.bad(2.0 ** (17 - halvings), last=3, inf=halvings == 0)
+        if halvings == 1:
+            left = {"after": "skipped", "left": np.inf, "scale": 65536.0}
+            stream.event("usage.gradients_not_reset", caller="loop/train.py:120", optimizer="SGD", **left)
+    return stream
+
+
+@broken
+def lopsided_step() -> Stream:
+    stream = warm()
+    for times in range(1, 9):
+        stream.bad(65536, last=1, inf=True, applied=1)
+        if times & (times - 1) == 0:
+            names = {"skipped": ["AdamW of head.weight"], "applied": ["AdamW of embed.weight"]}
+            stream.event("usage.lopsided_step", **names, scale=65536.0, times=times)
+        for _ in range(60):
+            stream.good(32768, norm=10)
+    return stream
+
+
 @broken
 def run_lost() -> Stream:
     return warm().bye("lost")

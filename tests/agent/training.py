@@ -15,7 +15,9 @@ import torch
 import ammeter
 from ammeter import journal
 from ammeter.block import ABSENT, View, join, view
+from ammeter.verdicts.finding import Finding
 from ammeter.wire import Event, Hello, Schema, Steps
+from tests.agent import streams
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -164,6 +166,12 @@ class Seen:
 
     def events(self, name: str) -> list[Event]:
         return events(stream(self.run, self.folder)[1], name)
+
+    def findings(self) -> dict[str, Finding]:
+        """What the verdicts conclude from it, by id."""
+        written = streams.Stream()
+        written.frames = stream(self.run, self.folder)[1]
+        return streams.findings(written)
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Every mistake that was told: name without 'usage.' -> data of the first time."""

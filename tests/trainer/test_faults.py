@@ -73,6 +73,42 @@ def shows_clip_before_unscale(run: train.Summary, seen: Seen) -> None:
     assert healthy("--optimizer", "sgd").val_loss < 3.5
 
 
+def shows_loss_not_scaled(run: train.Summary, seen: Seen) -> None:
+    shows_clip_before_unscale(run, seen)
+    assert 1.0 == seen.share(lambda gradient: gradient.abs() < 16)  # a scaled one reaches thousands
+
+
+def shows_gradients_not_unscaled(run: train.Summary, seen: Seen) -> None:
+    assert run.applied >= run.steps - 1
+    assert all(map(math.isfinite, seen.losses[:20]))
+    assert all(map(math.isnan, seen.losses[25:]))
+
+
+def shows_mixed_scale_gradients(run: train.Summary, seen: Seen) -> None:
+    assert run.applied == run.steps
+    assert run.val_loss > healthy().val_loss + 0.3
+
+
+def shows_update_between_optimizers(run: train.Summary, seen: Seen) -> None:
+    """41 good steps in a row are due before the scale grows; it has grown within the 21st."""
+    assert [65536.0] * 20 + [131072.0] == seen.scales[:21]
+
+
+def shows_gradients_not_reset(run: train.Summary, seen: Seen) -> None:
+    assert (20, STEPS) == (run.applied, run.steps)
+    assert [65536.0] * 20 + [2.0 ** (25 - n) for n in range(STEPS - 20)] == seen.scales
+    assert all(map(math.isfinite, seen.losses))
+    assert {} != bad_rows(seen.gradients[-1])
+
+
+def shows_lopsided_step(run: train.Summary, seen: Seen) -> None:
+    """The first optimizer, which the trainer counts, has made every step; the scale says that something was skipped."""
+    assert run.applied == run.steps
+    assert [32768.0] * 29 + [65536.0] + [32768.0] * 29 == seen.scales[:59]
+    assert {"head.weight"} == bad_rows(seen.gradients[30]).keys()
+    assert {} == bad_rows(seen.gradients[29]) | bad_rows(seen.gradients[31])
+
+
 def shows_agent_blind(run: train.Summary, seen: Seen) -> None:
     assert (run.applied, run.val_loss) == ((other := healthy()).applied, other.val_loss)
     assert all(isinstance(number, int) for number in seen.samples[:20])

@@ -131,7 +131,7 @@ MISTAKES = {
     "--resume": "--resume needs to know from where; add --checkpoint PATH.",
     "--resume --checkpoint /nowhere/run.pt": "--checkpoint is '/nowhere/run.pt', which is no file to resume from",
     "--fault overflow-strom": "there is no fault 'overflow-strom'; did you mean 'overflow-storm'?",
-    "--fault zzz": "there is no fault 'zzz'; use one of overflow-storm, ",
+    "--fault zzz": "there is no fault 'zzz'; use one of ",
     "--fault run-lost@soon": "the step of 'run-lost@soon' is no whole number; write run-lost@40, for instance.",
     "--fault clip-before-unscale --optimizer adamw": "which --optimizer adamw would hide; use sgd.",
 }

@@ -17,8 +17,13 @@ from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.finding import Finding, Judged, Verdict
 from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
+from ammeter.verdicts.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
+from ammeter.verdicts.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
+from ammeter.verdicts.lopsided_step import VERDICT as LOPSIDED_STEP
+from ammeter.verdicts.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
 from ammeter.verdicts.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
 from ammeter.verdicts.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
+from ammeter.verdicts.mixed_scale_gradients import VERDICT as MIXED_SCALE_GRADIENTS
 from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
 from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
 from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
@@ -29,8 +34,14 @@ from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
 from ammeter.verdicts.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
+from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
 
 ALL: tuple[Verdict, ...] = (
+    LOSS_NOT_SCALED,
+    GRADIENTS_NOT_UNSCALED,
+    UPDATE_BETWEEN_OPTIMIZERS,
+    GRADIENTS_NOT_RESET,
+    MIXED_SCALE_GRADIENTS,
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
     SCALE_UNDERFLOWED,
@@ -39,6 +50,7 @@ ALL: tuple[Verdict, ...] = (
     NONFINITE_WEIGHTS,
     SCALE_COLLAPSE,
     OVERFLOW_STORM,
+    LOPSIDED_STEP,
     GRADIENT_UNDERFLOW,
     FP32_FALLBACK,
     SDPA_MATH,

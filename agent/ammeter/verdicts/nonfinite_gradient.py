@@ -216,5 +216,5 @@ VERDICT = Verdict(
     events=("gradient.nonfinite",),
     state=State,
     judge=judge,
-    explains=("scale-collapse", "overflow-storm", "nonfinite-loss", "nonfinite-weights"),
+    explains=("scale-collapse", "overflow-storm", "nonfinite-loss", "nonfinite-weights", "lopsided-step"),
 )

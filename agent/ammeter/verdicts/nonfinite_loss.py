@@ -203,5 +203,13 @@ VERDICT = Verdict(
     events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
     state=State,
     judge=judge,
-    explains=("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow", "nonfinite-weights"),
+    explains=(
+        "nonfinite-gradient",
+        "scale-collapse",
+        "overflow-storm",
+        "gradient-underflow",
+        "nonfinite-weights",
+        "gradients-not-reset",
+        "lopsided-step",
+    ),
 )

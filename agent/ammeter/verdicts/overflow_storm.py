@@ -195,4 +195,5 @@ VERDICT = Verdict(
     events=(),
     state=State,
     judge=judge,
+    explains=("lopsided-step",),
 )

@@ -173,5 +173,12 @@ VERDICT = Verdict(
     events=("gradient.nonfinite",),
     state=State,
     judge=judge,
-    explains=("gradient-underflow", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-underflowed"),
+    explains=(
+        "gradient-underflow",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "nonfinite-weights",
+        "scale-underflowed",
+        "lopsided-step",
+    ),
 )

@@ -100,6 +100,7 @@ class Judge:
             optimizer=name_of(account.optimizer()),
             after=account.carried,
             left=account.left,
+            scale=scale_of(account.scaler()),
         )
 
     def _another_stepped(self, account: Account, since: int) -> bool:

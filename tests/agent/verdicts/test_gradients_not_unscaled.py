@@ -1,0 +1,74 @@
+"""gradients-not-unscaled fires with the line of the step() that went past the scaler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ammeter.verdicts.causes import explain
+from tests.agent.streams import Stream, findings, warm
+from tests.agent.training import Model, line_of, watching
+
+
+def told(scale: float | None = 65536.0) -> Stream:
+    return warm(7).event("usage.gradients_not_unscaled", caller="loop/train.py:120", optimizer="SGD", scale=scale)
+
+
+def test_it_opens_at_once_and_names_the_line() -> None:
+    finding = findings(told())["gradients-not-unscaled"]
+    assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "loop/train.py:120" == finding.caller
+    assert "SGD.step() at loop/train.py:120 was called past the scaler" in finding.cause
+    assert "still multiplied by the scale of 65536 (2^16)" in finding.cause
+    assert finding.fix.startswith("Call scaler.step(optimizer) in place of SGD.step() at loop/train.py:120")
+    assert "a checkpoint from before step 6" in finding.fix
+
+
+def test_a_scaler_that_is_not_watched_is_no_reason_to_be_silent() -> None:
+    assert "still multiplied by the loss scale." in findings(told(scale=None))["gradients-not-unscaled"].cause
+
+
+def test_a_clip_on_the_same_gradients_is_its_consequence() -> None:
+    stream = told().event("usage.clip_before_unscale", caller="loop/train.py:119", max_norm=1.0, scale=65536.0)
+    (only,) = explain([("a", each) for each in findings(stream).values()])
+    assert "gradients-not-unscaled" == only.finding.verdict
+    assert ["clip-before-unscale"] == [each.verdict for each in only.consequences]
+
+
+def test_it_is_told_once() -> None:
+    stream = told().event("usage.gradients_not_unscaled", caller="b.py:1", optimizer="Adam", scale=2.0)
+    finding = findings(stream)["gradients-not-unscaled"]
+    assert (1, "loop/train.py:120") == (finding.times, finding.caller)
+
+
+def train(model: Any, optimizer: Any, scaler: Any, how: str) -> None:
+    for _ in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            output = model(torch.randn(8, 12))
+        scaler.scale(output.float().square().mean()).backward()
+        if how == "past":
+            optimizer.step()  # past the scaler
+            continue
+        if how == "unscaled":
+            scaler.unscale_(optimizer)
+        (scaler.step(optimizer) if how == "by the scaler" else optimizer.step())
+        scaler.update()
+
+
+@pytest.mark.parametrize("how", ["by the scaler", "unscaled", "past"])
+def test_a_program_that_steps_past_the_scaler_is_found_by_its_line(how: str, tmp_path: Path) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        train(model, optimizer, scaler, how)
+    found = seen.findings()
+    assert ({"gradients-not-unscaled"} if how == "past" else set()) == set(found)
+    if how == "past":
+        finding = found["gradients-not-unscaled"]
+        assert (finding.caller or "").endswith(line_of(train, "# past the scaler"))
+        assert "Adam.step()" in finding.cause
+        assert "the scale of 1024 (2^10)" in finding.cause

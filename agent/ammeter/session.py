@@ -194,17 +194,17 @@ class Session(Guarded):
         self._followers, self._readers = [], []
 
     def log(self, values: dict[str, Any]) -> None:
-        if self.awake or not self._log_resting(values):
+        if self.awake:
             self._user.log(values)
-
-    def _log_resting(self, values: dict[str, Any]) -> bool:
+            return
         began = perf_counter()
         try:
             taken = self.resting.log(values, self._layout.scalars)
         except Exception:  # noqa: BLE001 - another thread has had the session wake meanwhile
-            return False
-        self.charge(perf_counter() - began)
-        return taken
+            taken = False
+        self._overhead += perf_counter() - began
+        if not taken:
+            self._user.log(values)
 
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""

@@ -210,6 +210,9 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 _HEADER = struct.Struct("<4sIQI")
+_COVERED = struct.Struct("<IQ")
+"""What of a header its checksum covers, before the payload: the length and the offset."""
+_crc = zlib.crc32
 MAGIC = b"AmJ1"
 HEADER_BYTES = _HEADER.size
 MAX_FRAME_BYTES = 64 * 2**20
@@ -222,7 +225,8 @@ _batch_decoder = msgspec.msgpack.Decoder(Batch)
 def encode(frame: Frame, offset: int) -> bytes:
     """The frame as it stands in a journal at a logical offset (bytes from the stream's beginning)."""
     payload = _encoder.encode(frame)
-    return _HEADER.pack(MAGIC, len(payload), offset, _checksum(len(payload), offset, payload)) + payload
+    length = len(payload)
+    return _HEADER.pack(MAGIC, length, offset, _crc(payload, _crc(_COVERED.pack(length, offset)))) + payload
 
 
 def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, int, Frame]]:
@@ -284,7 +288,7 @@ def _frame_at(view: memoryview, position: int) -> tuple[int, int, Frame] | None:
     if magic != MAGIC or length > MAX_FRAME_BYTES or end > len(view):
         return None
     payload = view[position + HEADER_BYTES : end]
-    if checksum != _checksum(length, offset, payload):
+    if checksum != _crc(payload, _crc(_COVERED.pack(length, offset))):
         return None
     try:
         return HEADER_BYTES + length, offset, _frame_decoder.decode(payload)
@@ -295,7 +299,3 @@ def _frame_at(view: memoryview, position: int) -> tuple[int, int, Frame] | None:
 def _next_magic(data: bytes, start: int) -> int:
     found = data.find(MAGIC, start)
     return len(data) if found < 0 else found
-
-
-def _checksum(length: int, offset: int, payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(struct.pack("<IQ", length, offset)))

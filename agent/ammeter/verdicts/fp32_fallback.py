@@ -15,7 +15,8 @@ LEAST = 0.05
 """Share of the FLOPs in float32: 5 % make the matrix products of a forward pass at least a third longer
 (0.95 + 8 x 0.05 = 1.35). What is kept in float32 on purpose, such as routers, rotary angles or a norm, is below 1 %."""
 
-REASONS = ("autocast-off", "autocast-disabled", "wrong-device", "custom-function", "policy", "float64")
+REASONS = ("autocast-disabled", "wrong-device", "custom-function", "policy", "float64")
+"""Not autocast-off: a model of half weights without autocast, such as one with float32 adapters, casts on purpose."""
 
 
 def _counts(place: Place) -> bool:
@@ -29,9 +30,9 @@ def _conclude(state: Fallbacks) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{words.percent(state.share)} of the matrix work is left in float32",
-        cause=f"{words.percent(state.share)} of the FLOPs of a forward pass ran in {dtype} instead of {half}, most of"
-        f" them in {named(place)}{at(place)}: {_why(place)}. The matrix products then take about"
-        f" {1 + state.share * (SLOWER - 1):.1f} times as long on tensor cores.",
+        cause=f"{words.percent(state.share)} of the FLOPs of a forward pass ran in {dtype} instead of {half}, the"
+        f" largest part in {named(place)}{at(place)}: {_why(place)}. The matrix products then take about"
+        f" {1 + state.share * (SLOWER - 1):.1f} times as long on a GPU with tensor cores.",
         fix=_fix(place, half if state.half else "bfloat16"),
         module=place.module or None,
         caller=place.caller or None,
@@ -42,7 +43,6 @@ def _conclude(state: Fallbacks) -> Finding:
 
 def _why(place: Place) -> str:
     return {
-        "autocast-off": "autocast is on nowhere, and its weights or inputs are not in half precision as others are",
         "autocast-disabled": "autocast is on for other parts of the model, but not there",
         "wrong-device": "autocast is on for another type of device than the one its tensors lie on",
         "custom-function": "it runs in an autograd.Function of the program, by an operator autocast does not know",
@@ -55,8 +55,6 @@ def _fix(place: Place, half: str) -> str:
     module = place.module or "the model"
     device = "device_type=x.device.type"
     return {
-        "autocast-off": f"Open torch.autocast({device}, dtype=torch.{half}) around the forward pass, or bring"
-        f" the weights and inputs of {module} to the dtype of the others.",
         "autocast-disabled": f"Move the call{at(place)} into torch.autocast({device}, dtype=torch.{half}), or take away"
         f" the autocast(enabled=False) around it. Where float32 is needed, keep it to the one operator that needs it.",
         "wrong-device": f"Open torch.autocast({device}, dtype=torch.{half}) where x is the model's input, instead of"

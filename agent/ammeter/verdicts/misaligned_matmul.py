@@ -43,7 +43,7 @@ def _conclude(state: Fallbacks) -> Finding:
         severity="ticket",
         title=f"{words.percent(state.share)} of the matrix work has sizes that tensor cores do not like",
         cause=f"{words.percent(state.share)} of the FLOPs of a forward pass are products with a size that is no"
-        f" multiple of 8, most of them in {named(place)}{at(place)}, with the {one} {said} in {place.shape}. Tensor"
+        f" multiple of 8, the largest part in {named(place)}{at(place)}, with the {one} {said} in {place.shape}. Tensor"
         f" cores take those at a fraction of their speed.{cpu}",
         fix=_fix(place, sizes),
         module=place.module or None,

@@ -30,7 +30,7 @@ def test_it_names_the_size_and_the_one_to_take() -> None:
     finding = found(told())
     assert ("ticket", 2, 2, "head") == (finding.severity, finding.first_step, finding.opened_step, finding.module)
     assert "31 % of the FLOPs of a forward pass are products with a size that is no multiple of 8" in finding.cause
-    assert "most of them in head at model.py:53, with the size 50257 in (8192, 768) x (768, 50257)" in finding.cause
+    assert "the largest part in head at model.py:53, with the size 50257 in (8192, 768) x (768, 50257)" in finding.cause
     assert finding.fix.startswith("Pad 50257 to 50304 in head: for a vocabulary add words that never occur")
     assert ([50257], [50304]) == (finding.evidence["sizes"], finding.evidence["padded"])
 

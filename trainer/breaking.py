@@ -6,16 +6,19 @@ Its docstring says what a person sees. The verdict that must name it bears the f
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from checkpoint import Parts, Recipe
 from model import GPT, Block
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], None]
+Save: TypeAlias = Callable[[Path, Parts, dict[str, int], Recipe], None]
 
 # A model of a few 100,000 weights has large gradients. This puts them where those of a large model or of a global
 # batch of millions of tokens lie. It is no fault by itself: with a scale of 65536 training hardly notices it.
@@ -80,6 +83,9 @@ class Faults:
     """What resets the gradients once they were used."""
     optimizers: Callable[[Optimizer], list[Optimizer]] = field(default=lambda optimizer: [optimizer])
     """Those that are watched."""
+    parts: Callable[[Parts], Parts] = field(default=lambda parts: parts)
+    """What a checkpoint is made of, when it is saved and when it is restored."""
+    save: Callable[[Save], Save] = field(default=lambda save: save)
     samples: Callable[[int], object] = field(default=lambda samples: samples)
 
     def begin(self, step: int) -> GradScaler | None:

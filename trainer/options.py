@@ -59,6 +59,7 @@ def read_options(arguments: list[str] | None = None) -> Options:
         parser.set_defaults(**TINY)
         given = parser.parse_args(arguments)
     given.optimizer = given.optimizer or (given.fault[0].optimizers[0] if given.fault else "adamw")
+    given.precision = given.precision or (given.fault[0].precisions[0] if given.fault else "fp16")
     if wrong := first_mistake(given):
         parser.error(wrong)
 
@@ -79,7 +80,11 @@ def build_parser() -> argparse.ArgumentParser:
         prog="train.py", description="Train a small GPT in mixed precision on the source of Python's standard library."
     )
     run = parser.add_argument_group("the run").add_argument
-    run("--precision", choices=("fp32", "bf16", "fp16"), default="fp16", help="fp16, with a loss scale, by default")
+    run(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        help="(fp16, with a loss scale; another for a fault it cannot have)",
+    )
     run("--steps", type=whole(1), default=200, metavar="N", help="attempts of the optimizer (200)")
     run("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="auto: cuda where there is one (cpu)")
     run("--seed", type=whole(0), default=0, metavar="N", help="of the weights and the batches (0)")

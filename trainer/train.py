@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> Summary:
     parts |= {"scaler": scaler} if scaler else {}
     if options.resume and options.checkpoint:
         try:
-            progress = Progress(**checkpoint.restore(options.checkpoint, parts, options.recipe()))
+            progress = Progress(**checkpoint.restore(options.checkpoint, faults.parts(parts), options.recipe()))
         except ValueError as refusal:
             sys.exit(f"train.py: error: {refusal}")
         if progress.step >= options.steps:
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> Summary:
             run.log(val_loss=val_loss)
             show.line(f"validation loss {val_loss:.4f}")
         if options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
-            checkpoint.save(options.checkpoint, parts, asdict(progress), options.recipe())
+            faults.save(checkpoint.save)(options.checkpoint, faults.parts(parts), asdict(progress), options.recipe())
 
     run.close()
     milliseconds = 1000 * seconds / max(1, progress.step - first_step)

@@ -27,6 +27,9 @@ SILENCE = 15 * 10**9
 TICK = 5 * 10**9
 """How often they are asked again."""
 
+STILL = 60 * 10**9
+"""How long a stream that is spoken for may be without a step before the verdicts are asked."""
+
 
 class Sweeper:
     """Starts with the collector and stops with it. Rings of the collector's bell wake it at once."""
@@ -87,14 +90,16 @@ class Clock:
 
 
 def tick(store: Store, now: int, awake_since: int) -> bool:
-    """Lets the verdicts look at the clock for streams that fell silent, and for those that are back.
+    """Lets the verdicts look at the clock for streams that fell silent, that are back, or that make no step.
 
     Returns whether any of them concluded something new.
     """
     with store.reading() as connection:
         silent = streams.silent(connection, now - SILENCE)
         back = streams.back(connection, now - SILENCE, "run-lost")
-    found = [_tick_one(store, run, stream, now, awake_since) for run, stream in silent + back]
+        still = streams.still(connection, now - STILL, now - SILENCE)
+    asked = dict.fromkeys(silent + back + still)
+    found = [_tick_one(store, run, stream, now, awake_since) for run, stream in asked]
     return any(found)
 
 

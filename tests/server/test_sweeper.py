@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from sqlalchemy import select, update
 
-from ammeter import wire
+from ammeter import block, verdicts, wire
 from ammeter_server import migrations
 from ammeter_server.collector import Collector
 from ammeter_server.settings import Settings
@@ -70,6 +70,42 @@ def test_a_stream_that_is_heard_again_is_not_lost(store: Store) -> None:
 def test_a_stream_that_said_goodbye_may_be_silent(store: Store) -> None:
     add_stream(store, NOW, bye_reason="closed")
     assert not tick(store, NOW + 10 * SILENCE, 0)
+    assert [] == found(store)
+
+
+def stalling(store: Store, **said: Any) -> str:
+    """A stream that made ten steps, the last at NOW, and is spoken for ever since."""
+    stream = add_stream(store, NOW, last_step_time=NOW, **said)
+    rows = [wire.Steps(step, NOW - (9 - step) * SECOND, b"") for step in range(10)]
+    hello = wire.Hello("run", stream, SCHEMA, host="node-7", pid=7)
+    states = verdicts.judge({}, block.view(SCHEMA, rows, [(0, hello)])).states
+    with store.writing() as connection:
+        change = update(table).where(table.c.id == stream)
+        connection.execute(change.values(states=msgspec.msgpack.encode(states)))
+    return stream
+
+
+def ticked(store: Store, stream: str, seconds: range) -> bool:
+    """Whether anything was concluded while the clock went on and heartbeats came."""
+    told = False
+    for second in seconds:
+        now = NOW + second * SECOND
+        with store.writing() as connection:
+            connection.execute(update(table).where(table.c.id == stream).values(heard=now))
+        told = tick(store, now, 0) or told
+    return told
+
+
+def test_a_stream_that_lives_and_makes_no_step_is_stalled(store: Store) -> None:
+    stream = stalling(store)
+    assert not ticked(store, stream, range(0, 960, 5))
+    assert ticked(store, stream, range(960, 970, 5))
+    assert [("run-stalled", True)] == found(store)
+
+
+@pytest.mark.parametrize("said", [{"backlog": 900}, {"bye_reason": "closed"}, {"alive": False}])
+def test_a_stream_that_is_behind_or_over_is_not_stalled(said: dict[str, Any], store: Store) -> None:
+    assert not ticked(store, stalling(store, **said), range(0, 4000, 50))
     assert [] == found(store)
 
 

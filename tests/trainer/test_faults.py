@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,12 +174,38 @@ def shows_scale_underflowed(run: train.Summary, seen: Seen) -> None:
     assert not any(each.isfinite().any() for each in seen.model.parameters())
 
 
+def shows_checkpoint_exposed(run: train.Summary, seen: Seen) -> None:
+    saved = saved_with("checkpoint-exposed")
+    assert (0o644, 0o755) == (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777)
+    assert run.val_loss == healthy().val_loss
+
+
+def shows_checkpoint_incomplete(run: train.Summary, seen: Seen) -> None:
+    assert ["model"] == list(torch.load(saved_with("checkpoint-incomplete"), weights_only=True)["parts"])
+    assert run.val_loss == healthy().val_loss
+
+
+def shows_gradient_spike(run: train.Summary, seen: Seen) -> None:
+    healthy("--fault", "gradient-spike@50", "--precision", "bf16")
+    norms = [float(torch.stack([each.norm() for each in step.values()]).norm()) for step in train.ammeter.gradients]
+    assert min(norms[50:54]) > 20 * max(norms[:50])
+    assert max(norms[54:]) < 20 * max(norms[:50])
+    assert max(train.ammeter.losses[51:58]) > train.ammeter.losses[49] + 0.2
+
+
+def saved_with(fault: str) -> Path:
+    """What a run with this fault keeps. The folder is private, whatever the fault makes of the one below."""
+    path = Path(tempfile.mkdtemp()) / "kept" / "run.pt"
+    healthy("--fault", fault, "--checkpoint", str(path))
+    return path
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())
     if name.startswith("shows_") and name not in ("shows_lost_gradients", "shows_what_a_healthy_run_learns")
 }
-SURVIVED = [name for name in faults.REGISTRY if name != "run-lost"]
+SURVIVED = [name for name in faults.REGISTRY if name not in ("run-lost", "run-stalled")]
 
 
 def healthy(*arguments: str) -> train.Summary:
@@ -212,7 +240,7 @@ def test_every_fault_says_what_a_person_sees(name: str) -> None:
 @pytest.mark.parametrize("name", SURVIVED)
 def test_a_fault_does_nothing_before_its_step(name: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = faults.REGISTRY[name]
-    same = ["--tiny", "--steps", "5", "--optimizer", fault.optimizers[0]]
+    same = ["--tiny", "--steps", "5", "--optimizer", fault.optimizers[0], "--precision", fault.precisions[0]]
     train.main(same)
     broken = Seen()
     monkeypatch.setattr(train, "ammeter", broken)
@@ -261,3 +289,16 @@ def test_a_lost_run_is_killed_at_its_step_without_a_word() -> None:
     assert -signal.SIGKILL == run.returncode
     assert run.stdout.splitlines()[-1].startswith("step   3/200")
     assert "" == run.stderr
+
+
+def test_a_stalled_run_makes_its_last_step_and_stays() -> None:
+    program = [sys.executable, "-u", str(TRAINER / "train.py")]
+    command = [*program, "--tiny", "--log-every", "1", "--fault", "run-stalled@3"]
+    environment = os.environ | {"AMMETER_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        assert any(line.startswith("step   3/200") for line in run.stdout)
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(1)
+        run.kill()
+        assert [] == [line for line in run.stdout if line.startswith("step")]

@@ -13,9 +13,12 @@ import msgspec
 from ammeter.block import View
 from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
 from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
+from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
+from ammeter.verdicts.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.finding import Finding, Judged, Verdict
 from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
+from ammeter.verdicts.gradient_spike import VERDICT as GRADIENT_SPIKE
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
 from ammeter.verdicts.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
 from ammeter.verdicts.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
@@ -30,6 +33,7 @@ from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
+from ammeter.verdicts.run_stalled import VERDICT as RUN_STALLED
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
 from ammeter.verdicts.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
@@ -49,6 +53,7 @@ ALL: tuple[Verdict, ...] = (
     NONFINITE_GRADIENT,
     NONFINITE_WEIGHTS,
     SCALE_COLLAPSE,
+    GRADIENT_SPIKE,
     OVERFLOW_STORM,
     LOPSIDED_STEP,
     GRADIENT_UNDERFLOW,
@@ -58,6 +63,9 @@ ALL: tuple[Verdict, ...] = (
     CAST_CHURN,
     MEMORY_NOT_SAVED,
     STALE_STACK,
+    CHECKPOINT_EXPOSED,
+    CHECKPOINT_INCOMPLETE,
+    RUN_STALLED,
     RUN_LOST,
     AGENT_BLIND,
 )

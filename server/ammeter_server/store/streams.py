@@ -83,6 +83,20 @@ def silent(connection: Connection, before: int) -> list[tuple[str, str]]:
     return [(run, stream) for run, stream in connection.execute(query)]
 
 
+def still(connection: Connection, before: int, since: int) -> list[tuple[str, str]]:
+    """(run, id) of streams that are spoken for since `since`, are up to date, and made no step after `before`.
+
+    The step's time is of the training host's clock. One that is behind has its stream asked too often, no more.
+    """
+    query = (
+        select(streams.c.run, streams.c.id)
+        .join(runs, runs.c.id == streams.c.run)
+        .where(streams.c.last_step_time < before, streams.c.heard >= since, streams.c.alive.is_(True))
+        .where(streams.c.backlog == 0, streams.c.bye_reason.is_(None), runs.c.state == "running")
+    )
+    return [(run, stream) for run, stream in connection.execute(query)]
+
+
 def back(connection: Connection, since: int, verdict: str) -> list[tuple[str, str]]:
     """(run, id) of streams that a verdict holds against although somebody has spoken for them since."""
     same = and_(findings.c.run == streams.c.run, findings.c.stream == streams.c.id)

@@ -1,0 +1,104 @@
+"""Faults of the run as a whole, trained for real: its checkpoints, where it stands still, gradients that jump."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter import journal, report
+from tests.e2e.test_faults import ROOT, reported, train
+
+NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "run-stalled"}
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody can reach; pytest's own are private."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def only_finding(folder: Path, output: Output) -> dict[str, Any]:
+    _, told = reported(folder, output)
+    (finding,) = told["findings"]
+    assert isinstance(finding, dict)
+    return finding
+
+
+def test_a_checkpoint_that_all_can_read_is_the_one_finding(public: Path, tmp_path: Path, capsys: Output) -> None:
+    path = public / "kept" / "run.pt"
+    train(tmp_path, "--fault", "checkpoint-exposed", "--checkpoint", str(path), "--checkpoint-every", "20")
+    finding = only_finding(tmp_path, capsys)
+    assert ("checkpoint-exposed", "ticket", 20) == tuple(
+        finding[name] for name in ("verdict", "severity", "first_step")
+    )
+    assert "chmod 0600 on kept/run.pt" in finding["fix"]
+
+
+def test_a_checkpoint_of_weights_alone_is_the_one_finding(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "kept" / "run.pt"
+    words = ("--checkpoint", str(path), "--checkpoint-every", "10")
+    train(tmp_path / "runs", "--fault", "checkpoint-incomplete", *words)
+    finding = only_finding(tmp_path / "runs", capsys)
+    assert ("checkpoint-incomplete", "ticket", 10) == tuple(
+        finding[name] for name in ("verdict", "severity", "first_step")
+    )
+    assert ["optimizer", "scaler"] == finding["evidence"]["missing"]
+    train(tmp_path / "healthy", *words)
+    assert [] == reported(tmp_path / "healthy", capsys)[1]["findings"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_gradients_that_jump_are_the_one_finding(
+    precision: str, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMMETER_BUDGET", "1")  # else the norms of such short steps are read in every tenth or so
+    train(tmp_path, "--fault", "gradient-spike", "--steps", "120", "--precision", precision)
+    finding = only_finding(tmp_path, capsys)
+    assert ("gradient-spike", "ticket") == (finding["verdict"], finding["severity"])
+    assert 80 <= finding["first_step"] <= 82
+    train(tmp_path / "healthy", "--steps", "120", "--precision", precision)
+    assert [] == reported(tmp_path / "healthy", capsys)[1]["findings"]
+
+
+def test_a_run_that_stands_still_is_the_one_finding(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "run-stalled"]
+    environment = {**os.environ, "AMMETER_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as run:
+        try:
+            wait_for_steps(tmp_path, 30)
+            assert [] == reported(tmp_path, capsys)[1]["findings"]
+            later = time.time_ns() + 20 * 60 * 10**9
+            monkeypatch.setattr(report.time, "time_ns", lambda: later)
+            finding = only_finding(tmp_path, capsys)
+        finally:
+            run.kill()
+    assert ("run-stalled", "ticket") == (finding["verdict"], finding["severity"])
+    assert 30 <= finding["first_step"] <= 39
+    assert f"py-spy dump --pid {run.pid}" in finding["fix"]
+
+
+def wait_for_steps(folder: Path, steps: int) -> None:
+    """Until the rows of so many steps can be read."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        streams = journal.streams(next(folder.iterdir())) if any(folder.iterdir()) else []
+        frames = [entry.frame for stream in streams for entry in journal.read(stream)]
+        if any(getattr(frame, "step", 0) >= steps for frame in frames):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no step {steps} within a minute")

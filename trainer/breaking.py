@@ -83,8 +83,12 @@ class Faults:
     """What resets the gradients once they were used."""
     optimizers: Callable[[Optimizer], list[Optimizer]] = field(default=lambda optimizer: [optimizer])
     """Those that are watched."""
+    schedule: Callable[[bool], bool] = field(default=lambda applied: applied)
+    """Whether the learning rate moves on, given whether the step was applied."""
     parts: Callable[[Parts], Parts] = field(default=lambda parts: parts)
-    """What a checkpoint is made of, when it is saved and when it is restored."""
+    """What a checkpoint is made of."""
+    restored: Callable[[Parts], Parts] = field(default=lambda parts: parts)
+    """What a run that goes on takes out of it."""
     save: Callable[[Save], Save] = field(default=lambda save: save)
     samples: Callable[[int], object] = field(default=lambda samples: samples)
 

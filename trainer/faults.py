@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 import faults_kernels  # noqa: F401 - its faults enter the registry
 import faults_order  # noqa: F401 - its faults enter the registry
 import faults_run  # noqa: F401 - its faults enter the registry
+import faults_scalers  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
 from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, fault, middle_block
 

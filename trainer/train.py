@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> Summary:
     parts |= {"scaler": scaler} if scaler else {}
     if options.resume and options.checkpoint:
         try:
-            progress = Progress(**checkpoint.restore(options.checkpoint, faults.parts(parts), options.recipe()))
+            progress = Progress(**checkpoint.restore(options.checkpoint, faults.restored(parts), options.recipe()))
         except ValueError as refusal:
             sys.exit(f"train.py: error: {refusal}")
         if progress.step >= options.steps:
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> Summary:
 
         faults.attempt(attempt)(model, optimizer, scaler, options.clip)
         faults.reset(optimizer.zero_grad)()
-        if progress.applied > applied_before:  # a skipped step must not use up the schedule
+        if faults.schedule(progress.applied > applied_before):  # a skipped step must not use up the schedule
             scheduler.step()
         progress.step += 1
         run.log(loss=loss, samples=faults.samples(options.batch * options.accumulate))

@@ -111,6 +111,50 @@ def shows_lopsided_step(run: train.Summary, seen: Seen) -> None:
     assert {} == bad_rows(seen.gradients[29]) | bad_rows(seen.gradients[31])
 
 
+def shows_scaler_disabled(run: train.Summary, seen: Seen) -> None:
+    assert not seen.scaler.is_enabled()
+    assert {} == seen.scaler.state_dict()
+    shows_lost_gradients(run, seen)
+
+
+def shows_pointless_scaler(run: train.Summary, seen: Seen) -> None:
+    assert [65536.0] * STEPS == seen.scales
+    assert run.val_loss == pytest.approx(healthy("--precision", "bf16").val_loss, abs=0.05)
+
+
+def shows_scaler_not_restored(run: train.Summary, seen: Seen) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ["--tiny", "--checkpoint", f"{folder}/run.pt"]
+        train.main([*kept, "--steps", "2"])
+        state = torch.load(f"{folder}/run.pt", weights_only=True)
+        state["parts"]["scaler"]["scale"] = 1024.0
+        torch.save(state, f"{folder}/run.pt")
+        assert 65536.0 == train.main([*kept, "--steps", "4", "--resume", "--fault", "scaler-not-restored"]).scale
+        torch.save(state, f"{folder}/run.pt")
+        assert 1024.0 == train.main([*kept, "--steps", "4", "--resume"]).scale
+
+
+def shows_scaler_rebuilt(run: train.Summary, seen: Seen) -> None:
+    assert 0 == healthy().steps - healthy().applied
+    assert 4 <= run.steps - run.applied <= 10
+    assert run.scale == 2.0 ** (24 - run.steps + run.applied)
+
+
+def shows_scheduler_ahead(run: train.Summary, seen: Seen) -> None:
+    skipped = sum(after < before for before, after in zip(seen.scales, seen.scales[1:], strict=False))
+    assert 16 <= run.steps - run.applied <= 30
+    assert skipped <= run.steps - run.applied
+    assert run.val_loss > healthy().val_loss
+
+
+def shows_half_master_weights(run: train.Summary, seen: Seen) -> None:
+    weights = dict(seen.model.named_parameters())
+    assert {torch.bfloat16} == {each.dtype for each in weights.values()}
+    gains = torch.cat([each for name, each in weights.items() if "norm" in name and name.endswith("weight")])
+    assert (gains == 1).float().mean() > 0.95
+    assert run.val_loss > healthy("--precision", "bf16").val_loss
+
+
 def shows_agent_blind(run: train.Summary, seen: Seen) -> None:
     assert (run.applied, run.val_loss) == ((other := healthy()).applied, other.val_loss)
     assert all(isinstance(number, int) for number in seen.samples[:20])
@@ -205,7 +249,7 @@ SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     for name, shows in list(globals().items())
     if name.startswith("shows_") and name not in ("shows_lost_gradients", "shows_what_a_healthy_run_learns")
 }
-SURVIVED = [name for name in faults.REGISTRY if name not in ("run-lost", "run-stalled")]
+SURVIVED = [name for name in faults.REGISTRY if name not in ("run-lost", "run-stalled", "unsupported-op")]
 
 
 def healthy(*arguments: str) -> train.Summary:
@@ -280,6 +324,14 @@ def test_without_a_scaler_a_nan_born_in_backward_is_in_the_weights_a_step_later(
     run = tiny("--precision", "bf16", "--fault", "nonfinite-gradient@4", "--steps", "6")
     assert 6 == run.applied
     assert [True] * 5 + [False] == [math.isfinite(loss) for loss in seen.losses]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_an_unsupported_operator_ends_the_run_at_its_step(precision: str, tiny: Trains, seen: Seen) -> None:
+    arguments = ("--precision", precision, "--steps", "6", "--fault", "unsupported-op@4")
+    with pytest.raises(RuntimeError, match="to have the same dtype"):
+        tiny(*arguments)
+    assert 4 == len(seen.losses)
 
 
 def test_a_lost_run_is_killed_at_its_step_without_a_word() -> None:

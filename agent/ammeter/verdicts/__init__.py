@@ -22,6 +22,7 @@ from ammeter.verdicts.gradient_spike import VERDICT as GRADIENT_SPIKE
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
 from ammeter.verdicts.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
 from ammeter.verdicts.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
+from ammeter.verdicts.half_master_weights import VERDICT as HALF_MASTER_WEIGHTS
 from ammeter.verdicts.lopsided_step import VERDICT as LOPSIDED_STEP
 from ammeter.verdicts.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
 from ammeter.verdicts.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
@@ -32,12 +33,18 @@ from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
 from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
+from ammeter.verdicts.pointless_scaler import VERDICT as POINTLESS_SCALER
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.run_stalled import VERDICT as RUN_STALLED
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
 from ammeter.verdicts.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
+from ammeter.verdicts.scaler_disabled import VERDICT as SCALER_DISABLED
+from ammeter.verdicts.scaler_not_restored import VERDICT as SCALER_NOT_RESTORED
+from ammeter.verdicts.scaler_rebuilt import VERDICT as SCALER_REBUILT
+from ammeter.verdicts.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
+from ammeter.verdicts.unsupported_op import VERDICT as UNSUPPORTED_OP
 from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
 
 ALL: tuple[Verdict, ...] = (
@@ -46,6 +53,12 @@ ALL: tuple[Verdict, ...] = (
     UPDATE_BETWEEN_OPTIMIZERS,
     GRADIENTS_NOT_RESET,
     MIXED_SCALE_GRADIENTS,
+    UNSUPPORTED_OP,
+    HALF_MASTER_WEIGHTS,
+    SCALER_DISABLED,
+    POINTLESS_SCALER,
+    SCALER_NOT_RESTORED,
+    SCALER_REBUILT,
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
     SCALE_UNDERFLOWED,
@@ -55,6 +68,7 @@ ALL: tuple[Verdict, ...] = (
     SCALE_COLLAPSE,
     GRADIENT_SPIKE,
     OVERFLOW_STORM,
+    SCHEDULER_AHEAD,
     LOPSIDED_STEP,
     GRADIENT_UNDERFLOW,
     FP32_FALLBACK,

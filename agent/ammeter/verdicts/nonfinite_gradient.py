@@ -216,5 +216,12 @@ VERDICT = Verdict(
     events=("gradient.nonfinite",),
     state=State,
     judge=judge,
-    explains=("scale-collapse", "overflow-storm", "nonfinite-loss", "nonfinite-weights", "lopsided-step"),
+    explains=(
+        "scale-collapse",
+        "overflow-storm",
+        "nonfinite-loss",
+        "nonfinite-weights",
+        "lopsided-step",
+        "scheduler-ahead",
+    ),
 )

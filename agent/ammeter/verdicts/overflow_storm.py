@@ -195,5 +195,5 @@ VERDICT = Verdict(
     events=(),
     state=State,
     judge=judge,
-    explains=("lopsided-step",),
+    explains=("lopsided-step", "scheduler-ahead"),
 )

@@ -180,5 +180,6 @@ VERDICT = Verdict(
         "nonfinite-weights",
         "scale-underflowed",
         "lopsided-step",
+        "scheduler-ahead",
     ),
 )

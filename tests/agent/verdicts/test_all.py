@@ -14,7 +14,7 @@ from ammeter import verdicts
 from ammeter.block import Floats, View
 from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding, Verdict
-from tests.agent import streams, streams_kernels, streams_run, streams_values  # noqa: F401 - registers its streams
+from tests.agent import streams, streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
 
 EVERY = {**HEALTHY, **BROKEN, "clip by hand": streams.clip_by_hand}

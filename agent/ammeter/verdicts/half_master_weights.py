@@ -1,0 +1,65 @@
+"""half-master-weights: the weights that the optimizer updates are kept in half precision, with no float32 copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammeter.verdicts.finding import Finding, Verdict, module_of
+from ammeter.verdicts.opened import found
+from ammeter.verdicts.told import Told, told
+
+STEPS_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
+"""Distance from 1 to the next number above it."""
+
+
+def _conclude(state: Told) -> Finding:
+    data = state.data
+    caller = str(data.get("caller") or "") or None
+    dtypes, tensors = _list(data, "dtypes") or ["half precision"], _list(data, "tensors")
+    named = f" ({', '.join(tensors)}{', ...' if len(tensors) < int(data.get('count') or 0) else ''})" if tensors else ""
+    optimizer = data.get("optimizer") or "The optimizer"
+    first = tensors[0] if tensors else None
+    coarse = "bfloat16" if "bfloat16" in dtypes else "float16"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"Weights are kept in {' and '.join(dtypes)}",
+        cause=f"{optimizer} updates {data.get('count')} of its {data.get('of')} tensors in {' and '.join(dtypes)}"
+        f"{named} and keeps no float32 copy of them. {_costs(data, coarse, caller)}",
+        fix="Keep the weights in float32: leave out .half(), .bfloat16() or torch_dtype= where the model is made, and"
+        f" let torch.autocast(device, dtype=torch.{coarse}) cast what is computed. If the memory is not there, use an"
+        " optimizer that keeps float32 copies, compensates (Kahan) or rounds stochastically.",
+        tensor=first,
+        module=module_of(first),
+        caller=caller,
+        evidence={name: data.get(name) for name in ("count", "of", "dtypes", "state", "held", "refused")},
+        **found(state.opened),
+    )
+
+
+def _costs(data: dict[str, Any], coarse: str, caller: str | None) -> str:
+    if data.get("refused"):
+        at = f" at {caller}" if caller else ""
+        return (
+            f'GradScaler refuses their gradients{at} with "Attempting to unscale FP16 gradients", which ends the run.'
+        )
+    return (
+        f"Numbers near 1 are {STEPS_AT_1[coarse]}, apart in {coarse}: what an update changes by less than half of that"
+        " is lost, step after step, and the weight stands still."
+    )
+
+
+def _list(data: dict[str, Any], name: str) -> list[str]:
+    return [str(each) for each in data.get(name) or ()]
+
+
+VERDICT = Verdict(
+    id="half-master-weights",
+    severity="ticket",
+    title="Half-precision weights",
+    question="Does the optimizer update weights in half precision without a float32 copy?",
+    columns=(),
+    events=("usage.half_weights",),
+    state=Told,
+    judge=told("usage.half_weights", _conclude),
+)

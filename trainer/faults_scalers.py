@@ -1,0 +1,89 @@
+"""Faults of the scaler, of what steps by it, and of dtypes that do not fit: each breaks training in exactly one way."""
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from breaking import LARGE_MODEL, Attempt, Faults, fault, middle_block
+
+
+@fault(precisions=("fp16",))
+def scaler_disabled(training: Faults) -> None:
+    """The loss flattens early although the program scales, unscales and updates as it should: the scaler was built with
+    enabled=False and hands everything back as it was, so that most gradients of a large model become zero."""
+    training.scaler = GradScaler(device_of(training), enabled=False)
+    training.loss = lambda loss: loss * LARGE_MODEL
+
+
+@fault(precisions=("bf16",))
+def pointless_scaler(training: Faults) -> None:
+    """It learns as well as without, only each step takes longer: a loss scale of 65536 for bfloat16, whose range is
+    that of float32. The scale doubles every 2000 steps, and nothing ever brings it down."""
+    training.scaler = GradScaler(device_of(training))
+
+
+@fault(precisions=("fp16",))
+def scaler_not_restored(training: Faults) -> None:
+    """Where the run goes on with --resume, the scale is not where it was: everything is taken out of the checkpoint but
+    the scaler's state, so that it begins at 65536 once more and has to grow, or to come down over skipped steps."""
+    training.restored = lambda parts: {name: part for name, part in parts.items() if name != "scaler"}
+
+
+@fault(first_step=20, precisions=("fp16",))
+def scaler_rebuilt(training: Faults) -> None:
+    """In the middle of the run the scale jumps up to 2^24 and steps are skipped until it is down again: the second
+    epoch builds a scaler of its own, and what the first one had learnt about the scale is forgotten."""
+    training.scaler = GradScaler(device_of(training), init_scale=2.0**24)
+
+
+@fault(first_step=20, precisions=("fp16",))
+def scheduler_ahead(training: Faults) -> None:
+    """The learning rate falls while every step is skipped: the schedule moves on in any case. The scale was set to 2^40
+    by hand, which costs two dozen steps, and would cost no more than these."""
+    assert training.scaler
+    training.scaler._init_scale = 2.0**40
+    if training.scaler._scale is not None:
+        training.scaler._scale.fill_(2.0**40)
+    training.schedule = lambda _: True
+
+
+@fault(first_step=20, precisions=("fp16", "bf16"))
+def unsupported_op(training: Faults) -> None:
+    """The run ends in its forward pass with an error about dtypes: an operator of its own leaves autocast, and
+    multiplies what it gets in half precision by a weight in float32."""
+    block = middle_block(training.model)
+    block.mlp.activation = Gate(block.mlp.fc.out_features).to(device_of(training))
+
+
+class Gate(nn.Module):
+    """GELU with a mixed input. Casting it with x.float(), or leaving autocast on, would mend it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(width), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.gelu(x @ self.mix)
+
+
+@fault(precisions=("bf16", "fp32"))
+def half_master_weights(training: Faults) -> None:
+    """The loss falls at first and then stays behind; of the norms' gains nearly all stay exactly 1: the weights
+    are kept in bfloat16, where the next number above 1 is 1.0078, so that smaller changes are rounded away."""
+    training.model.bfloat16()
+
+    def with_state_to_match(attempt: Attempt) -> Attempt:
+        def tried(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+            for state in optimizer.state.values():  # of steps that were made before the weights became so
+                state.update({name: each.bfloat16() for name, each in state.items() if name != "step"})
+            attempt(model, optimizer, scaler, clip)
+
+        return tried
+
+    training.attempt = with_state_to_match
+
+
+def device_of(training: Faults) -> str:
+    return next(training.model.parameters()).device.type

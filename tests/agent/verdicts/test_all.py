@@ -140,11 +140,14 @@ def best_time(view: View, states: dict[str, bytes]) -> float:
     return min(times)
 
 
+TOLD = ("loss_not_scaled", "gradients_not_unscaled", "mixed_scale", "gradients_not_reset", "lopsided_step")
+
+
 @st.composite
 def chaos(draw: st.DrawFn) -> streams.Stream:
     """Steps of every kind in any order, at scales that jump as they like."""
     stream = streams.Stream(world_size=draw(st.sampled_from((1, 2))))
-    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand"))
+    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD))
     scales = st.sampled_from((None, 2.0**-130, 0.5, 1.0, 1024.0, 2048.0, 65536.0))
     for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 25)), max_size=14)):
         for _ in range(times):
@@ -158,6 +161,10 @@ def chaotic_step(stream: streams.Stream, kind: str, scale: float | None, draw: s
         stream.autocast()
     elif kind == "clip":
         stream.event("usage.clip_before_unscale", caller="a.py:1", max_norm=norm, scale=scale or 1.0)
+    elif kind in TOLD:
+        counted = {"times": 2 ** draw(st.integers(0, 4)), "left": norm, "scaled_too": norm > 1, "first_step": 0}
+        stream.event(f"usage.{kind}", caller="a.py:1", optimizer="SGD", scale=scale, **counted)
+        stream.good(scale)
     elif kind == "hand":
         parts = [draw(st.sampled_from((0.3, 0.4, 0.5)))] * 6
         stream.good(scale, norm=min(1e30, 1 / (scale or 1)), stats={"grad.norm": parts})

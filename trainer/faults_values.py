@@ -1,8 +1,14 @@
 """Faults in the numbers themselves: weights, optimizer state, scale and activations that a precision cannot hold."""
 
 import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.functional import gelu
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
-from breaking import Faults, fault, middle_block
+from breaking import Attempt, Faults, fault, middle_block
+from model import Attention
 
 
 @fault(first_step=20, precisions=("fp16",))
@@ -22,3 +28,91 @@ def scale_underflowed(training: Faults) -> None:
     training.scaler._init_scale = 2.0**-130
     if training.scaler._scale is not None:
         training.scaler._scale.fill_(2.0**-130)
+
+
+@fault()
+def lost_updates(training: Faults) -> None:
+    """The loss falls as it should, but the average of the weights, which is to be deployed, stays what it was at the
+    first step: it is kept in bfloat16, where a hundred-thousandth of the difference is rounded away."""
+    average = Average(training.model)
+
+    def averaged(attempt: Attempt) -> Attempt:
+        def attempt_and_average(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+            attempt(model, optimizer, scaler, clip)
+            average.update_parameters(model)
+
+        return attempt_and_average
+
+    training.attempt = averaged
+
+
+class Average(AveragedModel):
+    """Every step the average takes over a hundred-thousandth of the weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, avg_fn=lambda mine, weight, _: mine.lerp(weight.to(mine.dtype), 1e-5))
+        self.module.to(torch.bfloat16)
+
+
+@fault(optimizers=("adamw",))
+def half_optimizer_state(training: Faults) -> None:
+    """The loss falls, but not as far as it could: to save memory AdamW's moments are kept in bfloat16 between steps,
+    where the second one, which moves slowly, often cannot move at all."""
+    hooked: set[int] = set()
+
+    def keeping_state_in_half(attempt: Attempt) -> Attempt:
+        def step(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+            if id(optimizer) not in hooked:
+                hooked.add(id(optimizer))
+                optimizer.register_step_pre_hook(lambda each, *_: cast_state(each, torch.float32))
+                optimizer.register_step_post_hook(lambda each, *_: cast_state(each, torch.bfloat16))
+            attempt(model, optimizer, scaler, clip)
+
+        return step
+
+    training.attempt = keeping_state_in_half
+
+
+def cast_state(optimizer: Optimizer, dtype: torch.dtype) -> None:
+    for state in optimizer.state.values():
+        state |= {name: each.to(dtype) for name, each in state.items() if isinstance(each, Tensor) and each.dim()}
+
+
+@fault(first_step=20, precisions=("fp16",))
+def masked_row_nan(training: Faults) -> None:
+    """From one step on the loss is NaN and every step is skipped: in the middle block the first sequence counts as
+    padding throughout, so its rows are masked from end to end and the softmax has nothing to divide by."""
+    block = middle_block(training.model)
+    block.attention = Padded(block.attention)
+
+
+class Padded(Attention):
+    """The same attention written out, with a mask for padding; the first sequence of a batch is all padding."""
+
+    def __init__(self, attention: Attention) -> None:
+        nn.Module.__init__(self)
+        self.heads, self.dropout = attention.heads, attention.dropout
+        self.qkv, self.proj, self.softmax = attention.qkv, attention.proj, nn.Softmax(dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, width = x.shape
+        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        hidden = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1).repeat(batch, 1, 1, 1)
+        hidden[0] = True
+        scores = (q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5).masked_fill(hidden, -torch.inf)
+        y: Tensor = self.proj((self.softmax(scores) @ v).transpose(1, 2).reshape(batch, time, width))
+        return y
+
+
+@fault(first_step=20, precisions=("fp16",))
+def activation_overflow(training: Faults) -> None:
+    """From one step on the loss is NaN and every step is skipped, at any scale: what the middle block's activation
+    gives has grown past 65504, where float16 ends. In bfloat16 the same network goes on."""
+    middle_block(training.model).mlp.activation = Loud()
+
+
+class Loud(nn.Module):
+    """GELU times a million, as a branch without a normalisation may come to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x) * 2.0**20

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.agent.streams import Stream, broken, warm
+from ammeter.block import ABSENT
+from ammeter.wire import Tensor
+from tests.agent.streams import TENSORS, Stream, broken, healthy, warm
 
 
 def saved(stream: Stream, path: str, **contents: Any) -> Stream:
@@ -41,3 +43,97 @@ def scale_underflowed() -> Stream:
     for halvings in range(12):
         stream.bad(2.0 ** -(130 + halvings), last=5, loss=np.nan)
     return stream
+
+
+AVERAGED = (*TENSORS, *(Tensor(f"ema.{tensor.name}", tensor.shape, "bfloat16") for tensor in TENSORS))
+
+
+def reading(stream: Stream, share: float, copy: bool = True) -> Stream:
+    """A step after which it was read which share of the updates of the copy, or of the weights, was lost."""
+    of_weights, of_copy = (0.001, share) if copy else (share, float(ABSENT))
+    count = len(stream.schema.tensors) // 2 if copy else len(stream.schema.tensors)
+    lost = [of_weights] * count + ([of_copy] * count if copy else [])
+    return stream.good(stats={"update.lost": lost})
+
+
+@broken
+def lost_updates() -> Stream:
+    """An average of the weights, kept in bfloat16, that never moves."""
+    stream = Stream(AVERAGED)
+    for _ in range(8):
+        reading(stream, 0.98)
+        for _ in range(4):
+            stream.good()
+    return stream
+
+
+@healthy
+def an_average_in_bfloat16_that_moves() -> Stream:
+    stream = Stream(AVERAGED)
+    for step in range(60):
+        reading(stream, 0.9 if step % 3 else 0.3)
+    return stream.bye()
+
+
+@healthy
+def float32_weights_at_the_end_of_their_schedule() -> Stream:
+    stream = Stream()
+    for _ in range(60):
+        reading(stream, 1.0, copy=False)
+    return stream.bye()
+
+
+def census(stream: Stream, state: dict[str, int], weights: str = "float32", masters: bool = False) -> Stream:
+    kept = {weights: 1000}
+    return stream.event("weights.census", parameters=kept, trainable=kept, state=state, masters=masters)
+
+
+@broken
+def half_optimizer_state() -> Stream:
+    """The moments are kept in bfloat16 between steps."""
+    stream = census(census(warm(1), {}), {"bfloat16": 2000})
+    for _ in range(30):
+        stream.good(65536)
+    return stream
+
+
+@healthy
+def moments_of_eight_bits_with_scales_and_a_few_half_vectors() -> Stream:
+    return census(warm(), {"uint8": 2000, "float32": 20, "bfloat16": 60}).bye()
+
+
+@healthy
+def half_weights_with_masters_and_moments_in_float32() -> Stream:
+    return census(census(warm(), {}), {"float32": 3000}, weights="bfloat16", masters=True).bye()
+
+
+def born(stream: Stream, **data: Any) -> Stream:
+    """The origin of the present step's NaN or Inf, in the forward pass."""
+    found = {"kind": "forward", "direction": "forward", "dtype": "float16", "nans": 0, "infs": 0, "sample": 0}
+    return stream.event("origin.found", **{**found, "confidence": "hooks", "since": 1, **data})
+
+
+@broken
+def masked_row_nan() -> Stream:
+    """From one batch on a sequence is masked from end to end."""
+    stream = warm().bad(65536, last=5, loss=np.nan).bad(32768, last=5, loss=np.nan)
+    told = {"class": "Softmax", "op": "SoftmaxBackward0", "absmax": 3.1, "nans": 64}
+    born(stream, module="blocks.1.attention.softmax", **told)
+    for halvings in range(2, 12):
+        stream.bad(2.0 ** (16 - halvings), last=5, loss=np.nan)
+    return stream
+
+
+@broken
+def activation_overflow() -> Stream:
+    """What a module gives grows past 65504."""
+    stream = warm().bad(65536, last=5, loss=np.nan).bad(32768, last=5, loss=np.nan)
+    born(stream, module="blocks.1.fc", **{"class": "Linear", "op": "AddmmBackward0", "absmax": 812.0, "infs": 4})
+    for halvings in range(2, 12):
+        stream.bad(2.0 ** (16 - halvings), last=5, loss=np.nan)
+    return stream
+
+
+@healthy
+def activations_that_leave_two_bits() -> Stream:
+    return warm().event("activation.peaks", modules=[{"module": "head", "absmax": 16000.0, "share": 0.244}]).bye()

@@ -30,6 +30,7 @@ class Seen:
     """What a stand-in for the run that ammeter.watch() hands out was told, step by step."""
 
     model: Any = None
+    optimizers: Any = None
     scaler: Any = None
     watched: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
@@ -41,7 +42,7 @@ class Seen:
     closed: bool = False
 
     def watch(self, model: Any, optimizer: Any, scaler: Any, **watched: Any) -> Seen:
-        self.model, self.scaler, self.watched = model, scaler, watched
+        self.model, self.optimizers, self.scaler, self.watched = model, optimizer, scaler, watched
         self.gradients.append({})
         for name, weight in model.named_parameters():
             weight.register_post_accumulate_grad_hook(self._keeper(name))

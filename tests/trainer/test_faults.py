@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import faults
+import faults_values
 import train
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
@@ -242,6 +243,42 @@ def saved_with(fault: str) -> Path:
     path = Path(tempfile.mkdtemp()) / "kept" / "run.pt"
     healthy("--fault", fault, "--checkpoint", str(path))
     return path
+
+
+def shows_lost_updates(run: train.Summary, seen: Seen) -> None:
+    """An average that is a tenth away from its weights does not come nearer."""
+    assert healthy().val_loss == run.val_loss
+    average = faults_values.Average(seen.model)
+    average.update_parameters(seen.model)
+    before = [each.clone() for each in average.parameters()]
+    with torch.no_grad():
+        for each in seen.model.parameters():
+            each.mul_(1.1)
+    for _ in range(100):
+        average.update_parameters(seen.model)
+    assert all(map(torch.equal, before, average.parameters()))
+
+
+def shows_half_optimizer_state(run: train.Summary, seen: Seen) -> None:
+    states = [state for each in seen.optimizers for state in each.state.values()]
+    kept = [each for state in states for each in state.values() if each.dim()]
+    assert {torch.bfloat16} == {each.dtype for each in kept}
+    assert run.val_loss != healthy().val_loss
+
+
+def shows_masked_row_nan(run: train.Summary, seen: Seen) -> None:
+    nan_from_step_20(run, seen)
+
+
+def nan_from_step_20(run: train.Summary, seen: Seen) -> None:
+    assert 20 == run.applied
+    assert all(map(math.isfinite, seen.losses[:20]))
+    assert not any(map(math.isfinite, seen.losses[20:]))
+    assert all(each.isfinite().all() for each in seen.model.parameters())
+
+
+def shows_activation_overflow(run: train.Summary, seen: Seen) -> None:
+    nan_from_step_20(run, seen)
 
 
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ammeter.block import View
+from ammeter.verdicts.activation_overflow import VERDICT as ACTIVATION_OVERFLOW
 from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
 from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
 from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
@@ -23,8 +24,11 @@ from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
 from ammeter.verdicts.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
 from ammeter.verdicts.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
 from ammeter.verdicts.half_master_weights import VERDICT as HALF_MASTER_WEIGHTS
+from ammeter.verdicts.half_optimizer_state import VERDICT as HALF_OPTIMIZER_STATE
 from ammeter.verdicts.lopsided_step import VERDICT as LOPSIDED_STEP
 from ammeter.verdicts.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
+from ammeter.verdicts.lost_updates import VERDICT as LOST_UPDATES
+from ammeter.verdicts.masked_row_nan import VERDICT as MASKED_ROW_NAN
 from ammeter.verdicts.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
 from ammeter.verdicts.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
 from ammeter.verdicts.mixed_scale_gradients import VERDICT as MIXED_SCALE_GRADIENTS
@@ -61,6 +65,9 @@ ALL: tuple[Verdict, ...] = (
     SCALER_REBUILT,
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
+    HALF_OPTIMIZER_STATE,
+    MASKED_ROW_NAN,
+    ACTIVATION_OVERFLOW,
     SCALE_UNDERFLOWED,
     NONFINITE_LOSS,
     NONFINITE_GRADIENT,
@@ -71,6 +78,7 @@ ALL: tuple[Verdict, ...] = (
     SCHEDULER_AHEAD,
     LOPSIDED_STEP,
     GRADIENT_UNDERFLOW,
+    LOST_UPDATES,
     FP32_FALLBACK,
     SDPA_MATH,
     MISALIGNED_MATMUL,

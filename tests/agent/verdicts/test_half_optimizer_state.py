@@ -1,0 +1,68 @@
+"""half-optimizer-state fires with the first census that finds it, and ends with one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings, warm
+from tests.agent.streams_values import census
+from tests.agent.training import watching
+from tests.agent.verdicts.reported import reported
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["half-optimizer-state"]
+
+
+def test_it_opens_with_the_census_that_shows_it() -> None:
+    assert {} == findings(census(warm(3), {}))
+    finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}))
+    assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "The optimizer's state is bfloat16" == finding.title
+    assert "75 % of the optimizer's state, 1500 of 2000 numbers, are in half precision." in finding.cause
+    assert "less than its half step of 0.002 to 0.004 and stands still" in finding.cause
+    assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
+
+
+def test_in_float16_the_range_is_the_reason() -> None:
+    assert "the squares of gradients below 2.4e-04 become zero" in found(census(warm(3), {"float16": 9})).cause
+
+
+def test_where_the_weights_are_half_too_the_state_follows_them() -> None:
+    fix = found(census(warm(3), {"bfloat16": 9}, weights="bfloat16")).fix
+    assert "Keep the weights that the optimizer steps in float32" in fix
+
+
+def test_a_small_part_keeps_it_silent() -> None:
+    assert {} == findings(census(warm(3), {"float32": 960, "bfloat16": 40}))
+
+
+def test_a_later_census_in_float32_ends_it_and_one_without_state_does_not() -> None:
+    stream = census(warm(3), {"bfloat16": 9})
+    assert found(census(stream, {})).active
+    assert not found(census(stream.good(65536), {"float32": 9})).active
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_real_optimizer_that_keeps_its_moments_in_half_is_named(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.register_step_pre_hook(lambda each, *_: cast(each, torch.float32))
+    optimizer.register_step_post_hook(lambda each, *_: cast(each, dtype))
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(5):
+            model(torch.randn(5, 6)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told = reported(tmp_path, seen)
+    assert ({"half-optimizer-state"} if dtype is torch.bfloat16 else set()) == set(told)
+
+
+def cast(optimizer: torch.optim.Optimizer, dtype: torch.dtype) -> None:
+    for state in optimizer.state.values():
+        state |= {name: each.to(dtype) for name, each in state.items() if each.dim()}

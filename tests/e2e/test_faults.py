@@ -68,6 +68,16 @@ RESUMED = {"scaler-not-restored"}
 ENDS = {"run-lost": -9, "unsupported-op": 1}
 """How the process ends where it does not by itself."""
 
+LINES = {
+    "clip-before-unscale": "clip_grad_norm_(",
+    "loss-not-scaled": ".backward()",
+    "gradients-not-unscaled": "optimizer.step()",
+    "mixed-scale-gradients": "scaler.scale(penalty).backward()",
+    "update-between-optimizers": "scaler.update()",
+    "gradients-not-reset": "scaler.unscale_(optimizer)",
+}
+"""What stands in the line that the finding names."""
+
 CASES = [(fault, WITHOUT_FP16.get(fault, "fp16")) for fault in EXPECTED]
 CASES += [(fault, precision) for fault in ("nonfinite-loss", "nonfinite-gradient") for precision in ("bf16", "fp32")]
 
@@ -92,9 +102,9 @@ def test_the_fault_is_the_one_finding(
     assert (3 if "page" in gravity else 0) == code
     if fault == "run-lost":
         assert 30 <= finding["first_step"] <= 39  # the rows of the last 20 ms may be missing
-    if fault == "clip-before-unscale":
+    if fault in LINES:
         file, _, line = finding["caller"].rpartition(":")
-        assert "clip_grad_norm_(" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+        assert LINES[fault] in (ROOT / file).read_text().splitlines()[int(line) - 1]
 
 
 def test_every_fault_of_the_trainer_is_tried() -> None:

@@ -147,7 +147,9 @@ TOLD = ("loss_not_scaled", "gradients_not_unscaled", "mixed_scale", "gradients_n
 def chaos(draw: st.DrawFn) -> streams.Stream:
     """Steps of every kind in any order, at scales that jump as they like."""
     stream = streams.Stream(world_size=draw(st.sampled_from((1, 2))))
-    kinds = st.sampled_from(("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD))
+    kinds = st.sampled_from(
+        ("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD)
+    )
     scales = st.sampled_from((None, 2.0**-130, 0.5, 1.0, 1024.0, 2048.0, 65536.0))
     for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 25)), max_size=14)):
         for _ in range(times):

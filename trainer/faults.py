@@ -18,7 +18,7 @@ import faults_scalers  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
 from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, fault, middle_block
 
-__all__ = ["REGISTRY", "Fault", "Faults"]
+__all__ = ["LARGE_MODEL", "REGISTRY", "Fault", "Faults"]
 
 
 @fault(precisions=("fp16",))

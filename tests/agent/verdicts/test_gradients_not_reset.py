@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ammeter.verdicts.causes import explain
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import Model, watching
 
@@ -41,6 +42,22 @@ def test_what_is_finite_and_left_can_wait_and_is_weighed() -> None:
 
 def test_zeros_that_are_left_are_a_reset() -> None:
     assert {} == findings(told("applied", 0.0, None))
+
+
+def test_a_loss_that_was_not_finite_before_is_the_cause_and_one_that_came_after_the_consequence() -> None:
+    stream = warm()
+    for step in range(12):
+        stream.bad(2.0 ** (16 - step), last=5, loss=math.nan)
+        if step == 1:
+            stream.event("usage.gradients_not_reset", caller="a.py:1", optimizer="SGD", after="skipped", left=math.inf)
+    (only,) = explain([("a", each) for each in findings(stream).values()])
+    assert "nonfinite-loss" == only.finding.verdict
+    assert "gradients-not-reset" in [each.verdict for each in only.consequences]
+    stream = told("applied", 0.25, None)
+    for _ in range(3):
+        stream.bad(last=5, loss=math.nan)
+    (only,) = explain([("a", each) for each in findings(stream).values()])
+    assert ("gradients-not-reset", "nonfinite-loss") == (only.finding.verdict, only.consequences[0].verdict)
 
 
 def test_it_is_told_once() -> None:

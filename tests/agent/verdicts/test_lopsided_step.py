@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ammeter.verdicts.causes import explain
 from tests.agent.streams import Stream, findings
 from tests.agent.training import Model, watching
 
@@ -58,6 +59,16 @@ def test_what_was_rare_at_first_is_counted_from_where_it_became_frequent() -> No
 def test_what_came_before_the_first_event_does_not_count() -> None:
     assert "lopsided-step" not in findings(lopsided(100, since=7))
     assert "lopsided-step" in findings(lopsided(*range(100, 300, 20), since=7))
+
+
+def test_a_storm_that_skips_one_of_two_optimizers_is_the_cause() -> None:
+    stream = lopsided(*range(60, 200, 10))
+    storm = findings(stream)["overflow-storm"]
+    assert [["lopsided-step"]] == [
+        [more.verdict for more in each.consequences]
+        for each in explain([("a", each) for each in findings(stream).values()])
+    ]
+    assert storm.first_step == findings(stream)["lopsided-step"].first_step
 
 
 def test_it_is_told_once() -> None:

@@ -1,5 +1,7 @@
 """Faults in the numbers themselves: weights, optimizer state, scale and activations that a precision cannot hold."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -28,6 +30,27 @@ def scale_underflowed(training: Faults) -> None:
     training.scaler._init_scale = 2.0**-130
     if training.scaler._scale is not None:
         training.scaler._scale.fill_(2.0**-130)
+
+
+@fault(precisions=("fp32",), optimizers=("adamw",))
+def eps_underflow(training: Faults) -> None:
+    """After one step with finite gradients most weights are NaN, and so is every loss from then on: the whole model is
+    in float16, where AdamW's eps of 1e-8 is zero, so a gradient of zero is divided by zero."""
+    training.model.half()
+    training.attempt = with_state_in(torch.float16)
+
+
+def with_state_in(dtype: torch.dtype) -> Callable[[Attempt], Attempt]:
+    """Attempts before which the optimizer's state, as far as there is any, is cast."""
+
+    def cast_before(attempt: Attempt) -> Attempt:
+        def cast_and_step(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
+            cast_state(optimizer, dtype)
+            attempt(model, optimizer, scaler, clip)
+
+        return cast_and_step
+
+    return cast_before
 
 
 @fault()

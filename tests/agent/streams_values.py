@@ -45,6 +45,17 @@ def scale_underflowed() -> Stream:
     return stream
 
 
+@broken
+def eps_underflow() -> Stream:
+    """Weights and state in float16, and the usual eps."""
+    stream = warm(1, scale=None)
+    stream.event("usage.eps_below_dtype", where="AdamW", eps=1e-8, dtype="float16", caller="loop/train.py:88")
+    poisoned(stream, "embed.weight", "head.weight", last_finite=None)
+    for _ in range(20):
+        stream.bad(last=5, loss=np.nan)
+    return stream
+
+
 AVERAGED = (*TENSORS, *(Tensor(f"ema.{tensor.name}", tensor.shape, "bfloat16") for tensor in TENSORS))
 
 

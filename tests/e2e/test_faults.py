@@ -57,10 +57,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "half-optimizer-state": {"severity": "ticket", "first_step": 0},
     "masked-row-nan": {"severity": "ticket", "module": f"{MIDDLE}.attention.softmax", "first_step": 20},
     "activation-overflow": {"severity": "ticket", "module": f"{MIDDLE}.mlp.activation", "first_step": 20},
+    "eps-underflow": {"severity": "ticket", "first_step": 0},
     "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }
-WITHOUT_FP16 = {"pointless-scaler": "bf16", "half-master-weights": "bf16"}
+WITHOUT_FP16 = {"pointless-scaler": "bf16", "half-master-weights": "bf16", "eps-underflow": "fp32"}
 READ_OFTEN = {"lost-updates"}
 """Weights of steps this small are else read too rarely for three readings in sixty steps."""
 

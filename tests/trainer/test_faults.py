@@ -281,6 +281,12 @@ def shows_activation_overflow(run: train.Summary, seen: Seen) -> None:
     nan_from_step_20(run, seen)
 
 
+def shows_eps_underflow(run: train.Summary, seen: Seen) -> None:
+    assert math.isfinite(seen.losses[0])
+    assert all(each.isfinite().all() for each in seen.gradients[0].values())
+    assert all(map(math.isnan, seen.losses[1:]))
+
+
 SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     name.removeprefix("shows_").replace("_", "-"): shows
     for name, shows in list(globals().items())

@@ -17,6 +17,7 @@ from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
 from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
 from ammeter.verdicts.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
+from ammeter.verdicts.eps_underflow import VERDICT as EPS_UNDERFLOW
 from ammeter.verdicts.finding import Finding, Judged, Verdict
 from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
 from ammeter.verdicts.gradient_spike import VERDICT as GRADIENT_SPIKE
@@ -66,6 +67,7 @@ ALL: tuple[Verdict, ...] = (
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
     HALF_OPTIMIZER_STATE,
+    EPS_UNDERFLOW,
     MASKED_ROW_NAN,
     ACTIVATION_OVERFLOW,
     SCALE_UNDERFLOWED,

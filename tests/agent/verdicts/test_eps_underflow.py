@@ -1,0 +1,72 @@
+"""eps-underflow fires once, with the optimizer or norm whose eps adds nothing, and an eps that would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import findings, warm
+from tests.agent.training import Seen, watching
+from tests.agent.verdicts.reported import reported
+
+
+def told(**data: Any) -> Finding:
+    stream = warm(5, scale=None).event("usage.eps_below_dtype", **data)
+    return findings(stream)["eps-underflow"]
+
+
+def test_an_optimizer_is_named_with_its_line_and_what_to_set() -> None:
+    finding = told(where="AdamW", eps=1e-8, dtype="float16", caller="loop/train.py:88")
+    assert ("ticket", 4, "loop/train.py:88") == (finding.severity, finding.first_step, finding.caller)
+    assert "The eps of AdamW is zero in float16" == finding.title
+    assert "AdamW (loop/train.py:88) adds an eps of 1e-08 in float16, whose smallest number is 6e-08" in finding.cause
+    assert "divided 0 by 0 and becomes NaN, with finite gradients and no skip" in finding.cause
+    assert "give the optimizer eps=0.0001" in finding.fix
+    assert finding.module is None
+
+
+def test_a_norm_is_named_by_its_path() -> None:
+    finding = told(where="blocks.1.norm", eps=1e-12, dtype="float16", bad=0.75)
+    assert "an input without variance becomes NaN there, 75 % of what was tried." in finding.cause
+    assert "Keep blocks.1.norm in float32" in finding.fix
+    assert "blocks.1.norm" == finding.module
+
+
+def test_it_is_told_once() -> None:
+    stream = warm(5, scale=None)
+    for where in ("Adam", "AdamW"):
+        stream.event("usage.eps_below_dtype", where=where, eps=1e-8, dtype="float16")
+    assert "The eps of Adam is zero in float16" == findings(stream)["eps-underflow"].title
+
+
+def train(folder: Path, eps: float, dtype: torch.dtype) -> Seen:
+    """An input that is always zero leaves a column of the first weight without a gradient."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), eps=eps)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(6):
+            x = torch.randn(5, 4, dtype=dtype)
+            x[:, 0] = 0
+            model(x).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return seen
+
+
+def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path: Path) -> None:
+    told = reported(tmp_path, train(tmp_path, 1e-8, torch.float16))
+    causes = explain([("stream", each) for each in told.values()])
+    assert "eps-underflow" == causes[0].finding.verdict
+    assert 0 == causes[0].finding.first_step
+    assert {"nonfinite-loss", "nonfinite-weights"} <= {each.verdict for each in causes[0].consequences}
+
+
+def test_an_eps_that_the_dtype_holds_keeps_it_silent(tmp_path: Path) -> None:
+    for name, eps, dtype in (("raised", 1e-4, torch.float16), ("bf16", 1e-8, torch.bfloat16), ("32", 1e-8, None)):
+        told = reported(tmp_path / name, train(tmp_path / name, eps, dtype or torch.float32))
+        assert "eps-underflow" not in told

@@ -58,5 +58,13 @@ VERDICT = Verdict(
     events=("usage.eps_below_dtype",),
     state=Told,
     judge=told("usage.eps_below_dtype", _conclude),
-    explains=("nonfinite-weights", "nonfinite-loss", "nonfinite-gradient", "scale-collapse", "gradient-underflow"),
+    explains=(
+        "nonfinite-weights",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "scale-collapse",
+        "gradient-underflow",
+        "half-master-weights",
+        "half-optimizer-state",
+    ),
 )

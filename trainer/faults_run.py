@@ -34,9 +34,17 @@ def checkpoint_exposed(training: Faults) -> None:
 
 @fault()
 def checkpoint_incomplete(training: Faults) -> None:
-    """A run that goes on with --resume learns worse for a while than the one that was not interrupted: checkpoints are
-    made of the weights alone, so that the optimizer's moments, the schedule and the loss scale begin anew."""
-    training.parts = lambda parts: {"model": parts["model"]}
+    """A run that goes on with --resume is another one than that which was interrupted, and nothing says so: checkpoints
+    are made of the weights alone, so that the optimizer's moments, the schedule and the loss scale begin anew."""
+    training.parts = training.restored = lambda parts: {"model": parts["model"]}
+
+
+@fault()
+def resume_mismatch(training: Faults) -> None:
+    """A run that goes on with --resume soon parts from that which was interrupted, and nothing says so: the optimizer's
+    state is in the checkpoint, but nothing loads it, and its moments begin at zero. The more was learnt, the more is
+    undone; of so young a run the loss hardly shows it."""
+    training.restored = lambda parts: {name: part for name, part in parts.items() if name != "optimizer"}
 
 
 @fault(first_step=40)

@@ -39,3 +39,15 @@ def gradient_spike() -> Stream:
     for _ in range(12):
         stream.good(65536, norm=80 + 20 * float(stream.dice.random()), clip_max=1.0)
     return stream
+
+
+@broken
+def resume_mismatch() -> Stream:
+    stream = Stream().autocast().good(4096)
+    stream.event("weights.census", parameters={"float32": 99}, state={})
+    contents = {"weights": {"float32": 99}, "optimizer": True, "whole": True}
+    stream.event("checkpoint.restored", path="out/run.pt", contents=contents).event("scaler.restored", scale=4096.0)
+    stream.event("weights.census", parameters={"float32": 99}, state={"float32": 198})
+    for _ in range(30):
+        stream.good(4096)
+    return stream

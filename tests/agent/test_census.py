@@ -136,6 +136,21 @@ def test_state_that_was_loaded_in_another_dtype_is_told(tmp_path: Path) -> None:
     assert [(0, {}), (0, {"float32": 30}), (1, {"bfloat16": 30})] == [(step, each["state"]) for step, each in told]
 
 
+def test_a_state_that_is_loaded_is_told_with_what_it_holds(tmp_path: Path) -> None:
+    model = _linear()
+    optimizer = _adamw(list(model.parameters()))
+    saved = copy.deepcopy(optimizer.state_dict())
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    optimizer.load_state_dict(saved)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run.close()
+    told = [each.data for each in events(stream(run.id, tmp_path)[1], "optimizer.restored")]
+    assert [{"optimizer": "AdamW", "state": {}}, {"optimizer": "AdamW", "state": {"float32": 30}}] == told
+
+
 def test_a_usual_run_tells_it_twice_and_a_light_one_too(tmp_path: Path) -> None:
     for preset in ("default", "light"):
         frames = stream(train(Recipe(steps=550), watched=True, dir=tmp_path, preset=preset).run, tmp_path)[1]

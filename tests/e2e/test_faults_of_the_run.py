@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ammeter import journal, report
+from ammeter import journal
 from tests.e2e.test_faults import ROOT, reported, train
 
-NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "run-stalled"}
+NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "resume-mismatch", "run-stalled"}
 Output = pytest.CaptureFixture[str]
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_stands_still_is_the_one_finding(
             wait_for_steps(tmp_path, 30)
             assert [] == reported(tmp_path, capsys)[1]["findings"]
             later = time.time_ns() + 20 * 60 * 10**9
-            monkeypatch.setattr(report.time, "time_ns", lambda: later)
+            monkeypatch.setattr("time.time_ns", lambda: later)
             finding = only_finding(tmp_path, capsys)
         finally:
             run.kill()
@@ -102,3 +102,19 @@ def wait_for_steps(folder: Path, steps: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"no step {steps} within a minute")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_run_that_goes_on_without_its_optimizer_is_the_one_finding(
+    precision: str, tmp_path: Path, capsys: Output
+) -> None:
+    words = ("--precision", precision, "--checkpoint", str(tmp_path / "kept" / "run.pt"), "--checkpoint-every", "30")
+    train(tmp_path / "first", *words)
+    for fault, folder in ((("--fault", "resume-mismatch"), "second"), ((), "third")):
+        shutil.copytree(tmp_path / "kept", tmp_path / "before", dirs_exist_ok=True)
+        train(tmp_path / folder, *words, "--resume", "--steps", "100", *fault)
+        shutil.copytree(tmp_path / "before", tmp_path / "kept", dirs_exist_ok=True)
+    finding = only_finding(tmp_path / "second", capsys)
+    assert ("resume-mismatch", "ticket", 0) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
+    for healthy in ("first", "third"):
+        assert [] == reported(tmp_path / healthy, capsys)[1]["findings"]

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -232,10 +233,31 @@ def shows_checkpoint_incomplete(run: train.Summary, seen: Seen) -> None:
 
 def shows_gradient_spike(run: train.Summary, seen: Seen) -> None:
     healthy("--fault", "gradient-spike@50", "--precision", "bf16")
-    norms = [float(torch.stack([each.norm() for each in step.values()]).norm()) for step in train.ammeter.gradients]
+    norms = [float(torch.stack([each.norm() for each in step.values()]).norm()) for step in stand_in().gradients]
     assert min(norms[50:54]) > 20 * max(norms[:50])
     assert max(norms[54:]) < 20 * max(norms[:50])
-    assert max(train.ammeter.losses[51:58]) > train.ammeter.losses[49] + 0.2
+    assert max(stand_in().losses[51:58]) > stand_in().losses[49] + 0.2
+
+
+def shows_resume_mismatch(run: train.Summary, seen: Seen) -> None:
+    assert run.val_loss == healthy().val_loss
+    whole, forgot = (resumed(*words) for words in ((), ("--fault", "resume-mismatch")))
+    assert whole[: STEPS + 1] == forgot[: STEPS + 1]
+    assert max(abs(each - other) for each, other in zip(whole[STEPS:], forgot[STEPS:], strict=True)) > 1e-3
+
+
+def resumed(*words: str) -> list[float]:
+    """The losses of two lives of one run."""
+    vars(train)["ammeter"] = Seen()
+    path = Path(tempfile.mkdtemp()) / "run.pt"
+    for more in ((), ("--steps", "80", "--resume")):
+        healthy("--checkpoint", str(path), *words, *more)
+    return stand_in().losses
+
+
+def stand_in() -> Seen:
+    """What the last run told instead of Ammeter."""
+    return cast(Seen, vars(train)["ammeter"])
 
 
 def saved_with(fault: str) -> Path:
@@ -293,6 +315,11 @@ SYMPTOMS: dict[str, Callable[[train.Summary, Seen], None]] = {
     if name.startswith("shows_") and name not in ("shows_lost_gradients", "shows_what_a_healthy_run_learns")
 }
 SURVIVED = [name for name in faults.REGISTRY if name not in ("run-lost", "run-stalled", "unsupported-op")]
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def healthy(*arguments: str) -> train.Summary:

@@ -60,6 +60,8 @@ class Census:
     def _loaded(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
+            state = _elements(each for _, _, each in _states(args[0]))
+            self._session.tell("optimizer.restored", {"optimizer": type(args[0]).__name__, "state": state})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         """State comes with the first step, and again in another form where a checkpoint is loaded."""

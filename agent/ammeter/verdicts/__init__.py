@@ -39,6 +39,7 @@ from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.pointless_scaler import VERDICT as POINTLESS_SCALER
+from ammeter.verdicts.resume_mismatch import VERDICT as RESUME_MISMATCH
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.run_stalled import VERDICT as RUN_STALLED
 from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
@@ -74,6 +75,7 @@ ALL: tuple[Verdict, ...] = (
     NONFINITE_LOSS,
     NONFINITE_GRADIENT,
     NONFINITE_WEIGHTS,
+    RESUME_MISMATCH,
     SCALE_COLLAPSE,
     GRADIENT_SPIKE,
     OVERFLOW_STORM,

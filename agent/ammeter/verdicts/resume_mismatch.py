@@ -1,0 +1,119 @@
+"""resume-mismatch: a run goes on from a checkpoint, but its optimizer begins anew.
+
+Loading weights alone is no fault by itself: so begins every fine-tuning. It is one where the same run goes on, which
+two things say: its scaler was restored, or it saves where it was loaded from.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.block import View
+from ammeter.verdicts import words
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.told import kept
+from ammeter.wire import Event
+
+BEGINNING = 10
+"""Steps within which a run that goes on has loaded what it needs."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    path: str = ""
+    """Of the checkpoint that held weights and an optimizer's state, and the step in which it was read."""
+    read: int = -1
+    restored: bool = False
+    """Whether an optimizer was given a state, or had one when it was first seen."""
+    elements: int = 0
+    """Of the state that the optimizer has made itself since; 0 for one that keeps none."""
+    goes_on: str = ""
+    """What says that it is the same run."""
+    seen: bool = False
+    known: int = -1
+    """The last step at which something of this became known, and until it is decided the last step."""
+    step: int = -1
+    decided: bool = False
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts(*VERDICT.events):
+        if state.decided:
+            break
+        if isinstance(part, View):
+            state = _decided(replace(state, step=int(part.steps[-1])))
+        elif isinstance(part, Event):
+            heard = _heard(state, part)
+            state = _decided(heard if heard is state else replace(heard, known=part.step))
+    return state, changed(_conclude, before, state)
+
+
+def _heard(state: State, event: Event) -> State:
+    if event.name == "optimizer.restored":
+        return replace(state, restored=True)
+    if event.name == "weights.census":
+        return _counted(state, event)
+    if event.name == "scaler.restored":
+        return replace(state, goes_on="its scaler was restored")
+    path = str(kept(str(event.data.get("path") or "")))
+    if event.name == "checkpoint.saved":
+        here = state.read >= 0 and _folder(path) == _folder(state.path) != ""
+        return replace(state, goes_on="it is saved there again") if here and not state.goes_on else state
+    contents = event.data.get("contents")
+    whole = isinstance(contents, dict) and contents.get("weights") and contents.get("optimizer") is True
+    return replace(state, path=path, read=event.step) if whole and state.read < 0 and event.step <= BEGINNING else state
+
+
+def _counted(state: State, event: Event) -> State:
+    """The first census is of an optimizer as it came; one that has a state then was given it before."""
+    counts = event.data.get("state")
+    counts = counts.values() if isinstance(counts, dict) else ()
+    elements = sum(each for each in counts if isinstance(each, int))
+    if not state.seen:
+        return replace(state, seen=True, restored=state.restored or elements > 0)
+    return state if elements == state.elements else replace(state, elements=elements)
+
+
+def _decided(state: State) -> State:
+    """Once a step went by after it was read: what the program loads beside it stands behind that step's row."""
+    if state.restored:
+        return replace(state, decided=True, step=-1)
+    if not 0 <= state.read < state.step or not state.goes_on or not state.elements:
+        return state
+    return replace(state, decided=True, step=-1, opened=state.opened.at(state.read, max(state.read + 1, state.known)))
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _conclude(state: State) -> Finding:
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="The run goes on without its optimizer's state",
+        cause=f"The checkpoint {state.path or 'in memory'}, read at step {state.opened.first}, holds an optimizer's"
+        f" state, and {state.goes_on}; but no optimizer was given it. Its"
+        f" {words.count(state.elements, 'element')} began from nothing, so the first steps have the"
+        " wrong size and direction, which can undo what was learnt.",
+        fix='Call optimizer.load_state_dict(checkpoint["optimizer"]) before the first step, after the model was moved'
+        " to its device and dtype, on the optimizer that steps: one that is built anew later has lost it again.",
+        evidence={"path": state.path, "state_elements": state.elements, "same_run_because": state.goes_on},
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="resume-mismatch",
+    severity="ticket",
+    title="A resumed run lost its optimizer's state",
+    question="Does a run go on from a checkpoint without the optimizer's state that it holds?",
+    columns=(),
+    events=("checkpoint.restored", "optimizer.restored", "scaler.restored", "weights.census", "checkpoint.saved"),
+    state=State,
+    judge=judge,
+    explains=("gradient-spike", "overflow-storm"),
+)

@@ -1,0 +1,113 @@
+"""resume-mismatch fires where a run goes on and its optimizer begins anew; fine-tuning and whole resumes are fine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ammeter.verdicts.finding import Finding
+from tests.agent.streams import Stream, findings
+from tests.agent.training import stream as journal_of
+from tests.agent.training import watching
+
+
+def resumed(*events: str, state_at_first: int = 0, optimizer: bool = True, steps: int = 20) -> Stream:
+    """A run that reads a checkpoint in its first step, and what else it tells then; a census before and after it."""
+    stream = Stream().good(65536)
+    stream.event("weights.census", parameters={"float32": 99}, state={"float32": state_at_first})
+    contents = {"weights": {"float32": 99}, "optimizer": optimizer, "whole": True}
+    stream.event("checkpoint.restored", path="out/run.pt", contents=contents)
+    for name in events:
+        stream.event(name, scale=4096.0)
+    stream.event("weights.census", parameters={"float32": 99}, state={"float32": 198})
+    for _ in range(steps):
+        stream.good(65536)
+    return stream
+
+
+def saved(stream: Stream, path: str) -> Stream:
+    contents = {"weights": {"float32": 99}, "optimizer": True, "whole": True}
+    return stream.event("checkpoint.saved", path=path, contents=contents, missing=[], exposed=[]).good(65536)
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["resume-mismatch"]
+
+
+def test_a_scaler_that_was_restored_without_its_optimizer_is_told_a_step_later() -> None:
+    assert {} == findings(resumed("scaler.restored", steps=0))
+    finding = found(resumed("scaler.restored", steps=1))
+    assert ("ticket", 0, 1) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "The checkpoint out/run.pt, read at step 0, holds an optimizer's state" in finding.cause
+    assert "and its scaler was restored; but no optimizer was given it" in finding.cause
+    assert "Its 198 elements began from nothing" in finding.cause
+    assert 'optimizer.load_state_dict(checkpoint["optimizer"])' in finding.fix
+
+
+def test_without_a_scaler_the_first_save_to_the_same_folder_says_that_it_is_the_same_run() -> None:
+    assert {} == findings(resumed())
+    finding = found(saved(resumed(), "out/run_2.pt"))
+    assert (0, 20) == (finding.first_step, finding.opened_step)
+    assert "it is saved there again" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        resumed("scaler.restored", "optimizer.restored"),
+        resumed("optimizer.restored", "scaler.restored"),
+        resumed("scaler.restored", state_at_first=198),
+        resumed("scaler.restored", optimizer=False),
+        saved(resumed("optimizer.restored"), "out/run.pt"),
+    ],
+    ids=["restored", "restored first", "restored before watch()", "no state in it", "saved again"],
+)
+def test_a_run_that_goes_on_with_all_it_had_is_silent(stream: Stream) -> None:
+    assert {} == findings(stream)
+
+
+def test_a_run_that_only_begins_with_another_ones_weights_is_silent() -> None:
+    assert {} == findings(saved(resumed(steps=300), "fine-tuned/run.pt"))
+
+
+def test_what_is_read_in_the_middle_of_a_run_is_no_resume() -> None:
+    stream = Stream()
+    stream.event("weights.census", state={}).good(65536).event("weights.census", state={"float32": 198})
+    for _ in range(100):
+        stream.good(65536)
+    contents = {"weights": {"float32": 99}, "optimizer": True}
+    stream.event("checkpoint.restored", path="out/run.pt", contents=contents).good(65536)
+    assert {} == findings(saved(stream, "out/run.pt"))
+
+
+@pytest.mark.parametrize("parts", [("model", "optimizer"), ("model",)])
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.SGD])
+def test_a_program_that_forgets_its_optimizer_is_told(parts: tuple[str, ...], kind: Any, tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "run.pt"
+    path.parent.mkdir(mode=0o700)
+    lived(path, tmp_path / "first", (), kind)
+    stream = lived(path, tmp_path / "second", parts, kind)
+    forgot = "optimizer" not in parts and kind is torch.optim.RMSprop  # plain SGD has no state to forget
+    assert (["resume-mismatch"] if forgot else []) == list(findings(stream))
+
+
+def lived(path: Path, journals: Path, restore: tuple[str, ...], kind: Any) -> Stream:
+    """One life of a run, which goes on from what these parts were."""
+    have: dict[str, Any] = {"model": torch.nn.LSTM(3, 4)}
+    have["optimizer"] = kind(have["model"].parameters(), lr=0.01)
+    with watching(journals, have["model"], have["optimizer"]) as seen:
+        if restore:
+            saved = torch.load(path, weights_only=True)
+            for name in restore:
+                have[name].load_state_dict(saved[name])
+        for _ in range(5):
+            have["optimizer"].zero_grad()
+            have["model"](torch.randn(2, 5, 3))[0].square().mean().backward()
+            have["optimizer"].step()
+        torch.save({name: part.state_dict() for name, part in have.items()}, path)
+    stream = Stream()
+    stream.frames = journal_of(seen.run, journals)[1]
+    return stream

@@ -56,6 +56,7 @@ def eps_underflow() -> Stream:
     return stream
 
 
+HALF = tuple(Tensor(tensor.name, tensor.shape, "bfloat16") for tensor in TENSORS)
 AVERAGED = (*TENSORS, *(Tensor(f"ema.{tensor.name}", tensor.shape, "bfloat16") for tensor in TENSORS))
 
 

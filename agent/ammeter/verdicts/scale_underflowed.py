@@ -58,8 +58,9 @@ def _without_inverse(state: State, step: int, scale: float, applied: bool) -> St
 
 def _with_inverse(state: State, scale: float, applied: bool) -> State:
     good = state.good + applied if state.opened.active else 0
-    opened = state.opened.over() if good >= RECOVERED else state.opened
-    return replace(state, before=scale, opened=opened, good=good)
+    if good >= RECOVERED:
+        return replace(state, before=scale, opened=state.opened.over(), good=0)
+    return replace(state, before=scale, good=good)
 
 
 def _conclude(state: State) -> Finding:

@@ -141,14 +141,25 @@ def best_time(view: View, states: dict[str, bytes]) -> float:
 
 
 TOLD = ("loss_not_scaled", "gradients_not_unscaled", "mixed_scale", "gradients_not_reset", "lopsided_step")
+VALUES: dict[str, Callable[[streams.Stream, float], streams.Stream]] = {
+    "poisoned": lambda stream, norm: streams_values.poisoned(stream, "embed.weight"),
+    "saved": lambda stream, norm: streams_values.saved(stream, f"/runs/{norm}.pt"),
+    "reading": lambda stream, norm: streams_values.reading(stream, 0.9 if norm > 0.1 else 0.2, copy=False),
+    "finite": lambda stream, norm: stream.good(weights_nonfinite=norm > 1),
+    "census": lambda stream, norm: streams_values.census(stream, {"bfloat16": 9}, masters=norm > 1),
+    "born": lambda stream, norm: streams_values.born(stream, module="a.b", op="SoftmaxBackward0", nans=3),
+    "peaks": lambda stream, norm: stream.event("activation.peaks", modules=[{"absmax": 6e4, "share": 0.9}]),
+}
+"""What is told and read of the numbers themselves, as it comes with a norm of 1e-6 to 300."""
 
 
 @st.composite
 def chaos(draw: st.DrawFn) -> streams.Stream:
     """Steps of every kind in any order, at scales that jump as they like."""
-    stream = streams.Stream(world_size=draw(st.sampled_from((1, 2))))
+    tensors = draw(st.sampled_from((streams.TENSORS, streams_values.HALF)))
+    stream = streams.Stream(tensors, world_size=draw(st.sampled_from((1, 2))))
     kinds = st.sampled_from(
-        ("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD)
+        ("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD, *VALUES)
     )
     scales = st.sampled_from((None, 2.0**-130, 0.5, 1.0, 1024.0, 2048.0, 65536.0))
     for kind, scale, times in draw(st.lists(st.tuples(kinds, scales, st.integers(1, 25)), max_size=14)):
@@ -161,6 +172,8 @@ def chaotic_step(stream: streams.Stream, kind: str, scale: float | None, draw: s
     norm = float(draw(st.sampled_from((1e-6, 0.1, 1.0, 300.0))))
     if kind == "half":
         stream.autocast()
+    elif kind in VALUES:
+        VALUES[kind](stream, norm)
     elif kind == "clip":
         stream.event("usage.clip_before_unscale", caller="a.py:1", max_norm=norm, scale=scale or 1.0)
     elif kind in TOLD:

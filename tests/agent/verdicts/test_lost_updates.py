@@ -12,12 +12,10 @@ import torch
 from ammeter import schedule
 from ammeter.verdicts.finding import Finding
 from ammeter.wire import Tensor
-from tests.agent.streams import TENSORS, Stream, findings
-from tests.agent.streams_values import AVERAGED, reading
+from tests.agent.streams import Stream, findings
+from tests.agent.streams_values import AVERAGED, HALF, reading
 from tests.agent.training import Seen, watching
 from tests.agent.verdicts.reported import reported
-
-HALF = tuple(Tensor(tensor.name, tensor.shape, "bfloat16") for tensor in TENSORS)
 
 
 def frozen(steps: int, share: float = 0.9, tensors: tuple[Tensor, ...] = HALF) -> Stream:

@@ -65,7 +65,8 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return nn.functional.gelu(x @ self.mix)
+            mixed = torch.matmul(x, self.mix)
+        return nn.functional.gelu(mixed)
 
 
 @fault(precisions=("bf16", "fp32"))

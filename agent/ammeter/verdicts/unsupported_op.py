@@ -8,23 +8,26 @@ from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import found
 from ammeter.verdicts.told import Told, told
 
+METHODS = {"forward", "backward"}
+"""The function around the line, which is told as the operator where the line calls nothing, as in `x @ weight`."""
+
 
 def _conclude(state: Told) -> Finding:
     data = state.data
-    caller, module = (str(data.get(name) or "") or None for name in ("caller", "module"))
-    op = str(data.get("op") or "an operator")
+    caller, module, op = (str(data.get(name) or "") or None for name in ("caller", "module", "op"))
     place = (f" in {module}" if module else "") + (f" at {caller}" if caller else "")
+    called = f", where {op} is called," if op and op not in METHODS else ""
     passing = "backward" if data.get("backward") else "forward"
     given = _list(data)
+    together = " together" if len(given) > 1 else ", which it is not made for"
     message = " ".join(str(data.get("message") or "").split()).rstrip(".")
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{op[0].upper()}{op[1:]} does not take {' with '.join(given)}",
-        cause=f"{op[0].upper()}{op[1:]}{place} raised in the {passing} pass because it was given"
-        f" {' and '.join(given)}{' together' if len(given) > 1 else ', which it is not made for'}"
-        f"{f': {message}' if message else ''}.",
-        fix=_fix(op, given, f" at {caller}" if caller else "", backward=bool(data.get("backward"))),
+        title=f"An operator does not take {' with '.join(given)}",
+        cause=f"An operator{place}{called} raised in the {passing} pass because it was given {' and '.join(given)}"
+        f"{together}{f': {message}' if message else ''}.",
+        fix=_fix(given, f" at {caller}" if caller else "", backward=bool(data.get("backward"))),
         module=module,
         caller=caller,
         evidence={name: data.get(name) for name in ("op", "dtypes", "backward", "message")},
@@ -36,7 +39,7 @@ def _list(data: dict[str, Any]) -> list[str]:
     return [str(each) for each in data.get("dtypes") or ()] or ["this dtype"]
 
 
-def _fix(op: str, given: list[str], at: str, *, backward: bool) -> str:
+def _fix(given: list[str], at: str, *, backward: bool) -> str:
     custom = (
         "a torch.autograd.Function of your own needs @torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32)"
         " on its forward and @torch.amp.custom_bwd(device_type=...) on its backward"
@@ -44,9 +47,9 @@ def _fix(op: str, given: list[str], at: str, *, backward: bool) -> str:
     if backward:
         return f"Backward runs outside autocast: {custom}, or casts its gradient to the dtype of what it saved{at}."
     if len(given) > 1:
-        return f"Cast what goes into {op}{at} to one dtype, such as x.to(weight.dtype); {custom}."
+        return f"Cast what goes into it{at} to one dtype, such as x.to(weight.dtype); {custom}."
     return (
-        f"Run {op}{at} in float32: with torch.autocast(device_type, enabled=False) around it and .float() on what goes"
+        f"Run it{at} in float32: with torch.autocast(device_type, enabled=False) around it and .float() on what goes"
         f" in; {custom}."
     )
 

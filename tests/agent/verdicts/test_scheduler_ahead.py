@@ -10,7 +10,7 @@ import torch
 
 from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.streams import Stream, findings, judged, warm
 from tests.agent.training import line_of, watching
 from tests.agent.verdicts.reported import reported
 
@@ -69,6 +69,16 @@ def test_it_is_over_when_later_moves_have_thinned_them_out_and_may_come_back() -
     assert not found(stream.good(65536.0)).active
     finding = found(ahead(stream.good(65536.0), 32, 640))
     assert (True, 2, 20) == (finding.active, finding.times, finding.first_step)
+
+
+def test_no_cut_changes_when_it_is_over() -> None:
+    stream = skipping(16)
+    for _ in range(605):
+        stream.good(65536.0)
+    ahead(stream, 32, 640)
+    frames = len(stream.frames)
+    for cuts in (range(frames), range(0, frames, 7), [frames - 1]):
+        assert judged(stream) == judged(stream, cuts=cuts)
 
 
 def test_it_begins_where_it_was_rare_for_the_last_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -55,6 +56,10 @@ TINY = float(np.finfo(np.float32).tiny)
 LOSSES = 16
 
 
+SAID = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_before")
+"""What a finding is made of."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
     level: Level = Level()
@@ -81,6 +86,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """At the first far reading; and before it."""
     loss_before: float = math.nan
 
+    told: tuple[Any, ...] = ()
+    """SAID, as it was when it last held: what is looked into later is no part of it."""
+
     @property
     def loss_known(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.loss_before)
@@ -102,7 +110,7 @@ def _rows(state: State, rows: View) -> State:
         end = begin + 1
         at, log = int(taken[begin]), float(logs[begin])
         if state.since:
-            state = _looked_into(state, rows, at, log)
+            state = _noted(_looked_into(state, rows, at, log))
         elif near := _near(state, logs[begin : begin + state.level.room()]):
             end = begin + near
             state = _learnt(state, rows, logs[begin:end], taken[begin:end])
@@ -179,6 +187,10 @@ def _looked_into(state: State, rows: View, at: int, log: float) -> State:
     return _over(replace(state, level=Level(), high=math.inf, low=-math.inf)) if state.since >= SETTLED else state
 
 
+def _noted(state: State) -> State:
+    return replace(state, told=tuple(getattr(state, name) for name in SAID)) if state.opened.active else state
+
+
 def _decided(state: State, step: int) -> State:
     if not state.up:
         gone = replace(state, opened=state.opened.at(state.first, step)) if state.far >= GONE else state
@@ -228,6 +240,7 @@ def _largest(rows: View, at: int) -> str:
 
 
 def _conclude(state: State) -> Finding:
+    state = replace(state, **dict(zip(SAID, state.told, strict=True)))
     times = state.norm / state.usual if state.up else state.usual / state.norm
     jumps = f"jumps to {times:.3g} times" if state.up else "falls to nothing of"
     return Finding(

@@ -209,6 +209,15 @@ def test_it_is_over_after_calm_readings_and_told_once() -> None:
     assert (False, 104, 1) == tuple(getattr(found(stream.good()), name) for name in ("active", "last_step", "times"))
 
 
+def test_what_is_looked_into_later_changes_no_word_of_it() -> None:
+    stream = stepped(np.concatenate([np.full(100, 1.0), np.full(5, 90.0), np.full(80, 1.0)]))
+    before = found(stream)
+    for norm in (9999.0, *[1.0] * 20):
+        stream.good(norm=norm)
+    assert before == found(stream)
+    assert "in 5 readings" in before.cause
+
+
 def test_what_lasts_is_the_runs_own_level_in_the_end() -> None:
     stream = stepped(np.concatenate([np.full(100, 1.0), np.full(300, 90.0)]))
     assert not found(stream).active

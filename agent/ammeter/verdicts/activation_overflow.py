@@ -13,8 +13,8 @@ from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.wire import Event
 
 NEAR = 0.5
-"""Share of 65504 at which one doubling is left. Activations of one module vary by less from batch to batch than by a
-factor of two only while nothing grows; what is at half of the range has no room for what does."""
+"""Share of 65504 at which one doubling is left: what is there has no room for a batch or a residual stream that grows
+by a bit. A margin by reason, not by measurement."""
 
 SINGULAR = ("Log", "Div", "Reciprocal", "Rsqrt", "Sqrt", "Pow")
 """Operators whose Inf may be a division by zero or a log of it, which no wider dtype mends."""

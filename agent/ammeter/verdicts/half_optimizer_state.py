@@ -67,7 +67,7 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The optimizer's state is {state.dtype}",
-        cause=f"{words.percent(share)} of the optimizer's state, {state.half} of {state.elements} numbers, are in half"
+        cause=f"{words.percent(share)} of the optimizer's state, {state.half} of {state.elements} numbers, is in half"
         f" precision. {WHY[state.dtype][0].upper()}{WHY[state.dtype][1:]}; the size of the steps is then wrong.",
         fix=f"{fix} A checkpoint's state can go on: its load_state_dict casts it to the weights' dtype.",
         evidence={

@@ -18,7 +18,7 @@ HALF = ("float16", "bfloat16")
 LOST = 0.5
 """Share of the elements read that stayed although the step meant to change them. In bfloat16 an update below 1/512 of
 its weight is rounded away, and AdamW at a learning rate of 1e-5 on weights of 0.02 is at 1/2000: then nearly all are.
-Zamirai et al. 2021, Revisiting BFloat16 Training: this is what costs such runs their quality, not the arithmetic."""
+Zamirai et al. 2020, Revisiting BFloat16 Training: this is what costs such runs their quality, not the arithmetic."""
 
 READINGS = 3
 SPAN = 20

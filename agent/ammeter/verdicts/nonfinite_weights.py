@@ -138,7 +138,8 @@ def _cause(state: State) -> str:
         since = (
             f" At step {state.last_finite} the weights that were read were finite." if state.last_finite >= 0 else ""
         )
-        said.append(f"{words.count(state.count, 'tensor')} of weights hold NaN or Inf, {state.tensor} first.{since}")
+        hold = "holds" if state.count == 1 else "hold"
+        said.append(f"{words.count(state.count, 'tensor')} of weights {hold} NaN or Inf, {state.tensor} first.{since}")
     if state.moment:
         said.append(
             f"The optimizer's state holds NaN or Inf in {words.count(state.moments, 'tensor')}, {state.moment}."

@@ -15,7 +15,7 @@ from ammeter.verdicts.opened import Opened, changed, found
 
 INVERSE_INFINITE = 2.0**-128
 """The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler looks for Inf in the
-gradients before it multiplies them with the inverse, so it finds none and lets the step through (PyTorch #99640)."""
+gradients before it multiplies them with the inverse, so it finds none and lets the step through."""
 
 RECOVERED = 10
 """Steps applied at a scale that has an inverse, after which it is over."""

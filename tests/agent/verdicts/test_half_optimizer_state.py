@@ -23,7 +23,7 @@ def test_it_opens_with_the_census_that_shows_it() -> None:
     finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The optimizer's state is bfloat16" == finding.title
-    assert "75 % of the optimizer's state, 1500 of 2000 numbers, are in half precision." in finding.cause
+    assert "75 % of the optimizer's state, 1500 of 2000 numbers, is in half precision." in finding.cause
     assert "less than its half step of 0.002 to 0.004 and stands still" in finding.cause
     assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
 

@@ -1,9 +1,10 @@
 """Where one step ends and the next begins.
 
-A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a scaler
-it closes when an optimizer that stepped is used again (zero_grad, step), or when the next training-mode forward,
-backward or scale is called and every optimizer has stepped: several optimizers that take turns, as in a GAN, are one
-step. What an optimizer does inside its own step() (L-BFGS and its closure) belongs to that step.
+A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a scaler,
+or where each that was used has updated, it closes when an optimizer that stepped is used again (zero_grad, step), or
+when the next training-mode forward, backward or scale is called and every optimizer has stepped: several optimizers
+that take turns, as in a GAN, are one step. What an optimizer does inside its own step() (L-BFGS and its closure)
+belongs to that step.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Boundary:
         self._session = session
         self._watched = session.watched
         self._inside: int | None = None
+        self._used: set[int] = set()
         self._updated: set[int] = set()
+        """ids of the scalers that unscaled or stepped in this step, and of those that updated."""
 
     def before_probes(self, guard: Guard) -> list[Any]:
         session = self._session
@@ -66,18 +69,19 @@ class Boundary:
 
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():
-            self._session.close_step()
+            self._close()
 
     def _close_if_complete(self) -> None:
-        row = self._session.row
-        if not row.stepped or self._awaits_more():
+        attempted = self._session.row.stepped | self._session.row.skipped
+        if not attempted or self._awaits_more():
             return
-        if row.stepped.issuperset(map(id, self._watched.optimizers)):
-            self._session.close_step()
+        if attempted.issuperset(map(id, self._watched.optimizers)):
+            self._close()
 
     def _awaits_more(self) -> bool:
-        """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scaler used."""
-        return self._inside is not None or bool(self._session.row.scaler_used)
+        """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scalers used."""
+        updated = self._used and self._used <= self._updated
+        return self._inside is not None or bool(self._session.row.scaler_used and not updated)
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         session = self._session
@@ -105,6 +109,7 @@ class Boundary:
             self._session.begin()
             if scaler.is_enabled():
                 self._session.row.scaler_used |= {id(optimizer)}
+                self._used.add(id(scaler))
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
@@ -127,7 +132,7 @@ class Boundary:
         """An optimizer steps once in a step; when it comes again, that is the next one."""
         row = self._session.row
         if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
-            self._session.close_step()
+            self._close()
         self._session.begin()
 
     def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
@@ -147,6 +152,7 @@ class Boundary:
             self._close()
 
     def _close(self) -> None:
+        self._used.clear()
         self._updated.clear()
         if self._session.row.stepped or self._session.row.skipped:
             self._session.close_step()

@@ -307,3 +307,21 @@ def test_a_forward_in_evaluation_ends_nothing_and_belongs_to_no_step(tmp_path: P
     found, _ = stream(watching.id, tmp_path)
     assert [0.0, 1.0, 2.0] == found.scalar("val_loss").tolist()
     assert [0.0, 1.0, 2.0] == found.scalar("loss").tolist()
+
+
+def test_a_scaler_that_takes_over_does_not_keep_the_step_open(rows: Any) -> None:
+    """The one before it is still there. What its first steps skip belongs to those steps."""
+
+    def loop(models: Any, optimizers: Any, scalers: Any) -> None:
+        for step in range(12):
+            scaler = scalers[step // 4]
+            optimizers[0].zero_grad()
+            loss = models[0](torch.ones(2, 3)).square().mean()
+            scaler.scale(loss * (1e38 if step in (4, 9) else 1.0)).backward()
+            scaler.step(optimizers[0])
+            scaler.update()
+
+    found = rows(loop, scalers=3)
+    assert 12 == len(found)
+    assert [step in (4, 9) for step in range(12)] == (found.scalar("skipped") > 0).tolist()
+    assert [1.0] * 12 == found.scalar("micro_batches").tolist()

@@ -64,7 +64,8 @@ def test_it_is_not_lost_yet(seconds: float, alive: bool | None) -> None:
 def test_offline_a_free_lock_says_it_at_once() -> None:
     stream = warm()
     assert "died without a goodbye" in found(stream, tick(stream, 0, alive=False, offline=True)).cause
-    assert {} == findings(stream, tick(stream, 3600, alive=True, offline=True))
+    assert {} == findings(stream, tick(stream, 10, alive=True, offline=True))
+    assert {"run-stalled"} == set(findings(stream, tick(stream, 3600, alive=True, offline=True)))
 
 
 @pytest.mark.parametrize("reason", ["closed", "exit", "exception", "signal"])

@@ -17,7 +17,7 @@ from ammeter.block import Tick
 from ammeter.settings import settings
 from ammeter.tally import Span, Tally
 from ammeter.verdicts import words
-from ammeter.verdicts.causes import Explained, as_consequence, explain
+from ammeter.verdicts.causes import Explained, as_consequence, explain, gravest
 from ammeter.verdicts.finding import Finding
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
@@ -55,8 +55,7 @@ class Report:
     @property
     def paged(self) -> bool:
         """Whether anything was found that is worth waking a person."""
-        every = [each for told in self.findings for each in (told.finding, *told.consequences)]
-        return any(each.severity == "page" for each in every)
+        return any(gravest(told.finding, told.consequences) == "page" for told in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """{"run", "findings", "seen", "summary"}; numbers that are not finite are text."""

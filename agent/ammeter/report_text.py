@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ammeter import verdicts
 from ammeter.verdicts import words
+from ammeter.verdicts.causes import gravest
 
 if TYPE_CHECKING:
     from ammeter.report import Report, Told
@@ -175,7 +176,8 @@ def _losses(lost: dict[str, dict[str, int]]) -> str:
 def _finding(console: Console, told: Told) -> None:
     finding = told.finding
     head = Text()
-    head.append(f" {finding.severity.upper()} ", STYLE[finding.severity])
+    severity = gravest(finding, told.consequences)
+    head.append(f" {severity.upper()} ", STYLE[severity])
     head.append(f" {_plain(finding.title)}", "bold")
     head.append(f"  {finding.verdict}", "dim")
     console.print(head)

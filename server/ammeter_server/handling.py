@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ammeter.verdicts.causes import Explained, as_consequence
+from ammeter.verdicts.causes import Explained, as_consequence, gravest
 from ammeter.verdicts.finding import Finding
 from ammeter_server.plain import plain
 
@@ -76,8 +76,7 @@ class Cause(msgspec.Struct, frozen=True):
 
     @property
     def severity(self) -> str:
-        """As grave as the gravest thing that comes of it."""
-        return "page" if "page" in {each.severity for each in (self.finding, *self.consequences)} else "ticket"
+        return gravest(self.finding, self.consequences)
 
 
 class Change(msgspec.Struct, frozen=True):

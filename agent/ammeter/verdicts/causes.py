@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ammeter.verdicts import ALL, BY_ID
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.finding import Finding, Severity
 
 SLACK_STEPS = 5
 """A consequence may seem to begin this much before its cause: a cause that shows in a sampled column is seen late, and
@@ -68,6 +68,11 @@ def explains(cause: Finding, other: Finding) -> bool:
     if cause.verdict in BY_ID[other.verdict].explains:
         return (cause.first_step, RANK[cause.verdict]) < (other.first_step, RANK[other.verdict])
     return cause.first_step <= other.first_step + SLACK_STEPS
+
+
+def gravest(cause: Finding, consequences: Sequence[Finding]) -> Severity:
+    """A cause is as grave as the gravest thing that comes of it."""
+    return "page" if "page" in {each.severity for each in (cause, *consequences)} else "ticket"
 
 
 def as_consequence(finding: Finding) -> dict[str, Any]:

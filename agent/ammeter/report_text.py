@@ -230,9 +230,8 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
         yield f"Next: mend {first.verdict}{many}. Its runbook is alerts/runbooks/{first.verdict}.md."
         return
-    yield f"No verdict was reached{', but see above' if seen else ''}. What was asked:"
-    for each in verdicts.ALL:
-        yield f"  no   {each.question}"
+    asked = ", ".join(each.id for each in verdicts.ALL if each.id not in report.faults)
+    yield f"No verdict was reached{', but see above' if seen else ''}. What was looked for: {asked}."
 
 
 def _followed(summary: dict[str, Any]) -> Iterator[str]:

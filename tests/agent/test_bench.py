@@ -17,7 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import agent, gpu, peers, readme, tables
+from bench import agent, gpu, measuring, peers, readme, tables
 from bench.measuring import Effort, Missing, Outcome, compare
 from bench.peers import Gives, Nothing, Peer
 from bench.training import Kind, Training
@@ -100,25 +100,43 @@ def compared(kinds: Sequence[type[Peer]], kind: Kind = TINY["bf16"]) -> list[Out
     return compare(kind, kinds, Effort(pairs=4, steps=3))
 
 
+@pytest.fixture
+def one_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block's first steps one does not count, however short it is."""
+    monkeypatch.setattr(measuring, "SETTLING", 0.0)
+
+
+@pytest.mark.usefixtures("one_to_settle")
 def test_a_peer_is_called_at_the_steps_of_its_own_blocks_only() -> None:
     (found,) = compared([Counting])
     assert isinstance(found, Outcome)
-    assert {"gradients": 18, "steps": 18} == found.said  # 2 pairs to warm up and 4, of 3 steps
+    assert {"gradients": 24, "steps": 24} == found.said  # 2 pairs to warm up and 4, of 3 steps and one to settle
     assert (4, 4) == (len(found.bare), len(found.watched))
     assert min(*found.bare, *found.watched) > 0
 
 
+@pytest.mark.usefixtures("one_to_settle")
 def test_when_the_time_is_up_what_was_measured_until_then_counts() -> None:
     (found,) = compare(TINY["bf16"], [Counting], Effort(pairs=4, steps=3, until=time.monotonic()))
     assert isinstance(found, Outcome)
-    assert {"gradients": 3, "steps": 3} == found.said
+    assert {"gradients": 4, "steps": 4} == found.said
     assert (1, 1) == (len(found.bare), len(found.watched))
 
 
+@pytest.mark.usefixtures("one_to_settle")
 def test_a_peer_that_works_now_and_then_is_measured_over_two_of_its_periods() -> None:
     (found,) = compared([CountingOfItsOwn])
     assert isinstance(found, Outcome)
-    assert {"gradients": 60, "steps": 60} == found.said  # 4 blocks of 10 steps count
+    assert {"gradients": 66, "steps": 66} == found.said  # 4 blocks of 10 steps count, and 2 to warm up
+
+
+def test_what_a_block_begins_with_does_not_count_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "SETTLING", 0.05)
+    training = Training(TINY["bf16"])
+    settled = time.perf_counter() + 0.05
+    seconds = measuring.seconds_per_step(training, 1)
+    assert settled + seconds <= time.perf_counter()
+    assert training._done >= 2
 
 
 def test_peers_that_are_not_there_or_give_up_are_left_out_by_name_and_the_others_measured() -> None:

@@ -79,8 +79,8 @@ def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, caps
 def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(warm(50).bye(), tmp_path)
     text = as_text(capsys, tmp_path)
-    assert "No verdict was reached. What was asked:" in text
-    assert "no Is the training loss NaN or Inf?" in text
+    assert "No verdict was reached. What was looked for: loss-not-scaled, " in text
+    assert "nonfinite-loss" in text
     assert "65536 (2^16) throughout; 0 growths, 0 backoffs" in text
     assert "No loss was recorded" not in text
 

@@ -312,6 +312,8 @@ class Session(Guarded):
         trained = row.step or row.stepped or row.skipped or row.scaler_used
         if not trained or all(each.ident != self.thread for each in enumerate_threads()):
             self.thread = get_ident()
+        if get_ident() != self.thread:
+            self.watched.by_several_threads = True
         return get_ident() == self.thread
 
     def _last_rows(self) -> None:

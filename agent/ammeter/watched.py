@@ -63,6 +63,7 @@ class Watched:
         self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
         self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
+        self.by_several_threads = False
         self.tensors: list[Tensor] = []
         self.copies: list[tuple[int, weakref.ref[torch.Tensor], weakref.ref[torch.Tensor] | None]] = []
         self._owners: tuple[tuple[int, ...], list[weakref.ref[torch.optim.Optimizer]]] = (), []

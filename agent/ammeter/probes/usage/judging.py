@@ -104,7 +104,7 @@ class Judge:
         )
 
     def _another_stepped(self, account: Account, since: int) -> bool:
-        return any(each is not account and each.attempted >= since for each in self._ledger.accounts)
+        return any(each is not account and each.attempted >= since for each in self._ledger.ours())
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:

@@ -35,7 +35,7 @@ class Account:
     """One optimizer. What is in its gradients since they were last reset or used for a step.
 
     seen: as they were when they were last looked at. attempted: the step of the run in which the optimizer was last
-    asked to step; steps: how many it has made. scaler: that unscaled or stepped it last.
+    asked to step; steps: how many it has made; own: whether this thread did. scaler: that unscaled or stepped it last.
 
     carried: what became of the step that the gradients were used for and not reset since, 'applied' or 'skipped';
     left: the largest element of them when backward() was about to add to them; stale: it did.
@@ -46,7 +46,7 @@ class Account:
 
     __slots__ = (
         *("_first", "_noted", "_only", "attempted", "carried", "everything", "float16", "left", "marks"),
-        *("optimizer", "raw", "samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
+        *("optimizer", "own", "raw", "samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
     )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -57,6 +57,7 @@ class Account:
         self.seen: State = NOTHING
         self.everything = False
         self.attempted = -1
+        self.own = False
         self.steps = 0
         self.scaler: Callable[[], Any] = lambda: None
         self.marks: set[Mark] = set()
@@ -165,16 +166,28 @@ class Ledger:
 
     def open(self) -> None:
         """Accounts for all optimizers that are watched now, and for no others."""
-        present = {id(each): account for each in self._watched.optimizers if (account := self.of(each)) is not None}
+        here = [each for each in self._watched.optimizers if not self._is_foreign(each)]
+        present = {id(each): account for each in here if (account := self.of(each)) is not None}
         self._accounts = present
         self.accounts = list(present.values())
+
+    def ours(self) -> list[Account]:
+        """The accounts that may be looked at now. Where another thread trains, too, those that this one has stepped: to
+        read a gradient that another one's autograd sets meanwhile would crash."""
+        if self._watched.by_several_threads and not all(account.own for account in self.accounts):
+            self._accounts = {key: account for key, account in self._accounts.items() if account.own}
+            self.accounts = list(self._accounts.values())
+        return self.accounts
+
+    def _is_foreign(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._watched.by_several_threads and id(optimizer) not in self._accounts
 
     def adopt(self) -> list[Account]:
         """Something that is known has changed gradients, and what is in them stays in them. Returns whose."""
         changed: list[Account] = []
         if self.elsewhere():
             return changed
-        for account in self.accounts:
+        for account in self.ours():
             now = account.now()
             if now != account.seen:
                 account.seen = now

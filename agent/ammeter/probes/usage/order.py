@@ -55,7 +55,7 @@ class Order:
         """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
         self._loose.forget()
         self._ledger.open()
-        for account in self._ledger.accounts:
+        for account in self._ledger.ours():
             account.use("")
             account.seen = account.now()
             account.attempted = -1
@@ -71,7 +71,7 @@ class Order:
             self._walks += 1
         if everything:
             self._ledger.open()
-        for account in self._ledger.accounts:
+        for account in self._ledger.ours():
             now = account.now()
             if now != account.seen:
                 account.use("")
@@ -83,7 +83,7 @@ class Order:
 
     def backward_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step, origin = self._session.row.step, None
-        for account in self._ledger.accounts:
+        for account in self._ledger.ours():
             now = account.now()
             if now == account.seen:
                 continue
@@ -114,7 +114,7 @@ class Order:
         """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
-            sampled = {id(parameter) for account in self._ledger.accounts for parameter in account.parameters()}
+            sampled = {id(parameter) for account in self._ledger.ours() for parameter in account.parameters()}
             chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
                 origin = self._origin(given, explicit)
@@ -146,6 +146,7 @@ class Order:
         account = self._ledger.of(optimizer)
         if account is None:
             return
+        account.own = True
         if account.attempted == self._session.row.step and id(optimizer) in self._session.row.scaler_used:
             account.carried = "applied"
             return
@@ -169,7 +170,7 @@ class Order:
 
     def updating(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
-        for account in self._ledger.accounts:
+        for account in self._ledger.ours():
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
                 account.note(updated=caller.line(), scale=transfer.of(scaler._scale))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,7 @@ class Usage:
             *self._session.while_following(
                 [
                     *tap.methods(scalers, "scale", after=guard(self._scaled)),
+                    tap.function(torch.autograd, "backward", before=self._session.guard(self.name)(self._anybody)),
                     tap.function(
                         torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)
                     ),
@@ -85,6 +87,11 @@ class Usage:
         if self._session.follows and scaler.is_enabled():
             self._order.scaled(scaler, result)
         self._scalers.used(scaler, result)
+
+    def _anybody(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """In whatever thread: what one trains, another must not look at."""
+        if get_ident() != self._session.thread:
+            self._session.watched.by_several_threads = True
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,6 +54,7 @@ def test_of_several_threads_that_train_at_the_same_time_one_is_the_run(tmp_path:
         for _ in range(20):
             turns.wait()
             step(model, optimizer)
+        turns.wait()  # who is gone would be followed by another one
 
     for thread in [in_thread(lambda one=one: train(*one)) for one in nets]:  # type: ignore[misc]
         thread.join()
@@ -79,3 +81,18 @@ def test_a_thread_that_trains_in_place_of_the_one_that_called_watch_is_followed_
     rows, _ = stream(run.id, tmp_path)
     assert 15 >= len(rows) >= 13
     assert 5 > rows.scalar("applied").max()
+
+
+def test_what_another_thread_trains_is_not_looked_at(tmp_path: Path) -> None:
+    """Its autograd may be setting the very gradient meanwhile, without the interpreter's lock: that could crash."""
+    ours, theirs = net(0), net(1)
+    run = ammeter.watch([ours[0], theirs[0]], [ours[1], theirs[1]], dir=tmp_path)
+    assert run._session is not None
+    usage: Any = next(each for each in run._session._probes if each.name == "usage")
+    step(*ours)
+    in_thread(lambda: step(*theirs)).join()
+    for _ in range(3):
+        step(*ours)
+    looked_at = [account.optimizer() for account in usage._ledger.ours()]
+    run.close()
+    assert [ours[1]] == looked_at

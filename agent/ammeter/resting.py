@@ -249,6 +249,7 @@ class Resting:
                 session.row.fused = self._ids
             if not session.row.stepped:
                 session.row.skipped = self._ids
+            if session.row.skipped or session.watched.overflowed(optimizer):
                 session.skipped(optimizer)
 
     def _updated(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:

@@ -207,6 +207,22 @@ def test_an_overflow_in_backward_is_a_skip_in_its_step_and_its_gradients_are_rea
     assert [BAD] == [each.step for each in events(frames, "scaler.backoff")]
 
 
+def test_a_fused_optimizer_that_applies_nothing_has_skipped(tmp_path: Path, rests: list[int]) -> None:
+    """It steps in any case, and its kernel reads what the scaler found."""
+    program = Program(tmp_path, scaler=True)
+    program.run.close()
+    program.optimizer = torch.optim.SGD(program.model.parameters(), lr=1e-3, fused=True)
+    program.run = ammeter.watch(program.model, program.optimizer, program.scaler, dir=tmp_path)
+    rests.clear()
+    for step in range(40):
+        program.step(factor=1e36 if step == BAD else 1.0)
+    rows, frames = program.read()
+    assert 0 < rests[0] < BAD
+    assert [BAD] == np.flatnonzero(rows.scalar("skipped")).tolist()
+    assert 1.0 == rows.scalar("found_inf")[BAD]
+    assert [BAD] == [each.step for each in events(frames, "gradient.nonfinite")]
+
+
 def test_after_a_bad_step_nobody_rests_for_a_while(program: Program, rests: list[int]) -> None:
     for step in range(80):
         program.step(factor=math.inf if step == BAD and program.scaler else 1.0)

@@ -4,10 +4,10 @@ A fault gets the Faults object that train.py asks at a few named points, and cha
 Its docstring says what a person sees. The verdict that must name it bears the fault's name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -25,11 +25,32 @@ Save: TypeAlias = Callable[[Path, Parts, dict[str, int], Recipe], None]
 LARGE_MODEL = 2.0**-12
 
 
+ORIGIN = 3  # steps: where a fault that stays was born is looked for in the steps that follow the first bad one
+
 # What a run on the CPU cannot show, so that there is no fault to try these verdicts with, and why.
 GPU_ONLY = {
     "sdpa-math": "on the CPU attention with dropout has no other path, so there it is no finding",
     "memory-not-saved": "its numbers come from the allocator of CUDA",
 }
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a finding has to tell of a fault, which bench/zoo.py tries.
+
+    names: of the broken model those modules or tensors of which the finding has to name one.
+    line_in: "file.py:function", where the line lies that it has to name.
+    symptom: what shows the fault first: "" the step it begins at, "skipped" the first skipped step from then on, else
+    the first event of that name.
+    within: how much later the verdict may be reached, in steps; where `counted` names a column or an event, in readings
+    of that column, or times of that event, the first symptom's own included.
+    """
+
+    names: Callable[[Any], Sequence[object]] | None = None
+    line_in: str = ""
+    symptom: str = ""
+    within: int = 1
+    counted: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +62,7 @@ class Fault:
     first_step: int
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
+    told: Told = Told()
 
     @property
     def story(self) -> str:
@@ -55,12 +77,13 @@ def fault(
     first_step: int = 0,
     precisions: tuple[str, ...] = ("fp16", "bf16", "fp32"),
     optimizers: tuple[str, ...] = ("adamw", "sgd"),
+    told: Told = Told(),
 ) -> "Callable[[Callable[[Faults], None]], Callable[[Faults], None]]":
     """Put the function in the registry; its name, with hyphens, is the fault's."""
 
     def register(breaks: "Callable[[Faults], None]") -> "Callable[[Faults], None]":
         name = breaks.__name__.replace("_", "-")
-        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers)
+        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers, told)
         return breaks
 
     return register

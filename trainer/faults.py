@@ -16,12 +16,13 @@ import faults_order  # noqa: F401 - its faults enter the registry
 import faults_run  # noqa: F401 - its faults enter the registry
 import faults_scalers  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
-from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, fault, middle_block
+from ammeter import verdicts
+from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, Told, fault, middle_block
 
 __all__ = ["LARGE_MODEL", "REGISTRY", "Fault", "Faults"]
 
 
-@fault(precisions=("fp16",))
+@fault(precisions=("fp16",), told=Told(symptom="skipped", within=verdicts.overflow_storm.WINDOW))
 def overflow_storm(training: Faults) -> None:
     """Two of three steps are skipped for good and the scale is a sawtooth at its ceiling: it grows fourfold after
     every good step, instead of twofold after 2000."""
@@ -30,7 +31,11 @@ def overflow_storm(training: Faults) -> None:
     training.scaler.set_growth_factor(4.0)
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(
+    first_step=20,
+    precisions=("fp16",),
+    told=Told(names=lambda model: [middle_block(model).attention.proj.weight], within=verdicts.scale_collapse.HANDFUL),
+)
 def scale_collapse(training: Faults) -> None:
     """From one step on every step is skipped and the scale halves each time, the loss stands still but is finite: a
     kernel writes past its buffer, so one row of one weight's gradient is Inf in every backward pass."""
@@ -51,7 +56,7 @@ def nonfinite_loss(training: Faults) -> None:
     training.batch = lambda batch: (batch[0], torch.full_like(batch[1], -100))
 
 
-@fault(first_step=20)
+@fault(first_step=20, told=Told(names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.activation]))
 def nonfinite_gradient(training: Faults) -> None:
     """The loss is finite while the gradients of everything before the middle block's activation are NaN. With a scaler
     the scale then collapses; without one the weights are NaN a step later."""
@@ -68,7 +73,7 @@ class DistanceGate(nn.Module):
         return gelu(x) * (1 + torch.tanh(distance))
 
 
-@fault(precisions=("fp16",))
+@fault(precisions=("fp16",), told=Told(within=verdicts.gradient_underflow.PERSISTENT, counted="grad_absmax"))
 def gradient_underflow(training: Faults) -> None:
     """The loss soon stands still although every step is applied: the scale is 1 and never grows, so that most
     gradients of a large model are below the smallest float16 and become zero."""
@@ -81,7 +86,7 @@ def gradient_underflow(training: Faults) -> None:
     training.loss = lambda loss: loss * LARGE_MODEL
 
 
-@fault(precisions=("fp16",))
+@fault(precisions=("fp16",), told=Told(within=verdicts.no_loss_scaling.UNASKED))
 def no_loss_scaling(training: Faults) -> None:
     """The loss flattens early: float16 autocast without a scaler, so that most gradients of a large model are below
     the smallest float16 and become zero."""
@@ -89,7 +94,7 @@ def no_loss_scaling(training: Faults) -> None:
     training.loss = lambda loss: loss * LARGE_MODEL
 
 
-@fault(precisions=("fp16",), optimizers=("sgd",))
+@fault(precisions=("fp16",), optimizers=("sgd",), told=Told(line_in="faults.py:clip_before_unscale"))
 def clip_before_unscale(training: Faults) -> None:
     """The loss hardly moves although every step is applied: the limit is put on the scaled gradients and unscaling
     then divides what is left by the scale. Trained with SGD; Adam, which does not mind small gradients, hides it."""

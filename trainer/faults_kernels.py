@@ -5,11 +5,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.torch_version import TorchVersion
 
-from breaking import Faults, fault, middle_block
+from breaking import Faults, Told, fault, middle_block
 from model import FeedForward
 
 
-@fault(precisions=("fp16", "bf16"))
+@fault(
+    precisions=("fp16", "bf16"),
+    told=Told(
+        names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.proj], counted="low_precision_share"
+    ),
+)
 def fp32_fallback(training: Faults) -> None:
     """It learns as before and no number is wrong, only AMP brings less than it should: somebody once chased a NaN in
     the middle block's feed-forward net, switched autocast off there, and left it off."""
@@ -24,7 +29,7 @@ class FeedForwardInFloat32(FeedForward):
             return super().forward(x.float())
 
 
-@fault(precisions=("fp16", "bf16"))
+@fault(precisions=("fp16", "bf16"), told=Told(names=lambda model: [model.head], counted="low_precision_share"))
 def misaligned_matmul(training: Faults) -> None:
     """It learns as before, but on a GPU the head is slow: three words were added to the vocabulary, which makes 131,
     and tensor cores want a multiple of 8. The new words never occur."""
@@ -38,7 +43,7 @@ class HeadWithThreeMore(nn.Linear):
         return linear(input, torch.cat([self.weight, self.weight.new_zeros(3, self.in_features)]))
 
 
-@fault(precisions=("fp16", "bf16"))
+@fault(precisions=("fp16", "bf16"), told=Told(counted="low_precision_share"))
 def cast_churn(training: Faults) -> None:
     """It learns as before, but each step takes longer: to save memory the middle block's feed-forward net looks at one
     position after the other, and the cache of cast weights is off, so that its weights are cast for each of them."""

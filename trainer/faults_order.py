@@ -9,20 +9,26 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from breaking import Attempt, Faults, fault
+from ammeter import verdicts
+from breaking import Attempt, Faults, Told, fault
 
 TOO_HIGH = 2.0**26  # a scale that the gradients do not bear
 PENALTY = 1e-2
 
 
-@fault(precisions=("fp16",), optimizers=("sgd",))
+@fault(precisions=("fp16",), optimizers=("sgd",), told=Told(line_in="train.py:main"))
 def loss_not_scaled(training: Faults) -> None:
     """The loss hardly moves although every step is applied: backward() is called on the loss as it is, and the scaler
     then divides the gradients by a scale they never had. Trained with SGD; Adam hides it until gradients underflow."""
     training.scaled = lambda _, loss: loss
 
 
-@fault(first_step=20, precisions=("fp16",), optimizers=("sgd",))
+@fault(
+    first_step=20,
+    precisions=("fp16",),
+    optimizers=("sgd",),
+    told=Told(line_in="faults_order.py:gradients_not_unscaled"),
+)
 def gradients_not_unscaled(training: Faults) -> None:
     """From one step on the loss explodes and is soon NaN: the loss is scaled, but the optimizer is stepped by itself,
     so its gradients are 65536 times too large. Trained with SGD; Adam divides the scale out again and hides it."""
@@ -33,7 +39,7 @@ def gradients_not_unscaled(training: Faults) -> None:
     training.attempt = lambda _: stepped_past_the_scaler
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(first_step=20, precisions=("fp16",), told=Told(line_in="faults_order.py:mixed_scale_gradients"))
 def mixed_scale_gradients(training: Faults) -> None:
     """From one step on the loss falls no more: a penalty on large weights has a backward() of its own, scaled as is
     due, but behind unscale_(), so that it counts 65536-fold and all that the batch had to say is lost beside it."""
@@ -52,7 +58,7 @@ def mixed_scale_gradients(training: Faults) -> None:
     training.attempt = lambda _: punished_after_unscaling
 
 
-@fault(precisions=("fp16",))
+@fault(precisions=("fp16",), told=Told(line_in="faults_order.py:update_between_optimizers"))
 def update_between_optimizers(training: Faults) -> None:
     """The scale grows after half as many steps as it should, and each time the second of two optimizers gets half its
     gradients: update() is called behind the step of each, and not once behind those of both."""
@@ -69,7 +75,7 @@ def update_between_optimizers(training: Faults) -> None:
     break_in_halves(training, updated_after_each)
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(first_step=20, precisions=("fp16",), told=Told(line_in="train.py:attempt"))
 def gradients_not_reset(training: Faults) -> None:
     """After one step that is skipped, as it happens when the scale has grown too far, every other one is skipped too
     and the scale only falls: gradients are reset where a step was applied, so the NaN of that one stays in them."""
@@ -93,7 +99,10 @@ def gradients_not_reset(training: Faults) -> None:
     training.reset = reset_if_applied
 
 
-@fault(precisions=("fp16",))
+@fault(
+    precisions=("fp16",),
+    told=Told(symptom="skipped", within=round(verdicts.lopsided_step.MORE / verdicts.lopsided_step.OFTEN)),
+)
 def lopsided_step(training: Faults) -> None:
     """The network trains on in parts: once in 31 steps one of two optimizers is skipped and the other steps. A gradient
     of the one is computed with the scale in float16, where 65536 is infinite, and the scale keeps growing to that."""

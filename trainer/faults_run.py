@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from breaking import Faults, Save, fault
+from ammeter import verdicts
+from breaking import Faults, Save, Told, fault
 from checkpoint import Parts, Recipe
 
 SPIKED = 4  # batches in a row
 
 
-@fault()
+@fault(told=Told(symptom="checkpoint.saved"))
 def checkpoint_exposed(training: Faults) -> None:
     """Nothing is amiss with the run, but everybody on the machine can read what it saves with --checkpoint: it is saved
     with torch.save by its name, as mode 0644, into a folder that all can enter."""
@@ -32,7 +33,7 @@ def checkpoint_exposed(training: Faults) -> None:
     training.save = saved_for_all
 
 
-@fault()
+@fault(told=Told(symptom="checkpoint.saved", within=verdicts.checkpoint_incomplete.ROUNDS, counted="checkpoint.saved"))
 def checkpoint_incomplete(training: Faults) -> None:
     """A run that goes on with --resume is another one than that which was interrupted, and nothing says so: checkpoints
     are made of the weights alone, so that the optimizer's moments, the schedule and the loss scale begin anew."""
@@ -59,7 +60,7 @@ def run_stalled(training: Faults) -> None:
     training.batch = never
 
 
-@fault(first_step=80, precisions=("bf16", "fp32"))
+@fault(first_step=80, precisions=("bf16", "fp32"), told=Told(within=verdicts.gradient_spike.AMONG, counted="grad_norm"))
 def gradient_spike(training: Faults) -> None:
     """The loss leaps for four steps and comes back slowly: as many batches in a row whose loss is multiplied by a
     hundred, as a mistaken weight for rare samples does. A limit on the norm bounds these steps, but they go where only

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from breaking import LARGE_MODEL, Attempt, Faults, fault, middle_block
+from ammeter import verdicts
+from breaking import LARGE_MODEL, Attempt, Faults, Told, fault, middle_block
 
 
 @fault(precisions=("fp16",))
@@ -37,7 +38,7 @@ def scaler_rebuilt(training: Faults) -> None:
     training.scaler = GradScaler(device_of(training), init_scale=2.0**24)
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(first_step=20, precisions=("fp16",), told=Told(within=verdicts.scheduler_ahead.LEAST))
 def scheduler_ahead(training: Faults) -> None:
     """The learning rate falls while every step is skipped: the schedule moves on in any case. The scale was set to 2^40
     by hand, which costs two dozen steps, and would cost no more than these."""
@@ -48,7 +49,11 @@ def scheduler_ahead(training: Faults) -> None:
     training.schedule = lambda _: True
 
 
-@fault(first_step=20, precisions=("fp16", "bf16"))
+@fault(
+    first_step=20,
+    precisions=("fp16", "bf16"),
+    told=Told(names=lambda model: [middle_block(model).mlp.activation], line_in="faults_scalers.py:Gate.forward"),
+)
 def unsupported_op(training: Faults) -> None:
     """The run ends in its forward pass with an error about dtypes: an operator of its own leaves autocast, and
     multiplies what it gets in half precision by a weight in float32."""

@@ -9,11 +9,12 @@ from torch.nn.functional import gelu
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from breaking import Attempt, Faults, fault, middle_block
+from ammeter import verdicts
+from breaking import ORIGIN, Attempt, Faults, Told, fault, middle_block
 from model import Attention
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(first_step=20, precisions=("fp16",), told=Told(names=lambda model: [middle_block(model).mlp.fc.weight]))
 def nonfinite_weights(training: Faults) -> None:
     """From one step on the loss is NaN whatever the batch, every step is skipped and the scale falls: a faulty memory
     has turned one element of one weight into NaN, which no skipped step can mend."""
@@ -53,7 +54,7 @@ def with_state_in(dtype: torch.dtype) -> Callable[[Attempt], Attempt]:
     return cast_before
 
 
-@fault()
+@fault(told=Told(within=verdicts.lost_updates.READINGS * verdicts.lost_updates.SPAN))
 def lost_updates(training: Faults) -> None:
     """The loss falls as it should, but the average of the weights, which is to be deployed, stays what it was at the
     first step: it is kept in bfloat16, where a hundred-thousandth of the difference is rounded away."""
@@ -77,7 +78,7 @@ class Average(AveragedModel):
         self.module.to(torch.bfloat16)
 
 
-@fault(optimizers=("adamw",))
+@fault(optimizers=("adamw",), told=Told(counted="weights.census"))
 def half_optimizer_state(training: Faults) -> None:
     """The loss falls, but not as far as it could: to save memory AdamW's moments are kept in bfloat16 between steps,
     where the second one, which moves slowly, often cannot move at all."""
@@ -101,7 +102,11 @@ def cast_state(optimizer: Optimizer, dtype: torch.dtype) -> None:
         state |= {name: each.to(dtype) for name, each in state.items() if isinstance(each, Tensor) and each.dim()}
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(
+    first_step=20,
+    precisions=("fp16",),
+    told=Told(names=lambda model: [middle_block(model).attention.softmax], within=ORIGIN),
+)
 def masked_row_nan(training: Faults) -> None:
     """From one step on the loss is NaN and every step is skipped: in the middle block the first sequence counts as
     padding throughout, so its rows are masked from end to end and the softmax has nothing to divide by."""
@@ -127,7 +132,11 @@ class Padded(Attention):
         return y
 
 
-@fault(first_step=20, precisions=("fp16",))
+@fault(
+    first_step=20,
+    precisions=("fp16",),
+    told=Told(names=lambda model: [middle_block(model).mlp.activation], within=ORIGIN),
+)
 def activation_overflow(training: Faults) -> None:
     """From one step on the loss is NaN and every step is skipped, at any scale: what the middle block's activation
     gives has grown past 65504, where float16 ends. In bfloat16 the same network goes on."""

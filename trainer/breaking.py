@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+import cnn
+import model as gpt
 from checkpoint import Parts, Recipe
-from model import GPT, Block
 
+Network: TypeAlias = gpt.GPT | cnn.CNN
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], None]
 Save: TypeAlias = Callable[[Path, Parts, dict[str, int], Recipe], None]
@@ -44,6 +46,7 @@ class Told:
     the first event of that name.
     within: how much later the verdict may be reached, in steps; where `counted` names a column or an event, in readings
     of that column, or times of that event, the first symptom's own included.
+    life: "kept" for a run that has to save checkpoints to show it, "resumed" for one that goes on from one.
     """
 
     names: Callable[[Any], Sequence[object]] | None = None
@@ -51,6 +54,7 @@ class Told:
     symptom: str = ""
     within: int = 1
     counted: str = ""
+    life: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Faults:
 
     fault: Fault | None
     first_step: int
-    model: GPT
+    model: Network
     scaler: GradScaler | None
     batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
     loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
@@ -123,8 +127,8 @@ class Faults:
         return self.scaler
 
 
-def middle_block(model: GPT) -> Block:
+def middle_block(model: Network) -> gpt.Block | cnn.Block:
     """The block with as many before it as after it, so that a finding has to point at a place inside the network."""
     block = model.blocks[len(model.blocks) // 2]
-    assert isinstance(block, Block)
+    assert isinstance(block, gpt.Block | cnn.Block)
     return block

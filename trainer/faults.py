@@ -7,7 +7,6 @@ import weakref
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.nn.functional import gelu
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
@@ -34,7 +33,7 @@ def overflow_storm(training: Faults) -> None:
 @fault(
     first_step=20,
     precisions=("fp16",),
-    told=Told(names=lambda model: [middle_block(model).attention.proj.weight], within=verdicts.scale_collapse.HANDFUL),
+    told=Told(names=lambda model: [middle_block(model).mixes.weight], within=verdicts.scale_collapse.HANDFUL),
 )
 def scale_collapse(training: Faults) -> None:
     """From one step on every step is skipped and the scale halves each time, the loss stands still but is finite: a
@@ -45,7 +44,7 @@ def scale_collapse(training: Faults) -> None:
         gradient[3] = torch.inf
         return gradient
 
-    weight = middle_block(training.model).attention.proj.weight
+    weight = middle_block(training.model).mixes.weight
     weight.register_hook(overwrite_a_row)  # type: ignore[no-untyped-call]
 
 
@@ -60,17 +59,24 @@ def nonfinite_loss(training: Faults) -> None:
 def nonfinite_gradient(training: Faults) -> None:
     """The loss is finite while the gradients of everything before the middle block's activation are NaN. With a scaler
     the scale then collapses; without one the weights are NaN a step later."""
-    middle_block(training.model).mlp.activation = DistanceGate()
+    mlp = middle_block(training.model).mlp
+    mlp.activation = DistanceGate(mlp.activation)
 
 
 class DistanceGate(nn.Module):
-    """GELU, opened by how far a position is from the one before it. The first one has none before it, so its distance
-    is zero, and there the square root has no derivative: Inf times zero. An eps under the root would mend it."""
+    """An activation, opened by how far a position is from the one before it, or a channel in an image. The first has
+    none before it, so its distance is zero, and there the square root has no derivative: Inf times zero. An eps under
+    the root would mend it."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         before = torch.cat([x[:, :1], x[:, :-1]], dim=1)
         distance = (x - before).square().mean(-1, keepdim=True).sqrt()
-        return gelu(x) * (1 + torch.tanh(distance))
+        y: Tensor = self.activation(x) * (1 + torch.tanh(distance))
+        return y
 
 
 @fault(precisions=("fp16",), told=Told(within=verdicts.gradient_underflow.PERSISTENT, counted="grad_absmax"))

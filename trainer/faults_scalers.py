@@ -24,7 +24,7 @@ def pointless_scaler(training: Faults) -> None:
     training.scaler = GradScaler(device_of(training))
 
 
-@fault(precisions=("fp16",))
+@fault(precisions=("fp16",), told=Told(life="resumed"))
 def scaler_not_restored(training: Faults) -> None:
     """Where the run goes on with --resume, the scale is not where it was: everything is taken out of the checkpoint but
     the scaler's state, so that it begins at 65536 once more and has to grow, or to come down over skipped steps."""
@@ -56,22 +56,24 @@ def scheduler_ahead(training: Faults) -> None:
 )
 def unsupported_op(training: Faults) -> None:
     """The run ends in its forward pass with an error about dtypes: an operator of its own leaves autocast, and
-    multiplies what it gets in half precision by a weight in float32."""
-    block = middle_block(training.model)
-    block.mlp.activation = Gate(block.mlp.fc.out_features).to(device_of(training))
+    multiplies what it gets in half precision by a matrix in float32."""
+    mlp = middle_block(training.model).mlp
+    mlp.activation = Gate(mlp.activation)
 
 
 class Gate(nn.Module):
-    """GELU with a mixed input. Casting it with x.float(), or leaving autocast on, would mend it."""
+    """An activation with a mixed input. Casting it with x.float(), or leaving autocast on, would mend it."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, activation: nn.Module) -> None:
         super().__init__()
-        self.mix = nn.Parameter(torch.eye(width), requires_grad=False)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
+        mix = torch.eye(x.shape[-1], device=x.device)
         with torch.autocast(x.device.type, enabled=False):
-            mixed = torch.matmul(x, self.mix)
-        return nn.functional.gelu(mixed)
+            mixed = torch.matmul(x, mix)
+        y: Tensor = self.activation(mixed)
+        return y
 
 
 @fault(precisions=("bf16", "fp32"))

@@ -1,17 +1,18 @@
 """Faults in the numbers themselves: weights, optimizer state, scale and activations that a precision cannot hold."""
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.nn.functional import gelu
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from ammeter import verdicts
-from breaking import ORIGIN, Attempt, Faults, Told, fault, middle_block
-from model import Attention
+from breaking import ORIGIN, Attempt, Faults, Network, Told, fault, middle_block
+from cnn import CNN, Pool
+from model import Attention, Block
 
 
 @fault(first_step=20, precisions=("fp16",), told=Told(names=lambda model: [middle_block(model).mlp.fc.weight]))
@@ -105,16 +106,28 @@ def cast_state(optimizer: Optimizer, dtype: torch.dtype) -> None:
 @fault(
     first_step=20,
     precisions=("fp16",),
-    told=Told(names=lambda model: [middle_block(model).attention.softmax], within=ORIGIN),
+    told=Told(names=lambda model: [softmax_of(model)], within=ORIGIN),
 )
 def masked_row_nan(training: Faults) -> None:
-    """From one step on the loss is NaN and every step is skipped: in the middle block the first sequence counts as
-    padding throughout, so its rows are masked from end to end and the softmax has nothing to divide by."""
-    block = middle_block(training.model)
-    block.attention = Padded(block.attention)
+    """From one step on the loss is NaN and every step is skipped: in the middle block's attention the first sequence,
+    or in the pooling the first image, counts as padding throughout, so its rows are masked from end to end and the
+    softmax has nothing to divide by."""
+    model, block = training.model, middle_block(training.model)
+    if isinstance(model, CNN):
+        model.pool = PaddedPool(model.pool)
+    if isinstance(block, Block):
+        block.attention = PaddedAttention(block.attention)
 
 
-class Padded(Attention):
+def softmax_of(model: Network) -> nn.Module:
+    """What is given rows that are masked throughout."""
+    weighs = model.pool if isinstance(model, CNN) else cast(Block, middle_block(model)).attention
+    softmax = weighs.softmax
+    assert isinstance(softmax, nn.Module)
+    return softmax
+
+
+class PaddedAttention(Attention):
     """The same attention written out, with a mask for padding; the first sequence of a batch is all padding."""
 
     def __init__(self, attention: Attention) -> None:
@@ -132,6 +145,20 @@ class Padded(Attention):
         return y
 
 
+class PaddedPool(Pool):
+    """The same pooling, with a mask for padding; the first image of a batch is all padding."""
+
+    def __init__(self, pool: Pool) -> None:
+        nn.Module.__init__(self)
+        self.score, self.softmax = pool.score, nn.Softmax(dim=1)
+
+    def weights(self, pixels: Tensor) -> Tensor:
+        hidden = torch.zeros(*pixels.shape[:2], 1, dtype=torch.bool, device=pixels.device)
+        hidden[0] = True
+        weights: Tensor = self.softmax(self.score(pixels).masked_fill(hidden, -torch.inf))
+        return weights
+
+
 @fault(
     first_step=20,
     precisions=("fp16",),
@@ -140,11 +167,17 @@ class Padded(Attention):
 def activation_overflow(training: Faults) -> None:
     """From one step on the loss is NaN and every step is skipped, at any scale: what the middle block's activation
     gives has grown past 65504, where float16 ends. In bfloat16 the same network goes on."""
-    middle_block(training.model).mlp.activation = Loud()
+    mlp = middle_block(training.model).mlp
+    mlp.activation = Loud(mlp.activation)
 
 
 class Loud(nn.Module):
-    """GELU times a million, as a branch without a normalisation may come to."""
+    """An activation times a million, as a branch without a normalisation may come to."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return gelu(x) * 2.0**20
+        y: Tensor = self.activation(x) * 2.0**20
+        return y

@@ -66,6 +66,11 @@ class Block(nn.Module):
         self.mlp = FeedForward(shape)
         self.dropout = nn.Dropout(shape.dropout)
 
+    @property
+    def mixes(self) -> nn.Linear:
+        """The last layer that looks beyond one position."""
+        return self.attention.proj
+
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm_1(x)))
         y: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))

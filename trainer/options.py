@@ -11,14 +11,23 @@ import torch
 
 from faults import REGISTRY, Fault
 
-TINY = {"layers": 2, "heads": 2, "width": 32, "context": 32, "batch": 4}
-LEARNING_RATE = {"adamw": 3e-3, "sgd": 0.3}
+SIZES = {
+    "gpt": {"layers": 4, "heads": 4, "width": 64, "context": 64, "batch": 8},
+    "cnn": {"layers": 3, "width": 32, "pixels": 8, "batch": 16},
+}
+TINY = {
+    "gpt": {"layers": 2, "heads": 2, "width": 32, "context": 32, "batch": 4},
+    "cnn": {"layers": 2, "width": 16, "pixels": 8, "batch": 8},
+}
+LEARNING_RATE = {"gpt": {"adamw": 3e-3, "sgd": 0.3}, "cnn": {"adamw": 1e-2, "sgd": 0.1}}
+SIZE_NAMES = tuple(dict.fromkeys(name for sizes in SIZES.values() for name in sizes))
 
 
 @dataclass(frozen=True)
 class Options:
     """What was asked for, checked and with every default filled in."""
 
+    arch: str
     precision: str
     steps: int
     device: str
@@ -27,10 +36,14 @@ class Options:
     clip: float
     accumulate: int
     batch: int
-    context: int
     layers: int
-    heads: int
     width: int
+    heads: int
+    """0 where the network has none."""
+    context: int
+    """0 where the network has none."""
+    pixels: int
+    """0 where the network has none."""
     dropout: float
     seed: int
     checkpoint: Path | None
@@ -44,8 +57,8 @@ class Options:
 
     def recipe(self) -> dict[str, str | int | float]:
         """All that has a say in the weights after N steps, except how many steps the schedule is laid out for."""
-        names = "precision optimizer lr clip accumulate batch context layers heads width dropout seed"
-        return {name: getattr(self, name) for name in names.split()}
+        names = ["arch", "precision", "optimizer", "lr", "clip", "accumulate", *SIZES[self.arch], "dropout", "seed"]
+        return {name: getattr(self, name) for name in names}
 
 
 def read_options(arguments: list[str] | None = None) -> Options:
@@ -55,20 +68,19 @@ def read_options(arguments: list[str] | None = None) -> Options:
     if given.list_faults:
         print(list_of_faults())
         parser.exit()
-    if given.tiny:
-        parser.set_defaults(**TINY)
-        given = parser.parse_args(arguments)
     given.optimizer = given.optimizer or (given.fault[0].optimizers[0] if given.fault else "adamw")
     given.precision = given.precision or (given.fault[0].precisions[0] if given.fault else "fp16")
     if wrong := first_mistake(given):
         parser.error(wrong)
 
+    sizes = TINY[given.arch] if given.tiny else SIZES[given.arch]
     fault, fault_step = given.fault or (None, 0)
     auto = "cuda" if torch.cuda.is_available() else "cpu"
-    values = vars(given) | {
+    values = vars(given) | {name: getattr(given, name) or sizes.get(name, 0) for name in SIZE_NAMES}
+    values |= {
         "device": auto if given.device == "auto" else given.device,
-        "lr": given.lr or LEARNING_RATE[given.optimizer],
-        "name": given.name or f"gpt-{given.precision}" + (f"-{fault.name}" if fault else ""),
+        "lr": given.lr or LEARNING_RATE[given.arch][given.optimizer],
+        "name": given.name or f"{given.arch}-{given.precision}" + (f"-{fault.name}" if fault else ""),
         "fault": fault,
         "fault_step": fault_step,
     }
@@ -77,9 +89,12 @@ def read_options(arguments: list[str] | None = None) -> Options:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="train.py", description="Train a small GPT in mixed precision on the source of Python's standard library."
+        prog="train.py",
+        description="Train a small network in mixed precision: a GPT on the source of Python's standard library, or a"
+        " convolutional one with BatchNorm on images of waves.",
     )
     run = parser.add_argument_group("the run").add_argument
+    run("--arch", choices=tuple(SIZES), default="gpt", help="the network, and with it what there is to learn (gpt)")
     run(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
@@ -88,22 +103,28 @@ def build_parser() -> argparse.ArgumentParser:
     run("--steps", type=whole(1), default=200, metavar="N", help="attempts of the optimizer (200)")
     run("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="auto: cuda where there is one (cpu)")
     run("--seed", type=whole(0), default=0, metavar="N", help="of the weights and the batches (0)")
-    run("--name", help="what the run is called (gpt-PRECISION)")
+    run("--name", help="what the run is called (ARCH-PRECISION)")
     run("--log-every", type=whole(1), default=10, metavar="N", help="steps between two lines (10)")
     run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
 
     learning = parser.add_argument_group("learning").add_argument
-    learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw; sgd for a fault that adamw would hide)")
-    learning("--lr", type=positive, metavar="X", help="highest learning rate (3e-3 for adamw, 0.3 for sgd)")
+    learning("--optimizer", choices=("adamw", "sgd"), help="(adamw; sgd for a fault that adamw would hide)")
+    learning(
+        "--lr",
+        type=positive,
+        metavar="X",
+        help="highest learning rate (gpt: 3e-3 for adamw, 0.3 for sgd; cnn: 1e-2, 0.1)",
+    )
     learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
     learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")
-    learning("--batch", type=whole(1), default=8, metavar="N", help="windows of text in a batch (8)")
+    learning("--batch", type=whole(1), metavar="N", help=f"windows of text or images in a batch ({size('batch')})")
 
     network = parser.add_argument_group("the network").add_argument
-    network("--layers", type=whole(1), default=4, metavar="N", help="(4)")
-    network("--heads", type=whole(1), default=4, metavar="N", help="(4)")
-    network("--width", type=whole(8), default=64, metavar="N", help="(64)")
-    network("--context", type=whole(2), default=64, metavar="N", help="characters it looks back (64)")
+    network("--layers", type=whole(1), metavar="N", help=f"({size('layers')})")
+    network("--width", type=whole(8), metavar="N", help=f"({size('width')})")
+    network("--heads", type=whole(1), metavar="N", help=f"of attention ({size('heads')})")
+    network("--context", type=whole(2), metavar="N", help=f"characters it looks back ({size('context')})")
+    network("--pixels", type=whole(2), metavar="N", help=f"on a side of an image ({size('pixels')})")
     network("--dropout", type=share, default=0.0, metavar="X", help="(0)")
     network("--tiny", action="store_true", help="other defaults: a step of a few milliseconds, for tests")
 
@@ -118,12 +139,17 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def size(name: str) -> str:
+    """Its defaults, as the help gives them: 'gpt 4, cnn 3'."""
+    return ", ".join(f"{arch} {sizes[name]}" for arch, sizes in SIZES.items() if name in sizes)
+
+
 def first_mistake(given: argparse.Namespace) -> str | None:
     """What fits together badly, or is not there."""
     if given.device == "cuda" and not torch.cuda.is_available():
         return "--device is 'cuda', but torch sees no CUDA device here; use --device cpu or auto."
-    if given.width % given.heads:
-        return f"--width is {given.width}, which {given.heads} heads cannot share; use a multiple of {given.heads}."
+    if wrong := wrong_size(given):
+        return wrong
     if given.resume and not given.checkpoint:
         return "--resume needs to know from where; add --checkpoint PATH."
     if given.resume and not given.checkpoint.is_file():
@@ -134,6 +160,18 @@ def first_mistake(given: argparse.Namespace) -> str | None:
     if given.fault and given.optimizer not in given.fault[0].optimizers:
         fits = " or ".join(given.fault[0].optimizers)
         return f"--fault is '{given.fault[0].name}', which --optimizer {given.optimizer} would hide; use {fits}."
+    return None
+
+
+def wrong_size(given: argparse.Namespace) -> str | None:
+    """A size that this network does not have, or cannot have."""
+    sizes = TINY[given.arch] if given.tiny else SIZES[given.arch]
+    for name in SIZE_NAMES:
+        if getattr(given, name) and name not in sizes:
+            return f"--{name} is {getattr(given, name)}, but --arch {given.arch} has no {name}; leave it out."
+    width, heads = given.width or sizes["width"], given.heads or sizes.get("heads", 1)
+    if width % heads:
+        return f"--width is {width}, which {heads} heads cannot share; use a multiple of {heads}."
     return None
 
 

@@ -1,6 +1,7 @@
-"""Trains a small character-level GPT in float32, bfloat16 or float16 on the source of Python's standard library.
+"""Trains a small network in float32, bfloat16 or float16: a GPT on the source of Python, or a CNN on images of waves.
 
     python trainer/train.py --precision fp16 --steps 200
+    python trainer/train.py --arch cnn --precision bf16
 
 A plain program that reads from top to bottom. One line of it lets Ammeter watch.
 """
@@ -21,9 +22,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import ammeter
 import checkpoint
+import cnn
 import data
+import model as gpt
+from breaking import Network
 from faults import Faults
-from model import GPT, Shape
 from options import Options, read_options
 from show import Show
 
@@ -42,7 +45,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the run. The losses are in nats per character."""
+    """What became of the run. The losses are in nats per character or image."""
 
     steps: int
     applied: int
@@ -67,9 +70,7 @@ def main(arguments: list[str] | None = None) -> Summary:
     torch.manual_seed(options.seed)
 
     # What there is to learn, and what learns it.
-    text, held_back = data.load()
-    batches = data.Batches(text, options.batch, options.context, options.seed, device)
-    held_back_batches = data.Batches(held_back, options.batch, options.context, options.seed, device)
+    batches, held_back = what_to_learn(options, device)
     model = build_model(options).to(device)
     optimizer = build_optimizer(model, options)
     scheduler = LambdaLR(optimizer, lambda applied: warm_up_then_cosine(applied, options.steps))
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> Summary:
         progress.applied += 1
 
     show = Show(options.steps, progress.step)
-    show.line(f"{options.name}: {model.size():,} weights on {device}, {len(text):,} characters to learn from")
+    show.line(f"{options.name}: {model.size():,} weights on {device}, {batches.about} to learn from")
     first_step, seconds = progress.step, 0.0
     losses: list[Tensor] = []
     train_loss = val_loss = math.nan
@@ -137,7 +138,7 @@ def main(arguments: list[str] | None = None) -> Summary:
             losses.clear()
             show.numbers(progress.step, numbers(train_loss, progress, scheduler, scaler))
         if last or progress.step % options.eval_every == 0:
-            val_loss = validate(model, held_back_batches, options)
+            val_loss = validate(model, held_back, options)
             run.log(val_loss=val_loss)
             show.line(f"validation loss {val_loss:.4f}")
         if options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
@@ -165,8 +166,8 @@ def attempt(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, c
 
 
 @torch.no_grad()
-def validate(model: GPT, batches: data.Batches, options: Options) -> float:
-    """Mean loss over text that is not trained on, always the same."""
+def validate(model: Network, batches: data.Batches, options: Options) -> float:
+    """Mean loss over what is not trained on, always the same."""
     model.eval()
     losses = []
     for n in range(VALIDATION_BATCHES):
@@ -182,12 +183,25 @@ def autocast(options: Options) -> torch.autocast:
     return torch.autocast(options.device, half, enabled=options.precision != "fp32")
 
 
-def build_model(options: Options) -> GPT:
-    shape = Shape(data.VOCABULARY, options.context, options.layers, options.heads, options.width, options.dropout)
-    return GPT(shape)
+def what_to_learn(options: Options, device: torch.device) -> tuple[data.Batches, data.Batches]:
+    """What is trained on, and what is held back."""
+    if options.arch == "cnn":
+        images = data.Images(options.batch, options.pixels, options.seed, device)
+        return images, data.Images(options.batch, options.pixels, options.seed, device, held_back=True)
+    text, held_back = data.load()
+    windows = data.Windows(text, options.batch, options.context, options.seed, device)
+    return windows, data.Windows(held_back, options.batch, options.context, options.seed, device)
 
 
-def build_optimizer(model: GPT, options: Options) -> Optimizer:
+def build_model(options: Options) -> Network:
+    if options.arch == "cnn":
+        return cnn.CNN(cnn.Shape(data.CLASSES, options.layers, options.width, options.dropout))
+    return gpt.GPT(
+        gpt.Shape(data.VOCABULARY, options.context, options.layers, options.heads, options.width, options.dropout)
+    )
+
+
+def build_optimizer(model: Network, options: Options) -> Optimizer:
     if options.optimizer == "sgd":
         return SGD(model.parameters(), lr=options.lr, momentum=0.9)
     return AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)

@@ -65,9 +65,9 @@ def test_what_is_not_ascii_is_one_unknown_character() -> None:
     assert [97, data.UNKNOWN, data.UNKNOWN, 98] == data.encode("aß😀b").tolist()
 
 
-def batches(seed: int = 0) -> data.Batches:
+def batches(seed: int = 0) -> data.Windows:
     text = data.encode(Path(os.__file__).read_text(encoding="utf-8"))
-    return data.Batches(text, batch=4, context=16, seed=seed, device=torch.device("cpu"))
+    return data.Windows(text, batch=4, context=16, seed=seed, device=torch.device("cpu"))
 
 
 def test_the_target_of_every_character_is_the_next_one() -> None:

@@ -57,6 +57,8 @@ RECIPES = {
     "fp16 while steps are skipped": ["--precision", "fp16", "--fault", "overflow-storm"],
     "bf16": ["--precision", "bf16"],
     "fp32": ["--precision", "fp32"],
+    "cnn": ["--arch", "cnn", "--precision", "bf16"],
+    "cnn in fp16 with sgd and accumulation": ["--arch", "cnn", "--optimizer", "sgd", "--accumulate", "2"],
     "sgd with accumulation": ["--precision", "fp16", "--optimizer", "sgd", "--accumulate", "2"],
 }
 
@@ -143,6 +145,9 @@ def test_a_run_by_another_recipe_is_not_resumed(
     with pytest.raises(SystemExit) as refused:
         tiny("--steps", "4", "--checkpoint", path, "--resume", "--precision", "bf16")
     assert f"{path} was made with --precision fp16, not bf16; use --precision fp16" in str(refused.value)
+    with pytest.raises(SystemExit) as refused:
+        tiny("--steps", "4", "--checkpoint", path, "--resume", "--arch", "cnn")
+    assert f"{path} was made with --arch gpt, not cnn; use --arch gpt" in str(refused.value)
 
 
 def test_a_finished_run_that_is_resumed_says_so(tmp_path: Path, tiny: Trains) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -82,3 +83,35 @@ def test_a_batch_depends_on_its_number_and_the_seed_alone() -> None:
     assert torch.equal(one.number(7)[0], again.number(7)[0])
     assert not torch.equal(one.number(7)[0], one.number(8)[0])
     assert not torch.equal(one.number(7)[0], batches(seed=1).number(7)[0])
+
+
+def images(seed: int = 0, *, held_back: bool = False) -> data.Images:
+    return data.Images(32, 8, seed, torch.device("cpu"), held_back=held_back)
+
+
+def test_images_depend_on_their_number_and_the_seed_alone() -> None:
+    one, again = images(), images()
+    one.number(0)
+    assert all(map(torch.equal, one.number(7), again.number(7)))
+    assert not torch.equal(one.number(7)[0], one.number(8)[0])
+    assert not torch.equal(one.number(7)[0], images(seed=1).number(7)[0])
+
+
+def test_images_that_are_held_back_are_never_trained_on() -> None:
+    trained_on = {image.numpy().tobytes() for n in range(20) for image in images().number(n)[0]}
+    assert 640 == len(trained_on)
+    assert not trained_on & {
+        image.numpy().tobytes() for n in range(20) for image in images(held_back=True).number(n)[0]
+    }
+
+
+def test_there_are_images_of_every_kind() -> None:
+    shown, kinds = images().number(0)
+    assert ((32, 1, 8, 8), torch.float32) == (shown.shape, shown.dtype)
+    assert ((32,), torch.int64) == (kinds.shape, kinds.dtype)
+    assert set(range(data.CLASSES)) == {int(kind) for n in range(20) for kind in images().number(n)[1]}
+
+
+def test_a_wave_is_seen_through_the_noise() -> None:
+    shown, _ = images().number(0)
+    assert math.sqrt(1 / 2 + data.NOISE**2) == pytest.approx(shown.std().item(), rel=0.1)

@@ -22,23 +22,37 @@ def test_every_precision_learns(precision: str, tiny: Trains) -> None:
     assert run.applied >= 77  # a few skips while the scale finds its place
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_convolutional_network_learns_in_every_precision(precision: str, optimizer: str, tiny: Trains) -> None:
+    run = tiny("--arch", "cnn", "--precision", precision, "--optimizer", optimizer, "--steps", "60")
+    assert run.val_loss < 1.6 < math.log(16) - 1
+    assert run.applied >= 57
+
+
 def test_only_fp16_has_a_loss_scale(tiny: Trains, seen: Seen) -> None:
     assert 65536.0 == tiny("--precision", "fp16", "--steps", "2").scale
     assert tiny("--precision", "bf16", "--steps", "2").scale is None
     assert seen.scaler is None
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others(tiny: Trains) -> None:
-    first = tiny("--steps", "5").val_loss
-    assert first == tiny("--steps", "5").val_loss
-    assert first != tiny("--steps", "5", "--seed", "1").val_loss
+@pytest.mark.parametrize("arch", ["gpt", "cnn"])
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others(arch: str, tiny: Trains) -> None:
+    words = ["--arch", arch, "--steps", "5"]
+    first = tiny(*words).val_loss
+    assert first == tiny(*words).val_loss
+    assert first != tiny(*words, "--seed", "1").val_loss
 
 
-def test_ammeter_does_not_change_a_bit(tmp_path: Path, tiny: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny("--steps", "12", "--checkpoint", str(tmp_path / "bare.pt"))
+@pytest.mark.parametrize("arch", ["gpt", "cnn"])
+def test_ammeter_does_not_change_a_bit(
+    arch: str, tmp_path: Path, tiny: Trains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--arch", arch, "--steps", "12", "--checkpoint"]
+    tiny(*words, str(tmp_path / "bare.pt"))
     monkeypatch.delenv("AMMETER_DISABLE")
     monkeypatch.setenv("AMMETER_DIR", str(tmp_path / "journals"))
-    tiny("--steps", "12", "--checkpoint", str(tmp_path / "watched.pt"))
+    tiny(*words, str(tmp_path / "watched.pt"))
     bare, watched = (torch.load(tmp_path / f"{name}.pt")["parts"]["model"] for name in ("bare", "watched"))
     assert all(torch.equal(bare[name], watched[name]) for name in bare)
     assert any((tmp_path / "journals").rglob("*"))
@@ -128,6 +142,10 @@ MISTAKES = {
     "--clip -1": "argument --clip: '-1' will not do; use a number above 0.",
     "--dropout 1": "argument --dropout: '1' will not do; use a number from 0 to below 1.",
     "--width 60 --heads 8": "--width is 60, which 8 heads cannot share; use a multiple of 8.",
+    "--width 20 --tiny --heads 3": "--width is 20, which 3 heads cannot share; use a multiple of 3.",
+    "--arch cnn --heads 4": "--heads is 4, but --arch cnn has no heads; leave it out.",
+    "--pixels 16": "--pixels is 16, but --arch gpt has no pixels; leave it out.",
+    "--arch vit": "argument --arch: invalid choice: 'vit'",
     "--resume": "--resume needs to know from where; add --checkpoint PATH.",
     "--resume --checkpoint /nowhere/run.pt": "--checkpoint is '/nowhere/run.pt', which is no file to resume from",
     "--fault overflow-strom": "there is no fault 'overflow-strom'; did you mean 'overflow-storm'?",
@@ -160,6 +178,22 @@ def test_a_device_that_is_not_there_is_refused(
 def test_tiny_only_changes_defaults() -> None:
     tiny = read_options(["--tiny", "--batch", "16"])
     assert (2, 16) == (tiny.layers, tiny.batch)
+
+
+def test_each_network_has_its_own_sizes_and_says_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    gpt, cnn = (read_options(["--arch", arch]) for arch in ("gpt", "cnn"))
+    assert (64, 0, 64) == (gpt.context, gpt.pixels, gpt.width)
+    assert (0, 8, 32) == (cnn.context, cnn.pixels, cnn.width)
+    assert ("gpt-fp16", "cnn-fp16") == (gpt.name, cnn.name)
+    assert ({"context", "heads"}, {"pixels"}) == (
+        gpt.recipe().keys() - cnn.recipe(),
+        cnn.recipe().keys() - gpt.recipe(),
+    )
+    with pytest.raises(SystemExit):
+        read_options(["--help"])
+    helped = " ".join(capsys.readouterr().out.split())
+    assert "(gpt 4, cnn 3)" in helped
+    assert "on a side of an image (cnn 8)" in helped
 
 
 def test_the_list_of_faults_tells_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ class Told:
     symptom: what shows the fault first: "" the step it begins at, "skipped" the first skipped step from then on, else
     the first event of that name.
     within: how much later the verdict may be reached, in steps; where `counted` names a column or an event, in readings
-    of that column, or times of that event, the first symptom's own included.
+    of that column, or times of that event, behind the first symptom's own.
     life: "kept" for a run that has to save checkpoints to show it, "resumed" for one that goes on from one.
     """
 

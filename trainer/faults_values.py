@@ -79,7 +79,7 @@ class Average(AveragedModel):
         self.module.to(torch.bfloat16)
 
 
-@fault(optimizers=("adamw",), told=Told(counted="weights.census"))
+@fault(optimizers=("adamw",))
 def half_optimizer_state(training: Faults) -> None:
     """The loss falls, but not as far as it could: to save memory AdamW's moments are kept in bfloat16 between steps,
     where the second one, which moves slowly, often cannot move at all."""

@@ -1,0 +1,74 @@
+"""Every fault of the trainer on every network, and healthy trainings: what Ammeter says of them, and what others do.
+
+    make zoo [ARGS="--quick | --only gradient-spike,adapters | --write"]
+
+A fault counts as named when `ammeter report` has the verdict of its name first, and as pointed at when that finding
+names the module, tensor or line which the fault's registry says is broken. Ends with 1 where a limit is missed.
+--write keeps zoo.md and zoo.json in bench/results; then `python bench/readme.py` brings the first table
+into the README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
+from bench import zoo_pool, zoo_tables  # noqa: E402 - after the path above
+from bench.zoo_judging import healthy, judged, limits  # noqa: E402
+from bench.zoo_plan import Plan  # noqa: E402
+from bench.zoo_runs import BUDGET  # noqa: E402
+from bench.zoo_tables import Measured  # noqa: E402
+
+RESULTS = ROOT / "bench" / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    plan = Plan(only=options.only.split(","))
+    if options.quick:
+        plan = Plan(seeds=(0,), onsets=1, only=plan.only)
+    measured = measure(plan, options.workers, options.go_on)
+    for line in zoo_tables.shown(measured):
+        print(line)
+    if options.write:
+        zoo_tables.write(measured, options.write, f'make zoo ARGS="{" ".join(arguments or sys.argv[1:])}"')
+        print(f"written to {options.write}; for the README: python bench/readme.py")
+    return 0 if all(each.met for each in measured.limits) else 1
+
+
+def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Measured:
+    """Trains all cases of a plan, or takes from a file what came of them before, and judges them."""
+    cases = plan.cases()
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        os.chmod(folder, 0o755)  # noqa: S103 - a fault lets everybody read its checkpoint, which a private folder would prevent
+        results = zoo_pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], kept=kept)
+    by_case = {each.case: each for each in results}
+    broken = [judged(each, by_case[each.case.twin]) for each in results if each.case.fault]
+    sound = [healthy(each) for each in results if not each.case.fault]
+    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results), BUDGET)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed and one onset of each: a few minutes")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="faults and programs with one of these words in them"
+    )
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="cases at a time (2)")
+    parser.add_argument("--go-on", type=Path, metavar="FILE", help="keep each result there; an interrupted run goes on")
+    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
+    options = parser.parse_args(arguments)
+    if options.write == RESULTS and (options.quick or options.only):
+        parser.error("--quick and --only try too little to be kept in bench/results; name another folder")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

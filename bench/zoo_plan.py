@@ -1,0 +1,117 @@
+"""Which trainings there are in the zoo: every fault of the trainer's registry on every network, and healthy ones.
+
+A fault's precisions and optimizers take turns with the seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "trainer"))
+from bench import healthy  # noqa: E402
+from faults import REGISTRY  # noqa: E402 - the trainer is a program, not a library
+from options import build_parser  # noqa: E402
+
+STEPS = 150
+"""Of every training, so that the schedule of a broken one is that of its healthy twin."""
+
+FIRST_LIFE = 60
+"""Steps before a run that goes on from a checkpoint."""
+
+LATER = 27
+"""Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
+
+PRECISIONS = ("fp16", "bf16", "fp32")
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One training. what: a fault, a program of bench/healthy.py, or "" for the trainer as it is.
+
+    onset: the step at which the fault begins, in the run that is looked at. life: "" for a run as such, "kept" for one
+    that saves checkpoints, "resumed" for one that goes on from one.
+    """
+
+    what: str
+    arch: str = ""
+    precision: str = ""
+    optimizer: str = ""
+    seed: int = 0
+    onset: int = 0
+    life: str = ""
+
+    @property
+    def fault(self) -> bool:
+        return self.what in REGISTRY
+
+    @property
+    def twin(self) -> Case:
+        """The same training without the fault."""
+        return msgspec.structs.replace(self, what="", onset=0)
+
+    @property
+    def words(self) -> list[str]:
+        """The trainer's command line."""
+        words = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]
+        words += ["--arch", self.arch, "--steps", str(STEPS), "--eval-every", "1000", "--log-every", "1000"]
+        return words + (["--fault", f"{self.what}@{self.onset}"] if self.fault else [])
+
+    def __str__(self) -> str:
+        name = self.what or "the trainer"
+        onset = f"@{self.onset}" if self.onset else ""
+        rest = (self.arch, self.precision, self.optimizer, self.life, f"seed {self.seed}")
+        return " ".join((name + onset, *filter(None, rest)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is tried. only: words of which a case's name has to have one."""
+
+    seeds: Sequence[int] = (0, 1, 2)
+    onsets: int = 2
+    only: Sequence[str] = ("",)
+
+    def cases(self) -> list[Case]:
+        """Twins first, then each fault, then the healthy programs."""
+        broken = [each for each in faulty(self.seeds, self.onsets) if self.wants(each.what)]
+        twins = list(dict.fromkeys(each.twin for each in broken))
+        if self.wants("the trainer"):
+            twins = list(dict.fromkeys([*twins, *trainer_as_it_is(self.seeds)]))
+        return [*twins, *broken, *(each for each in programs(self.seeds) if self.wants(each.what))]
+
+    def wants(self, name: str) -> bool:
+        return any(word in name for word in self.only)
+
+
+def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
+    for name, fault in REGISTRY.items():
+        for arch in archs():
+            for turn, seed in enumerate(seeds):
+                precision = fault.precisions[turn % len(fault.precisions)]
+                optimizer = fault.optimizers[turn % len(fault.optimizers)]
+                for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life)
+
+
+def trainer_as_it_is(seeds: Sequence[int]) -> Iterator[Case]:
+    for arch in archs():
+        for turn, seed in enumerate(seeds):
+            for life in ("", "kept", "resumed"):
+                yield Case("", arch, PRECISIONS[turn % len(PRECISIONS)], "adamw", seed, 0, life)
+
+
+def programs(seeds: Sequence[int]) -> Iterator[Case]:
+    for program in healthy.PROGRAMS.values():
+        for precision in program.precisions:
+            for seed in seeds[:2]:
+                yield Case(program.name, precision=precision, seed=seed)
+
+
+def archs() -> list[str]:
+    """The networks that the trainer can train."""
+    return next(list(each.choices or ()) for each in build_parser()._actions if "--arch" in each.option_strings)

@@ -1,0 +1,256 @@
+"""One case of the zoo: trained, watched by Ammeter, and once more with other eyes; then what each of them said."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+import ammeter
+from ammeter import journal, report
+from ammeter.block import measured, view
+from ammeter.wire import Event, Hello, Schema, Steps
+from bench import healthy, zoo_eyes
+from bench.zoo_eyes import Others, Said
+from bench.zoo_forks import TRAINING_SECONDS, Ended, train, trained
+from bench.zoo_plan import FIRST_LIFE, ROOT, Case
+
+sys.path.insert(0, str(ROOT / "trainer"))
+import data
+import train as trainer
+from faults import REGISTRY
+
+BUDGET = 0.2
+"""Steps take some 5 ms here only to make the zoo fast. This has things read as often as the default of 0.01 does where
+they take 100 ms, as the steps of trainings do that people watch."""
+
+NEVER_ENDS = "run-stalled"
+SILENT_SECONDS = 2.0
+"""Without a new row, when it counts as standing still: hundreds of its steps."""
+
+MINUTES_LATER = 20 * 60 * 10**9
+"""When it is judged once more, in nanoseconds: beyond the quarter of an hour that its verdict waits."""
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """What is broken. names: of its modules or tensors. code: file, first and last line of what breaks them."""
+
+    names: list[str] = []
+    code: list[tuple[str, int, int]] = []
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A step in the journal: its time in ns, whether it was skipped, which sampled columns it has."""
+
+    step: int
+    time: int
+    skipped: bool
+    columns: list[str]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a case. code: how the watched training ended; trouble: what else went wrong.
+
+    rows, events: of its journal. others: what other eyes said; anomaly: and anomaly mode, where it had a look.
+    """
+
+    case: Case
+    code: int | None
+    findings: list[dict[str, Any]]
+    rows: list[Row] = []
+    events: list[tuple[str, int]] = []
+    culprit: Culprit = Culprit()
+    others: list[Said] = []
+    anomaly: list[Said] | None = None
+    seconds: float = 0.0
+    trouble: str = ""
+
+
+ENDS = {"run-lost": -9, "unsupported-op": 1, NEVER_ENDS: None}
+"""How the process ends where it does not by itself."""
+
+_watch = ammeter.watch
+
+COUNTED = ("grad_absmax", "grad_norm", "low_precision_share", "update_ratio")
+
+
+@functools.cache
+def texts() -> Any:
+    """The trainer's data: read once, before the first child."""
+    return data.load()
+
+
+def run(case: Case, folder: Path, *, anomaly: bool) -> Result:
+    """All trainings of a case, one after the other. anomaly: whether torch's anomaly mode has a look, too."""
+    began = time.monotonic()
+    watched = Watched(case, folder / "watched")
+    ended, findings = stalled(watched) if case.what == NEVER_ENDS else (watched.train(), watched.findings())
+    patience = TRAINING_SECONDS if ended.code is not None else 2 * ended.seconds + SILENT_SECONDS
+    others = looked_at(case, folder / "others", patience)
+    slow = looked_at(case, folder / "anomaly", patience, anomaly=True) if anomaly else None
+    rows, events = watched.journal()
+    trouble = trouble_of(case, ended)
+    took = time.monotonic() - began
+    return Result(case, ended.code, findings, rows, events, watched.culprit(), others, slow, took, trouble)
+
+
+class Watched:
+    """The training that Ammeter watches, and what it leaves in a folder."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.folder = case, folder
+        self.models: list[Any] = []
+        self.work = prepared(case, folder)
+
+    def train(self) -> Ended:
+        return train(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
+
+    def started(self) -> Any:
+        return trained(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
+
+    def watch(self, model: Any, *parts: Any, **options: Any) -> ammeter.Run:
+        """As `ammeter.watch`, which the program thinks it calls."""
+        self.models = list(model) if isinstance(model, list | tuple) else [model]
+        return _watch(model, *parts, **options)
+
+    def findings(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = report.diagnose(self._run()).as_json()["findings"]
+        return told
+
+    def journal(self) -> tuple[list[Row], list[tuple[str, int]]]:
+        (stream,) = journal.streams(self._run())
+        schema, rows, events = Schema(), [], []
+        for entry in journal.read(stream):
+            if isinstance(entry.frame, Hello):
+                schema = entry.frame.schema
+            elif isinstance(entry.frame, Steps):
+                rows.append(row_of(entry.frame, schema))
+            elif isinstance(entry.frame, Event):
+                events.append((entry.frame.name, entry.frame.step))
+        return rows, events
+
+    def culprit(self) -> Culprit:
+        path = self.folder / "culprit"
+        return msgspec.json.decode(path.read_bytes(), type=Culprit) if path.exists() else Culprit()
+
+    def _run(self) -> Path:
+        return report.find_runs(self.folder / "journal")[0]
+
+    def _do(self) -> None:
+        try:
+            self.work(self)
+        finally:
+            if self.case.fault and self.models:
+                (self.folder / "culprit").write_bytes(msgspec.json.encode(culprit_of(self.case, self.models[0])))
+
+
+def prepared(case: Case, folder: Path) -> Callable[[Any], object]:
+    """The program of a case, as a function of the eyes that watch it. A first life is over when it is handed out."""
+    if case.what in healthy.PROGRAMS:
+        return lambda eyes: healthy.PROGRAMS[case.what].run(eyes.watch, case.precision, case.seed, folder)
+    words, kept = case.words, folder / "kept" / "run.pt"
+    if case.life:
+        words += ["--checkpoint", str(kept), "--checkpoint-every", "20"]
+    if case.life == "resumed":
+        first = [*case.twin.words, *words[words.index("--checkpoint") :], "--steps", str(FIRST_LIFE)]
+        ended = train(lambda: run_trainer(first, ammeter), folder / "first", AMMETER_DISABLE="1")
+        if ended.code:
+            raise RuntimeError(f"the first life of {case} ended with {ended.code}: {ended.said}")
+        words += ["--resume"]
+    return lambda eyes: run_trainer(words, eyes)
+
+
+def run_trainer(words: list[str], eyes: Any) -> None:
+    """trainer/train.py with these words, watched by these eyes instead."""
+    data.load = texts
+    ammeter.watch = eyes.watch
+    torch.set_num_threads(1)
+    trainer.main(words)
+
+
+def looked_at(case: Case, folder: Path, seconds: float, *, anomaly: bool = False) -> list[Said]:
+    """What other eyes say of the same training."""
+    work, path = prepared(case, folder), folder / "said.json"
+
+    def look() -> None:
+        eyes = Others(path, anomaly=anomaly)
+        eyes.runs(lambda: work(eyes))
+
+    train(look, folder, seconds, AMMETER_DISABLE="1")
+    return zoo_eyes.said(path)
+
+
+def stalled(watched: Watched) -> tuple[Ended, list[dict[str, Any]]]:
+    """A run that stands still: what is found at once, and else after a while, by a clock that is put forward."""
+    began = time.monotonic()
+    with watched.started() as process:
+        wait_for_silence(watched, process)
+        found, now = watched.findings(), time.time_ns
+        try:
+            vars(time)["time_ns"] = lambda: now() + MINUTES_LATER
+            found = found or watched.findings()
+        finally:
+            vars(time)["time_ns"] = now
+        return Ended(None, "", time.monotonic() - began), found
+
+
+def wait_for_silence(watched: Watched, process: ForkProcess) -> None:
+    """Until no row has come for a while."""
+    rows, since, end = -1, time.monotonic(), time.monotonic() + TRAINING_SECONDS
+    while process.is_alive() and time.monotonic() < end:
+        here = len(watched.journal()[0]) if (watched.folder / "journal").exists() else -1
+        if here != rows:
+            rows, since = here, time.monotonic()
+        elif rows > 0 and time.monotonic() - since > SILENT_SECONDS:
+            return
+        time.sleep(0.1)
+
+
+def row_of(frame: Steps, schema: Schema) -> Row:
+    one = view(schema, [frame])
+    there = [name for name in COUNTED if measured(one.scalar(name)).any()]
+    return Row(frame.step, frame.time, bool((one.scalar("skipped") > 0).any()), there)
+
+
+def culprit_of(case: Case, model: Any) -> Culprit:
+    """What the fault's registry says is broken, in this model."""
+    told = REGISTRY[case.what].told
+    parts = told.names(model) if told.names else ()
+    named = [*model.named_modules(), *model.named_parameters()]
+    code = [source_of(type(part).forward) for part in parts if isinstance(part, torch.nn.Module)]
+    code += [lines_of(told.line_in)] if told.line_in else []
+    return Culprit([name for name, each in named if any(each is part for part in parts)], code)
+
+
+def source_of(function: Callable[..., Any]) -> tuple[str, int, int]:
+    lines, first = inspect.getsourcelines(function)
+    return Path(inspect.getsourcefile(function) or "").name, first, first + len(lines) - 1
+
+
+def lines_of(place: str) -> tuple[str, int, int]:
+    """Of "file.py:Class.function", a file of the trainer."""
+    file, _, path = place.partition(":")
+    found: Any = sys.modules["train" if file == "train.py" else file.removesuffix(".py")]
+    for name in path.split("."):
+        found = getattr(found, name)
+    return source_of(found)
+
+
+def trouble_of(case: Case, ended: Ended) -> str:
+    """What went wrong with the training itself, other than what its fault does."""
+    if ended.code == ENDS.get(case.what, 0):
+        return ""
+    return f"ended with {ended.code}: {ended.said.strip().splitlines()[-1:]}"
+
+
+def clean(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -55,6 +55,11 @@ class Case(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, what="", onset=0)
 
     @property
+    def looked_at(self) -> bool:
+        """Whether other eyes have a look, too: at a later onset they see what they saw at the first."""
+        return not self.fault or self.life == "resumed" or self.onset == REGISTRY[self.what].first_step
+
+    @property
     def words(self) -> list[str]:
         """The trainer's command line."""
         words = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]

@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What became of a case. code: how the watched training ended; trouble: what else went wrong.
 
-    rows, events: of its journal. others: what other eyes said; anomaly: and anomaly mode, where it had a look.
+    rows, events: of its journal. others: what other eyes said; anomaly: and anomaly mode; None where they did not look.
     """
 
     case: Case
@@ -69,7 +69,7 @@ class Result(msgspec.Struct, frozen=True):
     rows: list[Row] = []
     events: list[tuple[str, int]] = []
     culprit: Culprit = Culprit()
-    others: list[Said] = []
+    others: list[Said] | None = None
     anomaly: list[Said] | None = None
     seconds: float = 0.0
     trouble: str = ""
@@ -95,8 +95,9 @@ def run(case: Case, folder: Path, *, anomaly: bool) -> Result:
     watched = Watched(case, folder / "watched")
     ended, findings = stalled(watched) if case.what == NEVER_ENDS else (watched.train(), watched.findings())
     patience = TRAINING_SECONDS if ended.code is not None else 2 * ended.seconds + SILENT_SECONDS
-    others = looked_at(case, folder / "others", patience)
-    slow = looked_at(case, folder / "anomaly", patience, anomaly=True) if anomaly else None
+    look = functools.partial(looked_at, case, seconds=patience)
+    others = look(folder / "others") if case.looked_at else None
+    slow = look(folder / "anomaly", anomaly=True) if case.looked_at and anomaly else None
     rows, events = watched.journal()
     trouble = trouble_of(case, ended)
     took = time.monotonic() - began
@@ -177,7 +178,7 @@ def run_trainer(words: list[str], eyes: Any) -> None:
     trainer.main(words)
 
 
-def looked_at(case: Case, folder: Path, seconds: float, *, anomaly: bool = False) -> list[Said]:
+def looked_at(case: Case, folder: Path, *, seconds: float, anomaly: bool = False) -> list[Said]:
     """What other eyes say of the same training."""
     work, path = prepared(case, folder), folder / "said.json"
 

@@ -200,9 +200,9 @@ def _about_the_comparison() -> list[str]:
     return [
         "Noticed: it said something that it does not say of the same training without the fault. Named first: of"
         " Ammeter, that the report has the fault's verdict on top; of the others, that their words say what is wrong."
-        " Part or line: the module, the tensor or the line that is broken, in those faults that have one. Anomaly mode"
-        " was on for the first seed only, for it makes a step twice as long, and its traceback of the forward pass"
-        " counts as the line. Norms and losses count from the tenth on.",
+        " Part or line: the module, the tensor or the line that is broken, in those faults that have one. The others"
+        " looked at the first onset of each fault, and anomaly mode at the first seed only, for it makes a step twice"
+        " as long; its traceback of the forward pass counts as the line. A norm or loss is compared from the tenth on.",
     ]
 
 

@@ -14,7 +14,7 @@ from checkpoint import Parts, Recipe
 SPIKED = 4  # batches in a row
 
 
-@fault(told=Told(symptom="checkpoint.saved"))
+@fault(told=Told(symptom="checkpoint.saved", life="kept"))
 def checkpoint_exposed(training: Faults) -> None:
     """Nothing is amiss with the run, but everybody on the machine can read what it saves with --checkpoint: it is saved
     with torch.save by its name, as mode 0644, into a folder that all can enter."""
@@ -33,14 +33,21 @@ def checkpoint_exposed(training: Faults) -> None:
     training.save = saved_for_all
 
 
-@fault(told=Told(symptom="checkpoint.saved", within=verdicts.checkpoint_incomplete.ROUNDS, counted="checkpoint.saved"))
+@fault(
+    told=Told(
+        symptom="checkpoint.saved",
+        within=verdicts.checkpoint_incomplete.ROUNDS,
+        counted="checkpoint.saved",
+        life="kept",
+    )
+)
 def checkpoint_incomplete(training: Faults) -> None:
     """A run that goes on with --resume is another one than that which was interrupted, and nothing says so: checkpoints
     are made of the weights alone, so that the optimizer's moments, the schedule and the loss scale begin anew."""
     training.parts = training.restored = lambda parts: {"model": parts["model"]}
 
 
-@fault()
+@fault(told=Told(life="resumed"))
 def resume_mismatch(training: Faults) -> None:
     """A run that goes on with --resume soon parts from that which was interrupted, and nothing says so: the optimizer's
     state is in the checkpoint, but nothing loads it, and its moments begin at zero. The more was learnt, the more is

@@ -67,6 +67,8 @@ class Fault:
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
     told: Told = Told()
+    ranks: int = 1
+    """How many processes it takes, started by torchrun."""
 
     @property
     def story(self) -> str:
@@ -82,12 +84,13 @@ def fault(
     precisions: tuple[str, ...] = ("fp16", "bf16", "fp32"),
     optimizers: tuple[str, ...] = ("adamw", "sgd"),
     told: Told = Told(),
+    ranks: int = 1,
 ) -> "Callable[[Callable[[Faults], None]], Callable[[Faults], None]]":
     """Put the function in the registry; its name, with hyphens, is the fault's."""
 
     def register(breaks: "Callable[[Faults], None]") -> "Callable[[Faults], None]":
         name = breaks.__name__.replace("_", "-")
-        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers, told)
+        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers, told, ranks)
         return breaks
 
     return register
@@ -101,6 +104,7 @@ class Faults:
     first_step: int
     model: Network
     scaler: GradScaler | None
+    rank: int = 0
     batch: Callable[[Batch], Batch] = field(default=lambda batch: batch)
     loss: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     scaled: Callable[[Tensor, Tensor], Tensor] = field(default=lambda scaled, _: scaled)

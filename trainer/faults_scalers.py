@@ -9,6 +9,28 @@ from ammeter import verdicts
 from breaking import LARGE_MODEL, Attempt, Faults, Told, fault, middle_block
 
 
+@fault(first_step=20, precisions=("fp16",), ranks=2)
+def ranks_disagree(training: Faults) -> None:
+    """With two ranks and more, which torchrun starts: from one step on two copies of one model train apart, and nothing
+    says so. On rank 1 something writes into the gradients behind the all-reduce, so once its scaler alone finds an Inf
+    and skips. Trained by one process, nothing is amiss."""
+
+    def overwritten(attempt: Attempt) -> Attempt:
+        def attempt_on_what_is_there(
+            model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float
+        ) -> None:
+            training.attempt = lambda attempt: attempt
+            gradient = next(model.parameters()).grad
+            assert gradient is not None
+            gradient[0] = torch.inf
+            attempt(model, optimizer, scaler, clip)
+
+        return attempt_on_what_is_there
+
+    if training.rank == 1:
+        training.attempt = overwritten
+
+
 @fault(precisions=("fp16",))
 def scaler_disabled(training: Faults) -> None:
     """The loss flattens early although the program scales, unscales and updates as it should: the scaler was built with

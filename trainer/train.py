@@ -2,6 +2,7 @@
 
     python trainer/train.py --precision fp16 --steps 200
     python trainer/train.py --arch cnn --precision bf16
+    torchrun --nproc-per-node 2 trainer/train.py
 
 A plain program that reads from top to bottom. One line of it lets Ammeter watch.
 """
@@ -25,6 +26,7 @@ import checkpoint
 import cnn
 import data
 import model as gpt
+import together
 from breaking import Network
 from faults import Faults
 from options import Options, read_options
@@ -65,6 +67,7 @@ class Summary:
 
 def main(arguments: list[str] | None = None) -> Summary:
     options = read_options(arguments)
+    rank, ranks = together.join()
     device = torch.device(options.device)
     random.seed(options.seed)
     torch.manual_seed(options.seed)
@@ -76,11 +79,12 @@ def main(arguments: list[str] | None = None) -> Summary:
     scheduler = LambdaLR(optimizer, lambda applied: warm_up_then_cosine(applied, options.steps))
     scaler = GradScaler(device.type) if options.precision == "fp16" else None  # only float16 needs a loss scale
 
-    faults = Faults(options.fault, options.fault_step, model, scaler)  # none, unless asked for
+    faults = Faults(options.fault, options.fault_step, model, scaler, rank=rank)  # none, unless asked for
     scaler = faults.begin(0)
 
+    network = together.network(model)
     watched = faults.optimizers(optimizer)
-    run = ammeter.watch(model, watched, scaler, name=options.name, project="reference", config=options.recipe())
+    run = ammeter.watch(network, watched, scaler, name=options.name, project="reference", config=options.recipe())
 
     # Where an earlier life of this run left off.
     progress = Progress()
@@ -100,7 +104,7 @@ def main(arguments: list[str] | None = None) -> Summary:
     def count_applied(*_: Any) -> None:
         progress.applied += 1
 
-    show = Show(options.steps, progress.step)
+    show = Show(options.steps, progress.step, together.stream(rank))
     show.line(f"{options.name}: {model.size():,} weights on {device}, {batches.about} to learn from")
     first_step, seconds = progress.step, 0.0
     losses: list[Tensor] = []
@@ -113,9 +117,9 @@ def main(arguments: list[str] | None = None) -> Summary:
         loss = torch.zeros((), device=device)
 
         for _ in range(options.accumulate):
-            inputs, targets = faults.batch(batches.number(progress.batches))
+            inputs, targets = faults.batch(batches.number(progress.batches * ranks + rank))
             with autocast(options):
-                part = model(inputs, targets) / options.accumulate
+                part = network(inputs, targets) / options.accumulate
             loss += part.detach()
             part = faults.loss(part)
             faults.scaled(scaler.scale(part) if scaler else part, part).backward()  # type: ignore[no-untyped-call]
@@ -141,10 +145,11 @@ def main(arguments: list[str] | None = None) -> Summary:
             val_loss = validate(model, held_back, options)
             run.log(val_loss=val_loss)
             show.line(f"validation loss {val_loss:.4f}")
-        if options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
+        if rank == 0 and options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
             faults.save(checkpoint.save)(options.checkpoint, faults.parts(parts), asdict(progress), options.recipe())
 
     run.close()
+    together.leave()
     milliseconds = 1000 * seconds / max(1, progress.step - first_step)
     scale = scaler.get_scale() if scaler else None
     summary = Summary(progress.step, progress.applied, train_loss, val_loss, milliseconds, scale)

@@ -17,8 +17,9 @@ from ammeter.block import Tick
 from ammeter.settings import settings
 from ammeter.tally import Span, Tally
 from ammeter.verdicts import words
-from ammeter.verdicts.causes import Explained, as_consequence, explain, gravest
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causes import Explained, as_consequence, explain, gravest, of_ranks
+from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.vitals import Together, in_step
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 ROWS = 500
@@ -57,6 +58,12 @@ class Report:
         """Whether anything was found that is worth waking a person."""
         return any(gravest(told.finding, told.consequences) == "page" for told in self.findings)
 
+    @property
+    def asked(self) -> list[Verdict]:
+        """The verdicts that could be reached: those that compare ranks want several."""
+        several = len({each.rank for each in self.streams if each.is_rank}) > 1
+        return [each for each in verdicts.ALL if each in verdicts.OF_A_STREAM or several]
+
     def as_json(self) -> dict[str, Any]:
         """{"run", "findings", "seen", "summary"}; numbers that are not finite are text."""
         told = {
@@ -65,7 +72,7 @@ class Report:
             "seen": overall.seen_in(self.streams),
             "summary": {
                 **overall.summary_of(self.streams, self.whole_norm),
-                "checked": [each.id for each in verdicts.ALL],
+                "checked": [each.id for each in self.asked],
                 "verdicts_failed": self.faults,
             },
         }
@@ -100,10 +107,13 @@ def diagnose(path: Path) -> Report:
     for stream in folders.values():
         counted = Tally(stream.name)
         findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
-        ranks[stream.name] = counted.rank
+        if counted.is_rank:
+            ranks[stream.name] = counted.rank
         report.streams.append(counted)
+    findings += _judge_ranks(report.streams, folders, report.faults)
     went_on = overall.continued(report.streams)
-    report.findings = _merged(explain([each for each in findings if not _is_over(*each, went_on)]), ranks)
+    present = [each for each in findings if not _is_over(*each, went_on)]
+    report.findings = _merged(explain(of_ranks(present, ranks)), ranks)
     report.whole_norm = _whole_norm(report.streams, folders)
     return report
 
@@ -178,6 +188,30 @@ def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Fin
     yield from last.values()
 
 
+def _judge_ranks(
+    streams: Sequence[Tally], folders: Mapping[str, Path], faults: dict[str, str]
+) -> Iterator[tuple[str, Finding]]:
+    """What the verdicts that compare ranks conclude at last, and the first such rank's stream."""
+    by_name = {each.stream: each for each in streams if each.is_rank}
+    for life in merging.lives(each.life for each in by_name.values()):
+        ranks = {each.rank: by_name[each.stream] for each in life}
+        last: dict[str, Finding] = {}
+        states: dict[str, bytes] = {}
+        for together in _together(ranks, folders):
+            judged = verdicts.judge_ranks(states, together)
+            states = judged.states
+            faults.update(judged.faults)
+            last.update({finding.verdict: finding for finding in judged.findings})
+        yield from ((ranks[finding.ranks[0]].stream, finding) for finding in last.values())
+
+
+def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[Together]:
+    if len(ranks) > 1:
+        over = [rank for rank, each in ranks.items() if each.state != "running"]
+        yield from in_step({rank: _views(folders[each.stream]) for rank, each in ranks.items()}, over)
+        yield Together(standings=tuple(each.standing for each in ranks.values()))
+
+
 def _views(stream: Path) -> Iterator[block.View]:
     """The journal as views of at most ROWS rows, each with one schema."""
     schema: Schema | None = None
@@ -215,7 +249,7 @@ def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]
     told: dict[str, Told] = {}
     for each in explained:
         first = told.setdefault(each.finding.verdict, Told(each.finding, [], []))
-        first.ranks.append(ranks[each.stream])
+        first.ranks.extend(each.finding.ranks or [ranks.get(each.stream, 0)])
         known = {consequence.verdict for consequence in first.consequences}
         first.consequences.extend(more for more in each.consequences if more.verdict not in known)
     return list(told.values())

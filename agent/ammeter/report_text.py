@@ -11,7 +11,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ammeter import verdicts
 from ammeter.verdicts import words
 from ammeter.verdicts.causes import gravest
 
@@ -230,7 +229,7 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
         yield f"Next: mend {first.verdict}{many}. Its runbook is alerts/runbooks/{first.verdict}.md."
         return
-    asked = ", ".join(each.id for each in verdicts.ALL if each.id not in report.faults)
+    asked = ", ".join(each.id for each in report.asked if each.id not in report.faults)
     yield f"No verdict was reached{', but see above' if seen else ''}. What was looked for: {asked}."
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ammeter.block import Mask, View, measured
 from ammeter.merging import Life, is_sharded
 from ammeter.seen import sentence
+from ammeter.verdicts.vitals import Standing, standing
 from ammeter.wire import Bye, Event, Hello, Lost
 
 MAX_SEEN = 40
@@ -180,6 +181,13 @@ class Tally:
         died = self.last_step_time or self.first_time
         ended = None if self.state == "running" else self.bye.time if self.bye and self.state == "ended" else died
         return Life(self.stream, self.rank, self.hello.world_size if self.hello else 1, self.first_time, ended)
+
+    @property
+    def standing(self) -> Standing:
+        """Where the rank is; of one that somebody else has ended, where it had stood until then."""
+        by_itself = self.bye is not None and self.bye.reason in ("closed", "exit")
+        ended = None if self.state == "running" else self.last_time
+        return standing(self.rank, self.last_step, self.last_step_time, ended, by_itself)
 
     @property
     def state(self) -> str:

@@ -112,7 +112,7 @@ def merge(explained: Iterable[Explained], ranks: Mapping[str, int], ended: froze
         active = holds and each.stream not in ended
         before = causes.get(finding.verdict)
         if before is None:
-            rank = ranks.get(each.stream, 0)
+            rank = next(iter(finding.ranks), ranks.get(each.stream, 0))
             causes[finding.verdict] = Cause(each.stream, rank, finding, list(each.consequences), active, finding.times)
             continue
         known = {consequence.verdict for consequence in before.consequences}

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from ammeter.verdicts.causes import explain
+from ammeter.verdicts.causes import explain, of_ranks
 from ammeter.verdicts.finding import Finding
-from ammeter_server import progress
+from ammeter_server import progress, whole
 from ammeter_server.channels.message import message
 from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge
 from ammeter_server.settings import Settings
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 LEASE = 30 * 10**9
 AGEING = 30 * 10**9
 """How often a run is looked at when nothing moves: expiry, late ranks, totals."""
+
+AGEING_OF_RANKS = 5 * 10**9
+"""How often one with several ranks is: what they disagree in shows in none of their streams."""
 
 RECENT = 3600 * 10**9
 """Runs that were not heard of for longer have been judged; only the first look after a start asks about all."""
@@ -57,7 +60,7 @@ class Judge:
     def judge_due(self, now: int) -> bool:
         """Judges every run that has to be looked at. Returns whether somebody has to be told something."""
         with self.store.reading() as connection:
-            due = judgements.due(connection, now - AGEING, self._heard_since)
+            due = judgements.due(connection, now - AGEING, self._heard_since, now - AGEING_OF_RANKS)
         told = [self._judge_guarded(run, now) for run in due]
         self._heard_since = now - RECENT
         return any(told)
@@ -67,11 +70,12 @@ class Judge:
         with self.store.writing() as connection:
             if not judgements.claim(connection, run, self.name, now, now + LEASE):
                 return False
+        seen = whole.look(self.store, run, now)  # which reads many steps, so nobody waits for it
         with self.store.writing() as connection:
             row = judgements.run_of(connection, run)
             if row is None or row.claimed_by != self.name:
                 return False
-            return self._settle(connection, row, now)
+            return self._settle(connection, row, seen, now)
 
     def _judge_guarded(self, run: str, now: int) -> bool:
         try:
@@ -88,7 +92,7 @@ class Judge:
         """A person closes an incident. None when there is no such incident."""
         return self._by_hand(incident, lambda found: closed_by_hand(found, now), now)
 
-    def _settle(self, connection: Connection, row: Row[Any], now: int) -> bool:
+    def _settle(self, connection: Connection, row: Row[Any], seen: whole.Whole, now: int) -> bool:
         """Everything a judgement writes, in the transaction that gives the run back."""
         streams = judgements.streams_of(connection, row.id)
         incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
@@ -97,7 +101,7 @@ class Judge:
         quiet = frozenset[str]() if told else awaited | _continued(streams)
         findings = judgements.findings_of(connection, row.id)
         findings = [each for each in findings if each.verdict != "run-lost" or each.stream not in quiet]
-        causes = _causes(streams, findings)
+        causes = _causes(streams, findings, seen.findings)
         silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
@@ -106,7 +110,7 @@ class Judge:
         folded = _fold(connection, row, streams, state)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
-        judgements.release(connection, row.id, values)
+        judgements.release(connection, row.id, values | seen.values)
         return any(change.tell for change in changes)
 
     def _write(self, connection: Connection, run: Row[Any], change: Change, now: int) -> None:
@@ -167,10 +171,13 @@ def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
     return frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
 
 
-def _causes(streams: Sequence[Row[Any]], findings: Sequence[Row[Any]]) -> list[Cause]:
-    """What the streams' verdicts come to for the run, causes first. A life that another continued is over."""
+def _causes(
+    streams: Sequence[Row[Any]], findings: Sequence[Row[Any]], of_the_whole: Sequence[tuple[str, Finding]]
+) -> list[Cause]:
+    """What the verdicts on streams and on the whole come to, causes first. A life that another continued is over."""
+    ranks = {each.id: each.rank for each in streams if each.role == "rank" and each.schema is not None}
     concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
-    return merge(explain(concluded), {each.id: each.rank for each in streams}, _continued(streams))
+    return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
 def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str) -> dict[str, Any]:

@@ -83,12 +83,15 @@ runs = Table(
     text("claimed_by", None),
     whole("claimed_until"),
     document("folded"),
+    document("whole"),
+    Column("states", LargeBinary, nullable=False, default=b""),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
 )
 """One training job. Its row is made by its first hello; after that only the judge writes it.
 
-state: running | ended | lost. folded: the progress that the fleet totals already hold.
+state: running | ended | lost. folded: the progress that the fleet totals already hold. whole: what was concluded about
+all ranks together and against the baseline, see whole.py. states: msgpack {verdict: state} of those on all ranks.
 """
 
 streams = Table(

@@ -174,7 +174,7 @@ def test_what_several_ranks_have_is_told_once_with_the_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank in (0, 1, 2):
-        stream = BROKEN["scale-collapse"]() if rank else warm(70)
+        stream = BROKEN["gradient-underflow"]() if rank else warm(60)
         written(stream.bye(), tmp_path, rank=rank, world_size=3)
     told = as_json(capsys, tmp_path)
     (finding,) = told["findings"]

@@ -42,6 +42,7 @@ SERVER_ORDER = (
     ("collector", "request_body", "pagination", "page", "reading", "checks", "boards"),
     ("auth", "append", "handling", "runbooks"),
     ("ingest", "channels"),
+    ("whole",),
     ("judge",),
     ("sweeper", "runs", "health", "rules"),
     ("events", "series", "tensors", "incidents", "metrics"),

@@ -142,6 +142,17 @@ def shows_scaler_rebuilt(run: train.Summary, seen: Seen) -> None:
     assert run.scale == 2.0 ** (24 - run.steps + run.applied)
 
 
+def shows_ranks_disagree(run: train.Summary, seen: Seen) -> None:
+    assert run.val_loss == healthy().val_loss  # alone nothing is amiss
+    broken = faults.Faults(faults.REGISTRY["ranks-disagree"], 0, seen.model, None, rank=1)
+    broken.begin(0)
+    for each in seen.model.parameters():
+        each.grad = torch.ones_like(each)
+    broken.attempt(train.attempt)(seen.model, torch.optim.SGD(seen.model.parameters()), None, 1.0)
+    assert not next(seen.model.parameters()).isfinite().all()
+    assert train.attempt is broken.attempt(train.attempt)  # once
+
+
 def shows_scheduler_ahead(run: train.Summary, seen: Seen) -> None:
     skipped = sum(after < before for before, after in zip(seen.scales, seen.scales[1:], strict=False))
     assert 16 <= run.steps - run.applied <= 30

@@ -1,12 +1,14 @@
 """The list of verdicts, and how they are run over a stream.
 
 A verdict is pure: (state, view) -> (state, finding | None). One per file; each file's VERDICT names the columns
-and events it reads. The collector, `ammeter report` and guards run this same code.
+and events it reads. The collector, `ammeter report` and guards run this same code. Some are asked of all
+ranks together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -18,7 +20,7 @@ from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
 from ammeter.verdicts.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.eps_underflow import VERDICT as EPS_UNDERFLOW
-from ammeter.verdicts.finding import Finding, Judged, Verdict
+from ammeter.verdicts.finding import Finding, Judged, Verdict, never
 from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
 from ammeter.verdicts.gradient_spike import VERDICT as GRADIENT_SPIKE
 from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
@@ -39,6 +41,7 @@ from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
 from ammeter.verdicts.pointless_scaler import VERDICT as POINTLESS_SCALER
+from ammeter.verdicts.ranks_disagree import VERDICT as RANKS_DISAGREE
 from ammeter.verdicts.resume_mismatch import VERDICT as RESUME_MISMATCH
 from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
 from ammeter.verdicts.run_stalled import VERDICT as RUN_STALLED
@@ -52,6 +55,7 @@ from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
 from ammeter.verdicts.unsupported_op import VERDICT as UNSUPPORTED_OP
 from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
+from ammeter.verdicts.vitals import Together
 
 ALL: tuple[Verdict, ...] = (
     LOSS_NOT_SCALED,
@@ -65,6 +69,7 @@ ALL: tuple[Verdict, ...] = (
     POINTLESS_SCALER,
     SCALER_NOT_RESTORED,
     SCALER_REBUILT,
+    RANKS_DISAGREE,
     CLIP_BEFORE_UNSCALE,
     NO_LOSS_SCALING,
     HALF_OPTIMIZER_STATE,
@@ -99,6 +104,10 @@ ALL: tuple[Verdict, ...] = (
 
 BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
 
+OF_A_STREAM = tuple(verdict for verdict in ALL if verdict.judge is not never)
+OF_RANKS = tuple(verdict for verdict in ALL if verdict.ranks is not never)
+"""Those that are asked of one stream, and of all ranks of a run together."""
+
 
 def judge(states: Mapping[str, bytes], view: View) -> Judged:
     """Runs every verdict over one view of a stream.
@@ -106,16 +115,25 @@ def judge(states: Mapping[str, bytes], view: View) -> Judged:
     states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
     off for the stream from then on and named in `faults`; the others go on.
     """
+    return _asked(states, view, ((verdict, verdict.judge) for verdict in OF_A_STREAM))
+
+
+def judge_ranks(states: Mapping[str, bytes], seen: Together) -> Judged:
+    """Runs the verdicts that compare ranks over the next steps that all of them have; states as above, of the run."""
+    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in OF_RANKS))
+
+
+def _asked(states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]]) -> Judged:
     after: dict[str, bytes] = dict(states)
     findings: list[Finding] = []
     faults: dict[str, str] = {}
-    for verdict in ALL:
+    for verdict, judge_it in judges:
         before = states.get(verdict.id)
         if before == OFF:
             continue
         try:
             state = msgspec.msgpack.decode(before, type=verdict.state) if before else verdict.state()
-            state, finding = verdict.judge(state, view)
+            state, finding = judge_it(state, seen)
             after[verdict.id] = msgspec.msgpack.encode(state)
         except Exception as error:  # noqa: BLE001 - a verdict of ours must not cost the stream its data
             after[verdict.id] = OFF

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ammeter.verdicts import ALL, BY_ID
+from msgspec.structs import replace
+
+from ammeter.verdicts import ALL, BY_ID, words
 from ammeter.verdicts.finding import Finding, Severity
 
 SLACK_STEPS = 5
@@ -78,6 +80,43 @@ def gravest(cause: Finding, consequences: Sequence[Finding]) -> Severity:
 def as_consequence(finding: Finding) -> dict[str, Any]:
     """A finding as it is listed inside its cause: in the report, in an incident and on the page."""
     return {name: getattr(finding, name) for name in ("verdict", "severity", "title", "first_step", "cause")}
+
+
+LOCAL = ("nonfinite-loss", "masked-row-nan", "activation-overflow")
+"""Verdicts on what a rank computes before ranks share anything: the first to have it is where it began. Gradients and
+what becomes of them, found_inf too, are the same on all ranks."""
+
+
+def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Concluded]:
+    """The same findings; the words of those that tell ranks apart say which rank was first, or is behind.
+
+    ranks: every rank's stream -> rank. Of ranks that were started again nothing is said: their steps begin anew.
+    """
+    if len(ranks) < 2 or len(set(ranks.values())) < len(ranks):
+        return list(findings)
+    said = list(findings)
+    for verdict in (*LOCAL, "run-stalled"):
+        having = [at for at, (stream, each) in enumerate(findings) if each.verdict == verdict and stream in ranks]
+        having.sort(key=lambda at: findings[at][1].first_step)
+        steps = [findings[at][1].first_step for at in having]
+        if having and steps[1:2] != steps[:1]:
+            stream, first = findings[having[0]]
+            others = [(ranks[findings[at][0]], findings[at][1].first_step) for at in having[1:]]
+            more = _behind(ranks[stream], others) if verdict == "run-stalled" else _first(ranks[stream], others, ranks)
+            said[having[0]] = stream, replace(first, cause=first.cause + more)
+    return said
+
+
+def _first(rank: int, others: Sequence[tuple[int, int]], ranks: Mapping[str, int]) -> str:
+    if not others:
+        return f" Of {words.count(len(ranks), 'rank')} it was rank {rank} alone: look at its batch."
+    return f" Rank {rank} was first: look at its batch. Rank {others[0][0]} followed at step {others[0][1]}."
+
+
+def _behind(rank: int, others: Sequence[tuple[int, int]]) -> str:
+    if not others:
+        return ""
+    return f" Rank {rank} is the one behind: rank {others[0][0]} came to step {others[0][1]}."
 
 
 RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}

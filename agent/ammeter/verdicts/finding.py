@@ -8,15 +8,18 @@ from typing import Any, Literal
 import msgspec
 
 from ammeter.block import View
+from ammeter.verdicts.vitals import Together
 
 Severity = Literal["page", "ticket"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a verdict concluded about one stream. A function of the verdict's state, so it does not depend on cuts.
+    """What a verdict concluded about one stream, or about the run. A function of the verdict's state, so it does not
+    depend on cuts.
 
     first_step: where the symptom began. opened_step: where the verdict was reached. last_step: where it last held.
-    active: whether it still holds; False once the run recovered from it. times: how often it opened.
+    active: whether it still holds; False once the run recovered from it. times: how often it opened. ranks: those it is
+    about, where it compared ranks.
     """
 
     verdict: str
@@ -33,13 +36,24 @@ class Finding(msgspec.Struct, frozen=True):
     module: str | None = None
     caller: str | None = None
     evidence: dict[str, Any] = {}
+    ranks: tuple[int, ...] = ()
+
+
+class Nothing(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a verdict that has none."""
+
+
+def never(state: Any, _: Any) -> tuple[Any, None]:
+    """The judge of a verdict that is not asked."""
+    return state, None
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """One judgement: its name, what it asks, the columns and events it reads, and the pure function that answers.
 
-    state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge returns the state and,
-    when the finding is new or has changed, the finding.
+    state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge is asked of a stream and returns
+    the state and, when the finding is new or has changed, the finding; ranks does so for all ranks of a run at the same
+    steps.
     explains: ids of verdicts that are consequences of this one when they begin no earlier.
     """
 
@@ -49,9 +63,10 @@ class Verdict(msgspec.Struct, frozen=True):
     question: str
     columns: tuple[str, ...]
     events: tuple[str, ...]
-    state: type[msgspec.Struct]
-    judge: Callable[[Any, View], tuple[Any, Finding | None]]
+    state: type[msgspec.Struct] = Nothing
+    judge: Callable[[Any, View], tuple[Any, Finding | None]] = never
     explains: tuple[str, ...] = ()
+    ranks: Callable[[Any, Together], tuple[Any, Finding | None]] = never
 
 
 class Judged(msgspec.Struct, frozen=True):

@@ -11,8 +11,9 @@ from ammeter_server.store.engine import insert_or_ignore, upsert
 from ammeter_server.tables import findings, incidents, runs, streams, totals
 
 
-def due(connection: Connection, before: int, heard_since: int) -> list[str]:
-    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age.
+def due(connection: Connection, before: int, heard_since: int, ranks_before: int) -> list[str]:
+    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age, or
+    since `ranks_before` where ranks have to be compared.
 
     Only runs that can be either are looked at, by index: running ones, those with an incident that is not closed,
     and those that were heard of since `heard_since`.
@@ -22,8 +23,9 @@ def due(connection: Connection, before: int, heard_since: int) -> list[str]:
     heard = select(streams.c.run).where(streams.c.heard >= heard_since)
     moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
     ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", runs.c.id.in_(not_closed)))
+    several = and_(runs.c.judged_at < ranks_before, runs.c.state == "running", runs.c.world_size > 1)
     query = select(runs.c.id).where(runs.c.id.in_(union(running, not_closed, heard)))
-    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages)))]
+    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages, several)))]
 
 
 def claim(connection: Connection, run: str, by: str, now: int, until: int) -> bool:
@@ -45,6 +47,11 @@ def run_of(connection: Connection, run: str) -> Row[Any] | None:
     """
     held = select(runs).where(runs.c.id == run).with_for_update(key_share=True)
     return connection.execute(held).one_or_none()
+
+
+def look_at(connection: Connection, run: str) -> Row[Any] | None:
+    """The run as it stands, held by nobody."""
+    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
 
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:

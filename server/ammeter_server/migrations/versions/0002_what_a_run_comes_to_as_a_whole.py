@@ -1,0 +1,13 @@
+"""What a run comes to as a whole"""
+
+from alembic import op
+import sqlalchemy as sa
+
+
+revision = '0002'
+down_revision = '0001'
+
+
+def upgrade() -> None:
+    op.add_column('runs', sa.Column('whole', sa.Text(), nullable=False, server_default='{}'))
+    op.add_column('runs', sa.Column('states', sa.LargeBinary(), nullable=False, server_default=sa.text("''")))

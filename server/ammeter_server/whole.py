@@ -1,0 +1,107 @@
+"""What a run comes to as a whole: its ranks compared with each other, by the verdicts that no stream alone can answer.
+
+Read outside the judge's transaction, which takes what is found here with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ammeter import verdicts
+from ammeter.merging import Life, lives
+from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.vitals import Standing, Together, in_step, standing
+from ammeter_server import meters
+from ammeter_server.plain import plain
+from ammeter_server.store import Row, Store, judgements, series
+
+LONGEST_LOOK = 5.0
+"""Seconds that one look reads: a sixth of the judge's lease. What is left is read in the next one."""
+
+SILENCE = 15 * 10**9
+"""ns after which nobody knows where a rank is: seven missed heartbeats of its shipper."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """findings: with the stream each is told of. values: what the run's row holds of them from now on."""
+
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def look(store: Store, run: str, now: int) -> Whole:
+    """What is concluded about the run as a whole, given what was before."""
+    with store.reading() as connection:
+        row = judgements.look_at(connection, run)
+        streams = {each.id: each for each in judgements.streams_of(connection, run)}
+        together = lives(series.lives(connection, run))
+    if row is None or not together or len(together[-1]) < 2:
+        return Whole()
+    return _of_ranks(store, row, streams, together[-1], now)
+
+
+def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int) -> Whole:
+    """Compares the ranks of the present life from where the last look has come to.
+
+    When another rank is heard of, or all were started again, it begins anew; what was concluded before is over.
+    """
+    ranks = {each.rank: streams[each.stream] for each in life}
+    name = blake2b("".join(each.id for each in ranks.values()).encode(), digest_size=8).hexdigest()
+    before = row.whole.get("ranks", {})
+    same = before.get("life") == name
+    states = msgspec.msgpack.decode(row.states, type=dict[str, bytes]) if same and row.states else {}
+    known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
+    earlier = before.get("earlier", {}) if same else {each.verdict: each.times for each in known.values()}
+    found = known if same else {each: msgspec.structs.replace(one, active=False) for each, one in known.items()}
+    reached = before.get("reached", -1) if same else -1
+    for seen in _together(store, row.id, ranks, reached, now):
+        judged = verdicts.judge_ranks(states, seen)
+        states = judged.states
+        for finding in judged.findings:
+            times = finding.times + earlier.get(finding.verdict, 0)
+            found[finding.verdict] = msgspec.structs.replace(finding, times=times)
+        for verdict in judged.faults:
+            meters.verdict_faults.labels(verdict).inc()
+        reached = int(seen.steps[-1]) if len(seen) else reached
+    told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
+    concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
+    values = {"whole": {**row.whole, "ranks": concluded}, "states": msgspec.msgpack.encode(states)}
+    return Whole([(_stream(ranks, finding), finding) for finding in found.values()], values)
+
+
+def _together(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
+    """The steps that all have and nobody has looked at, as many as one look reads; then where each stands."""
+    over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
+    views = {rank: series.views(store, run, each.id, reached + 1, None) for rank, each in ranks.items()}
+    until = time.monotonic() + LONGEST_LOOK
+    for seen in in_step(views, over, reached):
+        yield seen
+        if time.monotonic() > until:
+            return
+    known = [each for each in ranks.values() if each.last_step is not None and _is_known(each, now)]
+    if len(known) == len(ranks):
+        yield Together(standings=tuple(_standing(each) for each in known))
+
+
+def _is_known(stream: Row[Any], now: int) -> bool:
+    """Whether its last row is the last there is."""
+    return stream.bye_reason is not None or (stream.heard >= now - SILENCE and not stream.backlog and stream.alive)
+
+
+def _standing(stream: Row[Any]) -> Standing:
+    ended = stream.bye.get("time") if stream.bye_reason is not None else None
+    by_itself = stream.bye_reason in ("closed", "exit")
+    return standing(stream.rank, stream.last_step, stream.last_step_time, ended, by_itself)
+
+
+def _stream(ranks: Mapping[int, Row[Any]], finding: Finding) -> str:
+    """That of the first rank it is about; of one that is not there any more, the lowest rank's."""
+    stream: str = ranks[next((rank for rank in finding.ranks if rank in ranks), min(ranks))].id
+    return stream

@@ -1,0 +1,65 @@
+"""Two ranks that torchrun starts train apart: the report and the collector say so, in the same words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.real import Collector, wait_for
+from tests.e2e.test_faults import ROOT, reported
+
+NAMES = {"ranks-disagree"}
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    (tmp_path / "server").mkdir()
+    started = Collector(tmp_path / "server").start()
+    yield started
+    started.stop()
+
+
+def train(folder: Path, collector: Collector, *words: str) -> str:
+    """Trains with two ranks, and returns the run."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, "trainer/train.py", "--tiny", "--steps", "40", "--eval-every", "1000", *words]
+    settings = {"AMMETER_URL": collector.url, "AMMETER_DIR": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120)
+    assert 0 == ran.returncode, ran.stderr[-3000:]
+    (run,) = (folder / "runs").iterdir()
+    return run.name
+
+
+def ended(collector: Collector, run: str) -> list[Any]:
+    """The run's incidents, once it is over."""
+    wait_for(lambda: collector.ask(f"/api/v1/runs/{run}")["state"] == "ended", "the run has ended", collector.log)
+    items: list[Any] = collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
+    return items
+
+
+def test_a_rank_that_skips_alone_is_the_one_finding_and_the_one_incident(
+    collector: Collector, tmp_path: Path, capsys: Output
+) -> None:
+    run = train(tmp_path, collector, "--fault", "ranks-disagree")
+    (incident,) = ended(collector, run)
+    code, told = reported(tmp_path / "runs", capsys)
+    (finding,) = told["findings"]
+    assert (3, "ranks-disagree", [1], 20) == (code, finding["verdict"], finding["ranks"], finding["first_step"])
+    same = ("verdict", "severity", "title", "cause", "fix", "first_step", "opened_step", "last_step", "evidence")
+    assert {name: finding[name] for name in same} == {name: incident[name] for name in same}
+    assert json.dumps(finding["consequences"]) == json.dumps(incident["consequences"])
+    assert 1 == incident["rank"]
+
+
+def test_ranks_that_agree_are_silent(collector: Collector, tmp_path: Path, capsys: Output) -> None:
+    run = train(tmp_path, collector, "--precision", "fp16")
+    assert [] == ended(collector, run)
+    assert [] == reported(tmp_path / "runs", capsys)[1]["findings"]

@@ -5,6 +5,7 @@ A fault's precisions and optimizers take turns with the seeds.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "trainer"))
 from bench import healthy  # noqa: E402
-from faults import REGISTRY  # noqa: E402 - the trainer is a program, not a library
+from faults import REGISTRY, Fault  # noqa: E402 - the trainer is a program, not a library
 from options import build_parser  # noqa: E402
 
 STEPS = 150
-"""Of every training, so that the schedule of a broken one is that of its healthy twin."""
+"""Of a training, or so many times that as a verdict may take. A broken one has as many as its healthy twin, for the
+learning rate depends on it."""
 
 FIRST_LIFE = 60
 """Steps before a run that goes on from a checkpoint."""
@@ -44,6 +46,7 @@ class Case(msgspec.Struct, frozen=True):
     seed: int = 0
     onset: int = 0
     life: str = ""
+    steps: int = STEPS
 
     @property
     def fault(self) -> bool:
@@ -63,7 +66,7 @@ class Case(msgspec.Struct, frozen=True):
     def words(self) -> list[str]:
         """The trainer's command line."""
         words = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]
-        words += ["--arch", self.arch, "--steps", str(STEPS), "--eval-every", "1000", "--log-every", "1000"]
+        words += ["--arch", self.arch, "--steps", str(self.steps), "--eval-every", "1000", "--log-every", "1000"]
         return words + (["--fault", f"{self.what}@{self.onset}"] if self.fault else [])
 
     def __str__(self) -> str:
@@ -100,7 +103,13 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
                 precision = fault.precisions[turn % len(fault.precisions)]
                 optimizer = fault.optimizers[turn % len(fault.optimizers)]
                 for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
-                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life)
+                    steps = enough(fault, onset)
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps)
+
+
+def enough(fault: Fault, onset: int) -> int:
+    """Steps by which its verdict may be expected; those that count readings have them in nearly every step here."""
+    return STEPS * math.ceil((onset + fault.told.within + 1) / STEPS)
 
 
 def trainer_as_it_is(seeds: Sequence[int]) -> Iterator[Case]:

@@ -14,6 +14,7 @@ import faults_kernels  # noqa: F401 - its faults enter the registry
 import faults_order  # noqa: F401 - its faults enter the registry
 import faults_run  # noqa: F401 - its faults enter the registry
 import faults_scalers  # noqa: F401 - its faults enter the registry
+import faults_slow  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
 from ammeter import verdicts
 from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, Told, fault, middle_block

@@ -18,6 +18,7 @@ from ammeter import journal
 from tests.e2e.test_faults import ROOT, reported, train
 
 NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "resume-mismatch", "run-stalled"}
+NAMES |= {"checkpoint-stale", "sign-flip", "stagnation"}
 Output = pytest.CaptureFixture[str]
 
 
@@ -118,3 +119,31 @@ def test_a_run_that_goes_on_without_its_optimizer_is_the_one_finding(
     assert ("resume-mismatch", "ticket", 0) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
     for healthy in ("first", "third"):
         assert [] == reported(tmp_path / healthy, capsys)[1]["findings"]
+
+
+def test_checkpoints_that_are_kept_no_more_are_the_one_finding(tmp_path: Path, capsys: Output) -> None:
+    words = ("--checkpoint", str(tmp_path / "kept" / "run.pt"), "--checkpoint-every", "20", "--steps", "200")
+    train(tmp_path / "runs", "--fault", "checkpoint-stale", *words)
+    finding = only_finding(tmp_path / "runs", capsys)
+    assert ("checkpoint-stale", "ticket", 20) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
+    assert "kept" == finding["evidence"]["last_checkpoint"].partition("/")[0]
+
+
+def test_gradients_that_turn_round_are_the_one_finding(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMMETER_BUDGET", "1")  # else they are compared too rarely for sixty readings in so few steps
+    train(tmp_path, "--fault", "sign-flip", "--steps", "240", "--batch", "32", "--precision", "bf16")
+    finding = only_finding(tmp_path, capsys)
+    assert "sign-flip" == finding["verdict"]
+    assert 100 <= finding["first_step"] <= 140
+
+
+def test_a_run_that_learns_nothing_is_the_one_finding(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMMETER_BUDGET", "0.5")
+    train(tmp_path, "--fault", "stagnation", "--steps", "240")
+    finding = only_finding(tmp_path, capsys)
+    assert ("stagnation", "ticket", 31) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
+    assert "so the learning rate is too small" in finding["fix"]

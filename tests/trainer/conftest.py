@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,9 @@ class Seen:
             weight.register_post_accumulate_grad_hook(self._keeper(name))
         return self
 
+    def autocast(self, *args: Any, **options: Any) -> torch.autocast:
+        return torch.autocast(*args, **options)
+
     def log(self, **values: Any) -> None:
         if "val_loss" in values:
             self.val_losses.append(float(values["val_loss"]))
@@ -84,9 +88,10 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault may have torch say that it were another."""
+def _own_version_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault may have torch say that it were another, and the clock go fast."""
     monkeypatch.setattr(torch, "__version__", torch.__version__)
+    monkeypatch.setattr(time, "time_ns", time.time_ns)
 
 
 @pytest.fixture

@@ -57,11 +57,14 @@ class Census:
             self._told = self._count() | {"masters": self._has_masters()}
             self._session.tell("weights.census", self._told)
 
-    def _loaded(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+    def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        """Loading casts what was saved to the dtype of the weights, and says nothing of it."""
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
+            given = args[1] if len(args) > 1 else kwargs.get("state_dict")
             state = _elements(each for _, _, each in _states(args[0]))
-            self._session.tell("optimizer.restored", {"optimizer": type(args[0]).__name__, "state": state})
+            told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
+            self._session.tell("optimizer.restored", told)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         """State comes with the first step, and again in another form where a checkpoint is loaded."""
@@ -145,6 +148,15 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
             for name, each in state.items():
                 if isinstance(each, torch.Tensor) and each.dim() > 0:
                     yield parameter, str(name), each
+
+
+def _saved(given: Any) -> Iterator[torch.Tensor]:
+    """The same of a state dict, as the program hands it over."""
+    states = given.get("state") if isinstance(given, dict) else None
+    for state in states.values() if isinstance(states, dict) else ():
+        for each in state.values() if isinstance(state, dict) else ():
+            if isinstance(each, torch.Tensor) and each.dim() > 0:
+                yield each
 
 
 def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:

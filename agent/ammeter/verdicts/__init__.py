@@ -18,6 +18,7 @@ from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
 from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
 from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
 from ammeter.verdicts.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
+from ammeter.verdicts.checkpoint_stale import VERDICT as CHECKPOINT_STALE
 from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
 from ammeter.verdicts.eps_underflow import VERDICT as EPS_UNDERFLOW
 from ammeter.verdicts.finding import Finding, Judged, Verdict, never
@@ -52,6 +53,8 @@ from ammeter.verdicts.scaler_not_restored import VERDICT as SCALER_NOT_RESTORED
 from ammeter.verdicts.scaler_rebuilt import VERDICT as SCALER_REBUILT
 from ammeter.verdicts.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
+from ammeter.verdicts.sign_flip import VERDICT as SIGN_FLIP
+from ammeter.verdicts.stagnation import VERDICT as STAGNATION
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
 from ammeter.verdicts.unsupported_op import VERDICT as UNSUPPORTED_OP
 from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
@@ -83,11 +86,13 @@ ALL: tuple[Verdict, ...] = (
     RESUME_MISMATCH,
     SCALE_COLLAPSE,
     GRADIENT_SPIKE,
+    SIGN_FLIP,
     OVERFLOW_STORM,
     SCHEDULER_AHEAD,
     LOPSIDED_STEP,
     GRADIENT_UNDERFLOW,
     LOST_UPDATES,
+    STAGNATION,
     FP32_FALLBACK,
     SDPA_MATH,
     MISALIGNED_MATMUL,
@@ -96,6 +101,7 @@ ALL: tuple[Verdict, ...] = (
     STALE_STACK,
     CHECKPOINT_EXPOSED,
     CHECKPOINT_INCOMPLETE,
+    CHECKPOINT_STALE,
     RUN_STALLED,
     RUN_LOST,
     AGENT_BLIND,

@@ -112,5 +112,5 @@ VERDICT = Verdict(
     events=("usage.clip_before_unscale",),
     state=State,
     judge=judge,
-    explains=("gradient-underflow",),
+    explains=("gradient-underflow", "stagnation"),
 )

@@ -30,6 +30,11 @@ a healthy run has less than 1 %. Why small gradients matter: Micikevicius et al.
 PERSISTENT = 3
 """Full readings in a row that must agree, to open and to close: a single one may be of an odd batch."""
 
+LEARNT = 1e-3
+"""Share of the largest loss that the run has had, below which nothing is held against its gradients: they have shrunk
+with the loss, those of a cross-entropy by the same ten bits, and what is lost of them there is nothing left to learn
+with. A batch that is learnt by heart gets there within a few dozen steps."""
+
 RESERVE_BITS = 3
 """Powers of two that a new scale leaves free below 65504, for gradients larger than those measured."""
 
@@ -53,6 +58,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     peak: float = 0.0
     """Largest |gradient|, scaled, in the readings that showed it."""
     tensor: str = ""
+    loss: float = 0.0
+    """Largest |loss| so far."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -69,8 +76,7 @@ def _rows(state: State, rows: View) -> State:
     state = _scales(state, rows)
     if not state.half and all(tensor.dtype != "float16" for tensor in rows.schema.tensors):
         return state
-    losses = rows.scalar("loss")
-    learning = ~measured(losses) | (np.isfinite(losses) & (losses != 0))
+    state, learning = _learning(state, rows)
     sampled = sampled_rows(rows)
     sampled = sampled[learning[sampled]]
     if not sampled.size:
@@ -91,6 +97,15 @@ def _rows(state: State, rows: View) -> State:
         )
         state = _read(state, reading)
     return state
+
+
+def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
+    """The rows whose loss leaves something to learn; those that say no loss do, too."""
+    losses = np.abs(rows.scalar("loss")).astype(np.float64)
+    finite = np.isfinite(losses)
+    highest = np.maximum.accumulate(np.append(state.loss, np.where(finite, losses, 0.0)))[1:]
+    learning = ~measured(rows.scalar("loss")) | (finite & (losses > LEARNT * highest))
+    return replace(state, loss=float(highest[-1])) if highest.size else state, learning
 
 
 class Reading(NamedTuple):
@@ -228,4 +243,5 @@ VERDICT = Verdict(
     events=("autocast.entered",),
     state=State,
     judge=judge,
+    explains=("stagnation",),
 )

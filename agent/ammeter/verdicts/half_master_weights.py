@@ -62,5 +62,5 @@ VERDICT = Verdict(
     events=("usage.half_weights",),
     state=Told,
     judge=told("usage.half_weights", _conclude),
-    explains=("lost-updates", "half-optimizer-state"),
+    explains=("lost-updates", "half-optimizer-state", "stagnation"),
 )

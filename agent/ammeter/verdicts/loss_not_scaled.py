@@ -65,5 +65,5 @@ VERDICT = Verdict(
     events=("usage.loss_not_scaled",),
     state=Told,
     judge=told("usage.loss_not_scaled", _conclude),
-    explains=("gradient-underflow",),
+    explains=("gradient-underflow", "stagnation"),
 )

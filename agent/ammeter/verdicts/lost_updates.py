@@ -159,4 +159,5 @@ VERDICT = Verdict(
     events=("weights.census",),
     state=State,
     judge=judge,
+    explains=("stagnation",),
 )

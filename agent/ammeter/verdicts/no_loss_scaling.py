@@ -122,5 +122,5 @@ VERDICT = Verdict(
     events=("autocast.entered", "scaler.seen"),
     state=State,
     judge=judge,
-    explains=("gradient-underflow",),
+    explains=("gradient-underflow", "stagnation"),
 )

@@ -1,10 +1,12 @@
-"""resume-mismatch: a run goes on from a checkpoint, but its optimizer begins anew.
+"""resume-mismatch: a run goes on from a checkpoint, but its optimizer begins anew, or with a state that lost its bits.
 
 Loading weights alone is no fault by itself: so begins every fine-tuning. It is one where the same run goes on, which
 two things say: its scaler was restored, or it saves where it was loaded from.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +20,13 @@ from ammeter.wire import Event
 
 BEGINNING = 10
 """Steps within which a run that goes on has loaded what it needs."""
+
+
+NARROW = ("float16", "bfloat16")
+"""8 or 11 bits of a number; the moments of a run that kept them in float32 are not what they were."""
+
+SHARE = 0.05
+"""Of the state's elements that were wide when saved and are narrow now: a few half vectors may have been meant."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -36,6 +45,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The last step at which something of this became known, and until it is decided the last step."""
     step: int = -1
     decided: bool = False
+    narrowed: tuple[str, str] = ("", "")
+    """The dtype in which most of the state was saved, and the narrower one it was given."""
+    given: int = -1
+    """The step in which it was."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -53,7 +66,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _heard(state: State, event: Event) -> State:
     if event.name == "optimizer.restored":
-        return replace(state, restored=True)
+        return _restored(state, event)
     if event.name == "weights.census":
         return _counted(state, event)
     if event.name == "scaler.restored":
@@ -67,18 +80,38 @@ def _heard(state: State, event: Event) -> State:
     return replace(state, path=path, read=event.step) if whole and state.read < 0 and event.step <= BEGINNING else state
 
 
+def _restored(state: State, event: Event) -> State:
+    saved, given = (_counts(event.data.get(name)) for name in ("saved", "state"))
+    lost = sum(given.get(dtype, 0) - saved.get(dtype, 0) for dtype in NARROW)
+    if lost < SHARE * sum(given.values()) or not lost or sum(saved.values()) < sum(given.values()):
+        return replace(state, restored=True, narrowed=("", ""))
+    kinds = max(saved, key=lambda dtype: saved[dtype]), max(NARROW, key=lambda dtype: given.get(dtype, 0))
+    return replace(state, restored=True, narrowed=kinds, given=event.step, elements=lost)
+
+
+def _counts(told: Any) -> dict[str, int]:
+    return (
+        {str(dtype): count for dtype, count in told.items() if isinstance(count, int)} if isinstance(told, dict) else {}
+    )
+
+
 def _counted(state: State, event: Event) -> State:
     """The first census is of an optimizer as it came; one that has a state then was given it before."""
-    counts = event.data.get("state")
-    counts = counts.values() if isinstance(counts, dict) else ()
-    elements = sum(each for each in counts if isinstance(each, int))
+    counts = _counts(event.data.get("state"))
+    elements = sum(counts.values())
     if not state.seen:
         return replace(state, seen=True, restored=state.restored or elements > 0)
+    if state.narrowed[0]:
+        return state if any(counts.get(dtype) for dtype in NARROW) else replace(state, narrowed=("", ""))
     return state if elements == state.elements else replace(state, elements=elements)
 
 
 def _decided(state: State) -> State:
     """Once a step went by after it was read: what the program loads beside it stands behind that step's row."""
+    if state.narrowed[0]:
+        if state.step <= state.given:
+            return state
+        return replace(state, decided=True, step=-1, opened=state.opened.at(state.given, state.given + 1))
     if state.restored:
         return replace(state, decided=True, step=-1)
     if not 0 <= state.read < state.step or not state.goes_on or not state.elements:
@@ -91,6 +124,28 @@ def _folder(path: str) -> str:
 
 
 def _conclude(state: State) -> Finding:
+    return _narrowed(state) if state.narrowed[0] else _forgotten(state)
+
+
+def _narrowed(state: State) -> Finding:
+    was, now = state.narrowed
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The optimizer's state was saved in {was} and restored in {now}",
+        cause=f"At step {state.given} an optimizer was given a state of {was} and keeps"
+        f" {words.count(state.elements, 'element')} of it in {now}: load_state_dict casts a state to the dtype of the"
+        " weights, without a word. Small second moments become zero or stand still from then on, and steps have another"
+        " size than before.",
+        fix="Load the optimizer while the weights are in float32: build the model, load its weights and the optimizer's"
+        f" state, and let torch.autocast(dtype=torch.{now}) do the forward pass, without model.half() or"
+        " model.bfloat16(). Begin again from the checkpoint: what was cast away does not come back.",
+        evidence={"saved_dtype": was, "restored_dtype": now, "state_elements": state.elements},
+        **found(state.opened),
+    )
+
+
+def _forgotten(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -110,10 +165,10 @@ VERDICT = Verdict(
     id="resume-mismatch",
     severity="ticket",
     title="A resumed run lost its optimizer's state",
-    question="Does a run go on from a checkpoint without the optimizer's state that it holds?",
+    question="Does a run go on without the optimizer's state that its checkpoint holds, or with it in half precision?",
     columns=(),
     events=("checkpoint.restored", "optimizer.restored", "scaler.restored", "weights.census", "checkpoint.saved"),
     state=State,
     judge=judge,
-    explains=("gradient-spike", "overflow-storm"),
+    explains=("gradient-spike", "overflow-storm", "half-optimizer-state", "half-master-weights"),
 )

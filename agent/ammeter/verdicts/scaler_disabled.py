@@ -48,5 +48,5 @@ VERDICT = Verdict(
     events=("usage.scaler_disabled",),
     state=Told,
     judge=told("usage.scaler_disabled", _conclude),
-    explains=("no-loss-scaling", "gradient-underflow"),
+    explains=("no-loss-scaling", "gradient-underflow", "stagnation"),
 )

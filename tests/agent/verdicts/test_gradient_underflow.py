@@ -73,6 +73,14 @@ def test_a_loss_that_is_zero_or_not_finite_explains_zero_gradients() -> None:
     assert {} == findings(stream)
 
 
+@pytest.mark.parametrize(("loss", "told"), [(0.0019, False), (0.0021, True)])
+def test_once_all_but_a_thousandth_of_the_loss_is_learnt_gradients_may_vanish(loss: float, told: bool) -> None:
+    stream = Stream().autocast().good(4096)
+    for _ in range(9):
+        stream.good(4096, norm=1e-6, full=True, loss=loss, stats=stream.readings(zeros=0.6, subnormals=0.35))
+    assert told == ("gradient-underflow" in findings(stream))
+
+
 def test_three_clean_readings_end_it() -> None:
     stream = run()
     for _ in range(2):

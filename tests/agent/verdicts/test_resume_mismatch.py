@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings
 from tests.agent.training import stream as journal_of
@@ -81,6 +82,60 @@ def test_what_is_read_in_the_middle_of_a_run_is_no_resume() -> None:
     contents = {"weights": {"float32": 99}, "optimizer": True}
     stream.event("checkpoint.restored", path="out/run.pt", contents=contents).good(65536)
     assert {} == findings(saved(stream, "out/run.pt"))
+
+
+def cast(saved: dict[str, int], state: dict[str, int], **after: int) -> Stream:
+    """A run whose optimizer was given a state, and what a census found in it after the next step."""
+    stream = Stream().event("weights.census", state={})
+    stream.event("optimizer.restored", optimizer="AdamW", saved=saved, state=state).good()
+    return (stream.event("weights.census", state=after) if after else stream).good()
+
+
+def test_a_state_that_was_cast_to_half_precision_is_told_a_step_later() -> None:
+    assert {} == findings(Stream().event("optimizer.restored", saved={"float32": 198}, state={"bfloat16": 198}))
+    finding = found(cast({"float32": 198}, {"bfloat16": 198}))
+    assert ("ticket", 0, 1) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "The optimizer's state was saved in float32 and restored in bfloat16" == finding.title
+    assert (
+        "keeps 198 elements of it in bfloat16: load_state_dict casts a state to the dtype of the weights"
+        in finding.cause
+    )
+    assert "let torch.autocast(dtype=torch.bfloat16) do the forward pass" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        cast({"float32": 198}, {"float32": 198}),
+        cast({"bfloat16": 198}, {"bfloat16": 198}),
+        cast({"bfloat16": 198}, {"float32": 198}),
+        cast({"float32": 198}, {"float32": 196, "bfloat16": 2}),
+        cast({}, {"bfloat16": 198}),
+        cast({"float32": 198}, {"bfloat16": 198}, float32=198),
+    ],
+    ids=["the same", "half before", "wider", "a few half vectors", "made anew", "cast back before the step"],
+)
+def test_a_state_that_keeps_its_bits_is_silent(stream: Stream) -> None:
+    assert "resume-mismatch" not in findings(stream)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_program_that_loads_its_optimizer_into_half_weights_is_told(half: bool, tmp_path: Path) -> None:
+    model = torch.nn.Linear(6, 5)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(3, 6)).sum().backward()
+    optimizer.step()
+    saved = optimizer.state_dict()
+    model = torch.nn.Linear(6, 5, dtype=torch.bfloat16 if half else torch.float32)
+    optimizer = torch.optim.Adam(model.parameters())
+    with watching(tmp_path, model, optimizer) as seen:
+        optimizer.load_state_dict(saved)
+        for _ in range(5):
+            model(torch.randn(3, 6, dtype=model.weight.dtype)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    causes = explain([("stream", each) for each in seen.findings().values()])
+    assert (["resume-mismatch"] if half else []) == [each.finding.verdict for each in causes]
 
 
 @pytest.mark.parametrize("parts", [("model", "optimizer"), ("model",)])

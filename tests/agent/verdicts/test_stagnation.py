@@ -1,0 +1,114 @@
+"""stagnation fires where neither loss nor weights have moved since the start, not at a floor or a schedule's end."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from ammeter import schedule
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.stagnation import LOSSES, STEPS
+from tests.agent import streams_run
+from tests.agent.streams import Stream, findings
+from tests.agent.training import watching
+
+
+def still(steps: int, ratio: float = 1e-7, loss: float = 4.8, stream: Stream | None = None, **more: float) -> Stream:
+    stream = stream or Stream()
+    for _ in range(steps):
+        stream.good(loss=loss, update_ratio=ratio, **more)
+    return stream
+
+
+def found(stream: Stream) -> Finding:
+    return findings(stream)["stagnation"]
+
+
+def test_two_hundred_applied_steps_open_it_at_the_end_of_the_beginning() -> None:
+    assert {} == findings(still(STEPS - 1))
+    finding = found(still(STEPS))
+    assert ("ticket", LOSSES - 1, STEPS - 1) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_steps_that_were_skipped_do_not_count() -> None:
+    assert {} == findings(still(STEPS, applied=0))
+
+
+def test_weights_that_move_keep_it_silent() -> None:
+    assert {} == findings(still(600, ratio=2e-5))
+
+
+def test_a_loss_that_fell_by_a_twentieth_settles_it_for_good() -> None:
+    assert {} == findings(still(600, loss=4.5, stream=still(40)))
+
+
+def test_a_loss_that_has_nothing_left_to_give_keeps_it_silent() -> None:
+    assert {} == findings(still(600, loss=1e-4))
+
+
+def test_readings_of_the_warm_up_do_not_count() -> None:
+    stream = still(60)
+    for _ in range(400):
+        stream.good(loss=4.8)
+    assert {} == findings(stream)
+
+
+@pytest.mark.parametrize("event", ["checkpoint.restored", "optimizer.restored", "scaler.restored"])
+def test_a_run_that_goes_on_is_silent(event: str) -> None:
+    assert {} == findings(still(600, stream=Stream().event(event)))
+
+
+def test_an_optimizer_that_had_stepped_before_watch_is_one_of_a_run_that_goes_on() -> None:
+    assert {} == findings(still(600, stream=Stream().event("weights.census", state={"float32": 9})))
+    assert "stagnation" in findings(still(600, stream=Stream().event("weights.census", state={})))
+
+
+def test_three_readings_that_move_the_weights_end_it() -> None:
+    stream = still(300)
+    assert found(still(2, ratio=1e-3, stream=stream)).active
+    assert not found(still(1, ratio=1e-3, stream=stream)).active
+
+
+def test_its_words_tell_a_small_rate_from_small_gradients() -> None:
+    finding = found(still(300))
+    assert "Neither the loss nor the weights move" == finding.title
+    assert "After 200 applied steps the loss is 4.8; it began at 4.8." in finding.cause
+    assert "A step moves the weights by 1e-07 of their norm" in finding.cause
+    assert "the gradients have a norm of 1." in finding.cause
+    assert "The gradients are there, so the learning rate is too small" in finding.fix
+    assert "About 1e+04 times as much would be usual." in finding.fix
+    assert "The gradients are too small." in found(still(300, norm=1e-5)).fix
+
+
+def test_it_is_what_came_of_a_clip_before_unscaling() -> None:
+    stream = Stream().autocast().good(65536)
+    stream.event("usage.clip_before_unscale", caller="train.py:120", max_norm=1.0, scale=65536.0)
+    for _ in range(300):
+        stream.good(65536, loss=4.8, update_ratio=1e-7)
+    (told,) = explain([("stream", each) for each in findings(stream).values()])
+    assert "clip-before-unscale" == told.finding.verdict
+    assert ["stagnation"] == [each.verdict for each in told.consequences]
+
+
+def test_it_is_told_once() -> None:
+    assert 1 == found(streams_run.stagnation()).times
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-2])
+def test_a_real_run_with_a_rate_in_the_wrong_unit_is_named(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (math.inf,) * 4)
+    torch.manual_seed(2)
+    model = torch.nn.GRU(6, 12)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=rate)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(220):
+            (model(torch.randn(3, 8, 6))[0] - 1).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (["stagnation"] if rate == 1e-9 else []) == list(seen.findings())

@@ -19,7 +19,8 @@ TINY = {
     "gpt": {"layers": 2, "heads": 2, "width": 32, "context": 32, "batch": 4},
     "cnn": {"layers": 2, "width": 16, "pixels": 8, "batch": 8},
 }
-LEARNING_RATE = {"gpt": {"adamw": 3e-3, "sgd": 0.3}, "cnn": {"adamw": 1e-2, "sgd": 0.1}}
+LEARNING_RATE = {"adamw": 3e-3, "sgd": 0.3}
+GUARDS = ("scale", "precision", "checkpoint", "stop")
 SIZE_NAMES = tuple(dict.fromkeys(name for sizes in SIZES.values() for name in sizes))
 
 
@@ -53,6 +54,7 @@ class Options:
     eval_every: int
     fault: Fault | None
     fault_step: int
+    guard: tuple[str, ...]
     name: str
 
     def recipe(self) -> dict[str, str | int | float]:
@@ -79,10 +81,11 @@ def read_options(arguments: list[str] | None = None) -> Options:
     values = vars(given) | {name: getattr(given, name) or sizes.get(name, 0) for name in SIZE_NAMES}
     values |= {
         "device": auto if given.device == "auto" else given.device,
-        "lr": given.lr or LEARNING_RATE[given.arch][given.optimizer],
+        "lr": given.lr or LEARNING_RATE[given.optimizer],
         "name": given.name or f"{given.arch}-{given.precision}" + (f"-{fault.name}" if fault else ""),
         "fault": fault,
         "fault_step": fault_step,
+        "guard": tuple(dict.fromkeys(given.guard)),
     }
     return Options(**{name: value for name, value in values.items() if name not in ("tiny", "list_faults")})
 
@@ -108,12 +111,12 @@ def build_parser() -> argparse.ArgumentParser:
     run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
 
     learning = parser.add_argument_group("learning").add_argument
-    learning("--optimizer", choices=("adamw", "sgd"), help="(adamw; sgd for a fault that adamw would hide)")
+    learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw; sgd for a fault that adamw would hide)")
     learning(
         "--lr",
         type=positive,
         metavar="X",
-        help="highest learning rate (gpt: 3e-3 for adamw, 0.3 for sgd; cnn: 1e-2, 0.1)",
+        help="highest learning rate (3e-3 for adamw, 0.3 for sgd)",
     )
     learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
     learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")
@@ -132,6 +135,15 @@ def build_parser() -> argparse.ArgumentParser:
     kept("--checkpoint", type=Path, metavar="PATH", help="the file to keep the run in")
     kept("--checkpoint-every", type=whole(1), default=50, metavar="N", help="steps between two of them (50)")
     kept("--resume", action="store_true", help="go on from --checkpoint")
+
+    acting = parser.add_argument_group("guards").add_argument
+    acting(
+        "--guard",
+        action="append",
+        default=[],
+        choices=GUARDS,
+        help="let Ammeter act on the run, where it has to; may be given more than once",
+    )
 
     broken = parser.add_argument_group("faults").add_argument
     broken("--fault", type=known_fault, metavar="NAME[@STEP]", help="break the run on purpose, from this step on")

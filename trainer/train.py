@@ -11,6 +11,7 @@ import math
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,7 +85,10 @@ def main(arguments: list[str] | None = None) -> Summary:
 
     network = together.network(model)
     watched = faults.optimizers(optimizer)
-    run = ammeter.watch(network, watched, scaler, name=options.name, project="reference", config=options.recipe())
+    guards = build_guards(options, scheduler)  # none, unless asked for
+    run = ammeter.watch(
+        network, watched, scaler, name=options.name, project="reference", config=options.recipe(), guards=guards
+    )
 
     # Where an earlier life of this run left off.
     progress = Progress()
@@ -118,7 +122,7 @@ def main(arguments: list[str] | None = None) -> Summary:
 
         for _ in range(options.accumulate):
             inputs, targets = faults.batch(batches.number(progress.batches * ranks + rank))
-            with autocast(options):
+            with autocast(options, run):
                 part = network(inputs, targets) / options.accumulate
             loss += part.detach()
             part = faults.loss(part)
@@ -142,7 +146,7 @@ def main(arguments: list[str] | None = None) -> Summary:
             losses.clear()
             show.numbers(progress.step, numbers(train_loss, progress, scheduler, scaler))
         if last or progress.step % options.eval_every == 0:
-            val_loss = validate(model, held_back, options)
+            val_loss = validate(model, held_back, options, run)
             run.log(val_loss=val_loss)
             show.line(f"validation loss {val_loss:.4f}")
         if rank == 0 and options.checkpoint and (last or progress.step % options.checkpoint_every == 0):
@@ -171,21 +175,21 @@ def attempt(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, c
 
 
 @torch.no_grad()
-def validate(model: Network, batches: data.Batches, options: Options) -> float:
+def validate(model: Network, batches: data.Batches, options: Options, run: ammeter.Run) -> float:
     """Mean loss over what is not trained on, always the same."""
     model.eval()
     losses = []
     for n in range(VALIDATION_BATCHES):
-        with autocast(options):
+        with autocast(options, run):
             losses.append(model(*batches.number(n)))
     model.train()
     return torch.stack(losses).mean().item()
 
 
-def autocast(options: Options) -> torch.autocast:
-    """Where the matmuls run in half precision. In float32 it does nothing."""
+def autocast(options: Options, run: ammeter.Run) -> torch.autocast:
+    """Where the matmuls run in half precision. In float32 it does nothing; a guard may have it be another dtype."""
     half = torch.float16 if options.precision == "fp16" else torch.bfloat16
-    return torch.autocast(options.device, half, enabled=options.precision != "fp32")
+    return run.autocast(options.device, half, enabled=options.precision != "fp32")
 
 
 def what_to_learn(options: Options, device: torch.device) -> tuple[data.Batches, data.Batches]:
@@ -212,6 +216,19 @@ def build_optimizer(model: Network, options: Options) -> Optimizer:
     return AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
 
 
+def build_guards(options: Options, scheduler: LambdaLR) -> list[Any]:
+    """What may act on the run, because it was asked for."""
+    built: dict[str, Callable[[], Any]] = {
+        "scale": lambda: ammeter.guards.Scale(),
+        "precision": lambda: ammeter.guards.Precision(),
+        "checkpoint": lambda: ammeter.guards.Checkpoint(
+            every_steps=options.checkpoint_every, parts={"scheduler": scheduler}
+        ),
+        "stop": lambda: ammeter.guards.Stop(),
+    }
+    return [built[name]() for name in options.guard]
+
+
 def warm_up_then_cosine(applied: int, steps: int) -> float:
     """The share of the highest learning rate: up in a straight line, then down to a tenth in half a cosine."""
     if applied < WARM_UP:
@@ -228,4 +245,7 @@ def numbers(loss: float, progress: Progress, scheduler: LambdaLR, scaler: GradSc
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ammeter.Stopped as stopped:
+        sys.exit(f"train.py: stopped by a guard: {stopped}")

@@ -6,19 +6,30 @@ run = ammeter.watch(model, optimizer, scaler)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ammeter.run import Run, stand_ins
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     import torch
 
+    from ammeter import guards as guards
+    from ammeter.guards import Stopped as Stopped
+
 __version__ = "0.1.0"
-__all__ = ["Run", "watch"]
+__all__ = ["Run", "Stopped", "guards", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Guards need torch, and importing ammeter does not."""
+    if name not in ("guards", "Stopped"):
+        raise AttributeError(f"module 'ammeter' has no attribute {name!r}")
+    guards = import_module("ammeter.guards")
+    return guards if name == "guards" else guards.Stopped
 
 
 def watch(
@@ -52,7 +63,7 @@ def watch(
     the operators of a backward pass, now and then, torch computes the gradient of prod in another order).
     also: copies of the model that the program keeps, {"ema": ema_model}: whether they move is watched too. torch's
     AveragedModel is found by itself.
-    guards: must be empty in this version.
+    guards: what may act on the run, [ammeter.guards.Stop()]; without any nothing does. docs/guards.md has them all.
     replay: keep the inputs of each step until its optimizer steps, and run the forward pass of a bad step once more to
     name the module where its NaN was born, also when that happens once in a run. A bad step takes that pass longer;
     weights, buffers and random numbers stay as they are, hooks of the program's own on its modules are called again.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from ammeter.session import Session
 
 
@@ -17,11 +19,31 @@ class Run:
     """id: the run's UUID, '' when nothing is watched (AMMETER_DISABLE, or a fault of ours at the start)."""
 
     def __init__(
-        self, id: str = "", session: Session | None = None, farewell: Callable[[], None] | None = None
+        self,
+        id: str = "",
+        session: Session | None = None,
+        farewell: Callable[[], None] | None = None,
+        guards: Sequence[Any] = (),
     ) -> None:
         self.id = id
         self._session = session
         self._farewell = farewell
+        self._autocasts = [guard.autocast for guard in guards if hasattr(guard, "autocast")]
+
+    def autocast(
+        self, device_type: str | None = None, dtype: torch.dtype | None = None, **options: Any
+    ) -> torch.autocast:
+        """torch.autocast(device_type, dtype, **options), unless ammeter.guards.Precision has it be another dtype.
+
+        device_type: else that of the model's first weight. dtype: else torch's own for the device.
+        """
+        import torch
+
+        device = device_type or self._device_type(torch.cuda.is_available())
+        for autocast in self._autocasts:
+            found: torch.autocast = autocast(device, dtype, options)
+            return found
+        return torch.autocast(device, dtype, **options)
 
     def log(self, **values: Any) -> None:
         """Adds numbers to the step that closed last: run.log(loss=..., val_loss=..., samples=...).
@@ -37,3 +59,9 @@ class Run:
         session, self._session = self._session, None
         if session is not None and session.close() and self._farewell is not None:
             self._farewell()
+
+    def _device_type(self, has_cuda: bool) -> str:
+        models = () if self._session is None else self._session.watched.models
+        weights = (each for ref in models if (model := ref()) is not None for each in model.parameters())
+        first = next(weights, None)
+        return str(first.device.type) if first is not None else "cuda" if has_cuda else "cpu"

@@ -146,6 +146,18 @@ def _fallback(data: Data) -> str:
     return f"{words.percent(data['flops_share'])} of the FLOPs, {data['op']} in {data['module']}, {reason}"
 
 
+def _guard(data: Data) -> str:
+    if data["action"] == "wrote":
+        return ""
+    to = data.get("to")
+    led = f", {_value(data.get('from'))} to {_value(to)}" if data.get("from") is not None else ""
+    return f"the {data['guard']} guard {data['action']}{led}: {data['reason']}"
+
+
+def _value(value: Any) -> str:
+    return words.scale(value) if isinstance(value, float) else str(value)
+
+
 def checkpoint(path: str, missing: Collection[str], exposed: Collection[str]) -> str | None:
     """Of one checkpoint, which may be several files of one folder: what is in none of them, who can get at one."""
     faults = []
@@ -194,4 +206,5 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "weights.nonfinite": _weights,
     "moments.nonfinite": lambda data: f"the optimizer's state holds NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
+    "guard.acted": _guard,
 }

@@ -48,8 +48,6 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
     if options["preset"] not in PRESETS:
         raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
-    if options["guards"]:
-        raise ValueError(f"guards is {options['guards']!r}; this version of ammeter has no guards yet, leave it away")
     for name, example in _DICTS.items():
         if not isinstance(options[name], Mapping):
             raise TypeError(f"{name} is a {type(options[name]).__name__}; watch() takes a dict, such as {example}")
@@ -61,6 +59,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     models = _several(model, torch.nn.Module, "model")
     optimizers = _several(optimizer, torch.optim.Optimizer, "optimizer")
     scalers = _several(scaler, torch.amp.GradScaler, "scaler")
+    guards = _guards(options["guards"], models)
     if disabled():
         return Run()
     try:
@@ -71,7 +70,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         watched = Watched(models, optimizers, scalers)
         for name, copy in options["also"].items():
             watched.follow(_words(name), copy)
-        return _start(watched, chosen, options)
+        return _start(watched, chosen, options, guards)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         return _unwatched(error)
 
@@ -82,21 +81,23 @@ def _unwatched(error: Exception) -> Run:
     return Run()
 
 
-def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Run:
+def _guards(given: Any, models: list[torch.nn.Module]) -> tuple[Any, ...]:
+    """Nothing of them is imported where none is asked for."""
+    if isinstance(given, list | tuple) and not given:
+        return ()
+    from ammeter import guards
+
+    return guards.checked(given, models)
+
+
+def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guards: tuple[Any, ...]) -> Run:
     hello = _hello(watched, options)
     folder = journal.private_folder(journal.private_folder(chosen.dir) / hello.run)
     hot = _hot_folder(hello)
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
-    writer = journal.Journal(folder / hello.stream, hot=hot, hot_bytes=HOT_HOST_BYTES // ranks_here if hot else 0)
+    writer = _journal(guards)(folder / hello.stream, hot=hot, hot_bytes=HOT_HOST_BYTES // ranks_here if hot else 0)
     replay = bool(options.get("replay"))
     session = Session(watched, writer, hello, chosen.budget, options["preset"], replay=replay)
-    try:
-        session.attach()
-        if chosen.url or hot:
-            _start_process(writer, chosen)
-    except BaseException:
-        session.close("exception")
-        raise
 
     def farewell() -> None:
         if chosen.url:
@@ -104,8 +105,44 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any]) -> Ru
         else:
             _bring_home(writer.folder, chosen.flush)
 
+    try:
+        session.attach()
+        if guards:
+            farewell = _on_duty(session, writer, guards, farewell)
+        if chosen.url or hot:
+            _start_process(writer, chosen)
+    except BaseException:
+        session.close("exception")
+        raise
     _close_at_exit(session, farewell)
-    return Run(hello.run, session, farewell)
+    return Run(hello.run, session, farewell, guards)
+
+
+def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
+    if not guards:
+        return journal.Journal
+    from ammeter.guards.hearing import Overheard
+
+    return Overheard
+
+
+def _on_duty(
+    session: Session, writer: Any, guards: tuple[Any, ...], farewell: Callable[[], None]
+) -> Callable[[], None]:
+    """Attaches the guards. Returns the farewell that they have a part in."""
+    from ammeter.guards.duty import Duty
+
+    def leave(message: str) -> None:
+        if session.close("exception", message):
+            farewell()
+
+    def finish() -> None:
+        duty.finish()
+        farewell()
+
+    duty = Duty(session, writer, guards, leave)
+    session._handles += duty.attach()
+    return finish
 
 
 def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:

@@ -77,7 +77,8 @@ def test_after_close_the_watched_objects_are_as_before(tmp_path: Path) -> None:
     assert before == during == [set(vars(each)) for each in (model, optimizer, scaler)]
 
 
-def test_the_unscaled_norm_is_what_clip_grad_norm_returned(tmp_path: Path) -> None:
+def test_the_unscaled_norm_is_what_clip_grad_norm_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMMETER_BUDGET", "1.0")  # every norm is read, however busy the machine
     outcome = train(Recipe(clip=0.5), watched=True, dir=tmp_path)
     rows, _ = stream(outcome.run, tmp_path)
     finite = np.isfinite(outcome.norms)
@@ -320,7 +321,6 @@ def test_ammeter_disable_turns_everything_off(tmp_path: Path, monkeypatch: pytes
     ("options", "message"),
     [
         ({"budget": 3}, "budget is 3; use a share of step time"),
-        ({"guards": ["stop"]}, "this version of ammeter has no guards yet, leave it away"),
         ({"preset": "heavy"}, "preset is 'heavy'; use one of light, default, full"),
         ({"url": "collector:8480"}, "url is 'collector:8480'; use http"),
     ],

@@ -47,7 +47,8 @@ def constants(path: Path) -> Iterator[str]:
 
 
 def events_in_code() -> set[str]:
-    writers = [*(tree.AGENT / "probes").rglob("*.py"), tree.AGENT / "session.py"]
+    told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
+    writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "session.py"]
     said = {each for path in writers for each in constants(path) if EVENT.fullmatch(each)}
     return said - set(wire.STATS)
 

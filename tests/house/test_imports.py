@@ -23,7 +23,7 @@ AGENT_ORDER = (
     ("shipping", "directives"),
     ("ship",),
     ("probes",),
-    ("boundary", "resting"),
+    ("boundary", "resting", "guards"),
     ("session",),
     ("start",),
     ("inside",),

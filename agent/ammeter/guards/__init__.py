@@ -1,0 +1,38 @@
+"""Opt-in actions inside the training process, the one part of Ammeter that changes a run: because it was asked to.
+
+`ammeter.watch(model, optimizer, scaler, guards=[ammeter.guards.Scale(), ammeter.guards.Stop()])`. Guards act at the
+boundary between two steps, tell what they did as `guard.acted`, and a fault in one switches that one off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ammeter.guards.checkpoint import Checkpoint
+from ammeter.guards.incident import OnIncident
+from ammeter.guards.precision import Precision
+from ammeter.guards.scale import Scale
+from ammeter.guards.stop import Stop, Stopped
+
+__all__ = ["Checkpoint", "OnIncident", "Precision", "Scale", "Stop", "Stopped"]
+
+KINDS = (Scale, Precision, Checkpoint, Stop, OnIncident)
+
+
+def checked(given: Any, models: Sequence[Any]) -> tuple[Any, ...]:
+    """The guards that watch() was given. Raises TypeError or ValueError for what cannot be meant."""
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"guards is a {type(given).__name__}; watch() takes a list, such as [ammeter.guards.Stop()]")
+    for at, each in enumerate(given):
+        if not isinstance(each, KINDS):
+            names = ", ".join(kind.__name__ for kind in KINDS)
+            raise TypeError(
+                f"guards[{at}] is a {type(each).__name__}; use the guards of ammeter.guards: {names}, such as"
+                " ammeter.guards.Stop()"
+            )
+        if not isinstance(each, OnIncident) and any(type(other) is type(each) for other in given[:at]):
+            raise ValueError(f"guards has two of {type(each).__name__}; one is enough, leave the other away")
+        if isinstance(each, Precision):
+            each.check(models)
+    return tuple(given)

@@ -1,0 +1,72 @@
+"""Calls a function of the program's own when a verdict opens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ammeter.guarding import text
+from ammeter.guards.hearing import Judging
+from ammeter.guards.naming import known
+from ammeter.verdicts import ALL
+from ammeter.verdicts.causes import explain
+from ammeter.verdicts.finding import Finding
+from ammeter.wire import Frame
+
+if TYPE_CHECKING:
+    from ammeter.guards.duty import Duty
+
+log = logging.getLogger("ammeter")
+
+FEW = 4
+"""Verdicts that are judged at every row; more of them ten times a second, so that they stay within 1 % of the time."""
+
+PATIENCE = 0.1
+
+
+class OnIncident:
+    """Calls callback(finding) in the training thread, at a step boundary, once each time a verdict opens.
+
+    The finding is what the report shows: verdict, severity, title, cause, fix, evidence, steps. What is a consequence
+    of a finding that is open already is not told. Up to four verdicts are judged at each row as it is written, more of
+    them, or None for all, ten times a second. Training waits for the callback, and for nothing of ours in it.
+    What it raises is caught, counted in `failures` and told once.
+    """
+
+    name = "on-incident"
+
+    def __init__(self, callback: Callable[[Finding], Any], verdicts: Sequence[str] | None = None) -> None:
+        if not callable(callback):
+            raise TypeError(f"callback is a {type(callback).__name__}; use a function that takes a finding")
+        self.callback = callback
+        self.verdicts = None if verdicts is None else known(verdicts)
+        self.failures = 0
+
+    def attach(self, duty: Duty) -> None:
+        self._duty = duty
+        ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
+        self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE)
+
+    def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
+        new = {each.verdict for each in self._judging.hear(frames, last=last)}
+        if new:
+            causes = explain([("", each) for each in self._judging.findings.values()])
+            for each in causes:
+                if each.finding.verdict in new:
+                    self._call(each.finding)
+
+    def _call(self, finding: Finding) -> None:
+        try:
+            self.callback(finding)
+        except Exception as error:  # noqa: BLE001 - the program's own code, and the run goes on
+            self.failures += 1
+            if self.failures == 1:
+                self._tell(finding, error)
+
+    def _tell(self, finding: Finding, error: Exception) -> None:
+        with suppress(Exception):  # an error that fails to say what it is, somebody's log handler that raises
+            said = text(f"{type(error).__name__}: {error}", 500)
+            self._duty.tell(self, "callback raised", said, verdict=finding.verdict)
+            log.warning("ammeter: the callback for %s raised (%s); training goes on", finding.verdict, said)

@@ -1,0 +1,203 @@
+"""Leaves float16 where a network overflows in it whatever the scale, and comes back when it has been good for long."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.forward import hookable, innermost
+from ammeter.guards.wide import Wide
+from ammeter.watched import plain_name
+
+if TYPE_CHECKING:
+    from ammeter.guards.duty import Duty, Update
+
+PATIENCE = 5
+"""Skips in a row at scales that had worked, as scale-collapse has it: the last one tried 1/16 of such a scale."""
+
+BAD_LOSSES = 2
+"""Skips in a row whose loss was not finite: it is computed before it is scaled, so no scale can be to blame."""
+
+CALIBRATION = 24
+"""Skips in a row that a scaler without a good step may take, as scale-collapse has it."""
+
+STEADY = 200
+"""Good steps before float16 is tried again; each time it fails, twice as many."""
+
+RETURNS = 3
+
+WIDER = ("bfloat16", "float32")
+
+
+class Precision:
+    """On an overflow that no scale mends, the model runs in bfloat16 or float32, or one module of it in float32.
+
+    The program enters `with run.autocast(...):` in place of torch.autocast(...), which is the same as long as the
+    guard does not ask otherwise; for one module nothing has to change. It acts behind the fifth skip in a row at scales
+    that had worked, or the second with a loss that is not finite, for the next forward pass. It takes that back after
+    `steady` good steps, then after twice, four times as many; after `returns` such tries it stays. It needs a
+    GradScaler, whose skips it counts. Running statistics (BatchNorm) that are not finite by then begin anew.
+
+    module: a path of model.named_modules(). to: "bfloat16", where the device has it, or "float32"; a module runs in
+    float32. patience, steady, returns: as above. Raises ValueError for what cannot be meant.
+    """
+
+    name = "precision"
+
+    def __init__(
+        self,
+        *,
+        module: str | None = None,
+        to: str = "bfloat16",
+        patience: int = PATIENCE,
+        steady: int = STEADY,
+        returns: int = RETURNS,
+    ) -> None:
+        if to not in WIDER:
+            raise ValueError(f"to is {to!r}; use one of {', '.join(WIDER)}")
+        for name, number, least in (("patience", patience, 1), ("steady", steady, 1), ("returns", returns, 0)):
+            if number < least:
+                raise ValueError(f"{name} is {number!r}; use a whole number of {least} or more")
+        self.module, self.to = module, to
+        self.patience, self.steady, self.returns = patience, steady, returns
+        self._duty: Duty | None = None
+
+    def check(self, models: Sequence[torch.nn.Module]) -> None:
+        """Raises ValueError where no model has the module."""
+        if self.module is not None and self._find(models) is None:
+            paths = [path for model in models for path, _ in innermost(model).named_modules() if path]
+            raise ValueError(
+                f"module is {self.module!r}, which the model has not; use a path of model.named_modules(), such as"
+                f" {paths[0] if paths else ''!r}"
+            )
+
+    def attach(self, duty: Duty) -> None:
+        self._duty = duty
+        self._skips: weakref.WeakKeyDictionary[torch.amp.GradScaler, int] = weakref.WeakKeyDictionary()
+        self._worked: weakref.WeakKeyDictionary[torch.amp.GradScaler, bool] = weakref.WeakKeyDictionary()
+        self._bad_losses = 0
+        self._fallen: str | None = None
+        self._wide: Wide | None = None
+        self._good = self._returned = 0
+        self._entered = self._unable = False
+
+    def remove(self) -> None:
+        self._fallen = None
+        if self._wide is not None:
+            self._wide.remove()
+            self._wide = None
+
+    def autocast(self, device_type: str, dtype: torch.dtype | None, options: dict[str, Any]) -> torch.autocast:
+        """What run.autocast() gives the program."""
+        duty, fallen = self._duty, None if self._duty is None else self._fallen
+        self._entered = True
+        wanted = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+        if duty is None or fallen is None or duty.is_off(self) or wanted is not torch.float16:
+            return torch.autocast(device_type, dtype, **options)
+        if fallen == "float32":
+            return torch.autocast(device_type, dtype, **{**options, "enabled": False})
+        return torch.autocast(device_type, torch.bfloat16, **options)
+
+    def updated(self, update: Update) -> None:
+        scaler, overflow = update.scaler, update.overflow
+        skips = self._skips[scaler] = self._skips.get(scaler, 0) + 1 if overflow else 0
+        self._bad_losses = self._bad_losses + 1 if overflow and update.bad_loss else 0
+        if not overflow:
+            self._worked[scaler] = True
+            self._is_good()
+        elif self._is_enough(skips, self._worked.get(scaler, False)):
+            self._good = 0
+            if self._fallen is None:
+                self._fall(skips)
+
+    def _is_enough(self, skips: int, worked: bool) -> bool:
+        if not worked:
+            return skips > CALIBRATION
+        return skips >= self.patience or self._bad_losses >= BAD_LOSSES
+
+    def _is_good(self) -> None:
+        if self._fallen is None:
+            return
+        self._good += 1
+        if self._good >= self.steady * 2**self._returned and self._returned < self.returns:
+            self._come_back()
+
+    def _fall(self, skips: int) -> None:
+        refused = self._refused()
+        reason = f"{skips} steps in a row were skipped: " + (
+            "the loss itself is not finite" if self._bad_losses else "the scale comes down and none helps"
+        )
+        if refused:
+            if not self._unable:
+                self._unable = True
+                self._tell("unable", f"{reason}; {refused}", "float16", "float16")
+            return
+        self._good = 0
+        self._fallen = "float32" if self.module is not None or not _has_bfloat16(self._device()) else self.to
+        if self.module is not None:
+            found = self._find(self._models())
+            assert found is not None
+            self._wide = Wide(found)
+        begun = _begin_anew(self._models())
+        anew = f"; running statistics of {begun} modules were not finite and begin anew" if begun else ""
+        self._tell("fell back", reason + anew, "float16", self._fallen)
+
+    def _come_back(self) -> None:
+        fallen, good = self._fallen, self._good
+        self.remove()
+        self._returned += 1
+        self._tell(
+            "came back", f"{good} good steps in a row; try {self._returned} of {self.returns}", fallen, "float16"
+        )
+
+    def _refused(self) -> str:
+        """Why nothing can be done, '' where it can."""
+        if self.module is None:
+            return "" if self._entered else "the program does not enter run.autocast()"
+        found = self._find(self._models())
+        if found is None or not any(
+            each is found for model in self._models() for _, each in hookable(innermost(model))
+        ):
+            return f"{self.module} runs inside what torch.compile made"
+        half = {each.dtype for each in found.parameters()} - {torch.float32, torch.float64}
+        return f"the weights of {self.module} are in {half.pop()}" if half else ""
+
+    def _tell(self, action: str, reason: str, before: str | None, after: str) -> None:
+        assert self._duty is not None
+        where = {"module": self.module} if self.module is not None else {}
+        self._duty.tell(self, action, reason, **{"from": before, "to": after}, **where)
+
+    def _models(self) -> list[torch.nn.Module]:
+        assert self._duty is not None
+        return [model for ref in self._duty.session.watched.models if (model := ref()) is not None]
+
+    def _find(self, models: Sequence[torch.nn.Module]) -> torch.nn.Module | None:
+        named = ((path, module) for model in models for path, module in innermost(model).named_modules())
+        found: dict[str, torch.nn.Module] = {plain_name(path): module for path, module in named if path}
+        return found.get(str(self.module))
+
+    def _device(self) -> str:
+        return next((each.device.type for model in self._models() for each in model.parameters()), "cpu")
+
+
+def _begin_anew(models: Sequence[torch.nn.Module]) -> int:
+    """A forward pass that overflows leaves NaN in the running statistics of a BatchNorm, whether its step is skipped or
+    not: they would never be finite again, and evaluation of no use. Returns how many modules begin anew."""
+    norms = [
+        each for model in models for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._NormBase)
+    ]
+    bad = [each for each in norms if each.running_mean is not None and not _is_finite(each)]
+    for each in bad:
+        each.reset_running_stats()
+    return len(bad)
+
+
+def _is_finite(norm: torch.nn.modules.batchnorm._NormBase) -> bool:
+    return all(bool(torch.isfinite(each).all()) for each in (norm.running_mean, norm.running_var) if each is not None)
+
+
+def _has_bfloat16(device: str) -> bool:
+    return device != "cuda" or torch.cuda.is_bf16_supported()

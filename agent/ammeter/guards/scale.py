@@ -1,0 +1,230 @@
+"""Keeps the loss scale where gradients bear it: backs off harder than GradScaler, and does not grow into overflow."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from ammeter.guards.duty import known, known_scale
+from ammeter.stats.unseen import unseen
+from ammeter.verdicts.float16 import FLOAT16_MAX
+from ammeter.watched import gradients
+
+if TYPE_CHECKING:
+    from ammeter.guards.duty import Duty, Update
+
+CEILING = 2.0**24
+"""The largest scale, as NVIDIA's apex has it (max_loss_scale)."""
+
+MARGIN = 2.0
+"""Of what the largest gradient leaves below 65504: one bit, which is what 120 provoked overflows had left at most
+(docs/verdicts.md, nonfinite-gradient)."""
+
+HOLD = 2000
+"""Good steps for which a scale that gradients did not bear is not tried again: GradScaler's own growth_interval."""
+
+AGAIN = 200
+"""Steps within which a second overflow behind a growth shows that the scale is at its limit, as in overflow-storm."""
+
+NEAR, EVERY, KEPT = 8, 64, 8
+"""Gradients are read in the steps before the scale may grow, and each 64th; the largest of the last readings counts."""
+
+
+@dataclass
+class Course:
+    """What is known of one scaler. worked: the scale of its last good step. skips: in a row. rose: whether the scale
+    grew since the last overflow, which was at step `overflowed`. limit: what the scale may grow to, for `held` more
+    good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in gradients already."""
+
+    worked: float | None = None
+    skips: int = 0
+    rose: bool = False
+    overflowed: int = -AGAIN
+    limit: float = math.inf
+    held: int = 0
+    steps: int = 0
+    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    open: bool = False
+    told: tuple[str, float] | None = None
+
+
+class Scale:
+    """Acts in GradScaler.update(), and in scale() where somebody has set a scale that cannot work.
+
+    The second skip in a row, and each further one, quarters the scale, unless gradients are NaN without Inf at a scale
+    that had worked; from the third one on it goes at once to what the last gradients that were read bear. It does not
+    grow beyond that, nor, for 2000 good steps, beyond a scale at which gradients overflowed twice within 200. A scale
+    outside of floor and ceiling that the program has set goes back to the last one that worked.
+
+    floor, ceiling: of the scale. margin: factor that the largest gradient leaves below 65504. hold: good steps until a
+    scale that overflowed is tried again. Every number of several ranks is the same on each of them: gradients are read
+    where there is one rank. On a device nothing is waited for: there the second skip quarters the scale, which stays
+    between floor and ceiling, and the rest is left to GradScaler.
+
+    Raises ValueError for numbers that cannot be meant.
+    """
+
+    name = "scale"
+
+    def __init__(
+        self, *, floor: float = 1.0, ceiling: float = CEILING, margin: float = MARGIN, hold: int = HOLD
+    ) -> None:
+        if not 1 <= floor <= ceiling < math.inf:
+            raise ValueError(f"floor is {floor!r}, ceiling {ceiling!r}; use 1 <= floor <= ceiling, such as 1 and 2**24")
+        if not 1 <= margin < math.inf:
+            raise ValueError(f"margin is {margin!r}; use a factor of 1 or more, such as 2")
+        if hold < 1:
+            raise ValueError(f"hold is {hold!r}; use a number of steps, such as 2000")
+        self.floor, self.ceiling, self.margin, self.hold = float(floor), float(ceiling), float(margin), hold
+
+    def attach(self, duty: Duty) -> None:
+        self._duty = duty
+        self._courses: weakref.WeakKeyDictionary[torch.amp.GradScaler, Course] = weakref.WeakKeyDictionary()
+
+    def scaling(self, scaler: torch.amp.GradScaler) -> None:
+        """Before the first scale() of a step: later ones have to have the same scale."""
+        course = self._course(scaler)
+        if course.open:
+            return
+        course.open = True
+        if scaler._scale is None:
+            return
+        scale = known_scale(scaler)
+        if scale is None:
+            _limit(scaler, self.floor, self.ceiling)
+        elif not self.floor <= scale <= self.ceiling:
+            fallback = self.floor if scale < self.floor else self.ceiling
+            self._set(scaler, scale, course.worked or fallback, "restored", _OUTSIDE)
+
+    def unscaling(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """Reads the gradients now and then, while they are still scaled and before anybody clips them."""
+        course, scale = self._course(scaler), known_scale(scaler)
+        if scale is None or not scale > 0 or not self._duty.alone:
+            return
+        tracker = None if scaler._growth_tracker is None else known(scaler._growth_tracker)
+        near = tracker is not None and tracker + NEAR >= scaler.get_growth_interval()
+        if near or course.steps % EVERY == 0:
+            peak = _largest(self._duty.session.watched.parameters(optimizer)[0])
+            if math.isfinite(peak):
+                course.peaks.append(peak / scale)
+
+    def updated(self, update: Update) -> None:
+        course = self._course(update.scaler)
+        course.open = False
+        course.steps += 1
+        if update.given:
+            return
+        course.skips = course.skips + 1 if update.overflow else 0
+        if update.before is None or update.after is None:
+            self._on_device(update.scaler, course)
+        elif update.overflow:
+            self._skipped(update.scaler, course, update.before, update.after)
+        else:
+            self._applied(update.scaler, course, update.before, update.after)
+
+    def _on_device(self, scaler: torch.amp.GradScaler, course: Course) -> None:
+        if course.skips == 2:
+            self._duty.tell(self, "backed off", "two steps in a row were skipped", **{"from": None, "to": None})
+        scale = scaler._scale
+        if course.skips >= 2 and scale is not None:
+            unseen(lambda: scale.mul_(0.5), (scale,))
+        _limit(scaler, self.floor, self.ceiling)
+
+    def _skipped(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
+        step = self._duty.step
+        if course.skips == 1 and course.rose and step - course.overflowed < AGAIN:
+            self._hold(course, before)
+        elif course.limit < math.inf:
+            course.limit = min(course.limit, max(self.floor, before / 2))
+        if course.skips == 1:
+            course.overflowed, course.rose = step, False
+        target = max(after, self.floor)
+        if course.skips > 1 and (course.worked is None or before > course.worked or self._has_inf()):
+            target = max(self.floor, min(after, before / 4, self._bearable(course) if course.skips > 2 else math.inf))
+        if target == self.floor and before <= self.floor:
+            self._set(scaler, after, target, "held", "it is at its floor, and steps are skipped whatever it is")
+        elif target != after:
+            reason = f"{course.skips} steps in a row were skipped"
+            self._set(scaler, after, target, "backed off", reason)
+
+    def _applied(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
+        course.worked = before
+        if course.held:
+            course.held -= 1
+            course.limit = course.limit if course.held else math.inf
+        if after <= before:
+            return
+        course.rose = True
+        bearable = self._bearable(course)
+        allowed = min(self.ceiling, course.limit, bearable)
+        if after > allowed:
+            reason = (
+                f"gradients of up to {max(course.peaks):.3g} would leave less than a factor of {self.margin:g} to 65504"
+                if allowed == bearable
+                else f"gradients overflowed at {2 * course.limit:g}, twice within {AGAIN} steps"
+                if allowed == course.limit
+                else "it is the ceiling"
+            )
+            self._set(scaler, after, max(before, allowed), "held", reason)
+
+    def _hold(self, course: Course, overflowed: float) -> None:
+        """Until `hold` good steps are over the scale does not grow back to where it overflowed."""
+        course.limit = max(self.floor, min(course.limit, overflowed / 2))
+        course.held = self.hold
+
+    def _bearable(self, course: Course) -> float:
+        """The largest power of two by which the last gradients can be multiplied, and stay below 65504 with margin."""
+        peak = max(course.peaks, default=0.0)
+        return 2.0 ** math.floor(math.log2(FLOAT16_MAX / (self.margin * peak))) if peak > 0 else math.inf
+
+    def _has_inf(self) -> bool:
+        """NaN without Inf at a scale that had worked is no overflow: no scale mends it, and GradScaler's own halving is
+        fall enough. Of several ranks one may hold the Inf alone, and all have to do the same."""
+        if not self._duty.alone:
+            return True
+        watched = self._duty.session.watched
+        found = [each for optimizer in watched.optimizers for each in gradients(watched.parameters(optimizer)[0])]
+        here = [each for each in found if each is not None]
+        return unseen(lambda: any(bool(torch.isinf(each).any()) for each in here), here)
+
+    def _set(self, scaler: torch.amp.GradScaler, before: float, after: float, action: str, reason: str) -> None:
+        """What update(new_scale) does to the scale. Called itself, it would count as one more update."""
+        scale = scaler._scale
+        assert scale is not None
+        unseen(lambda: scale.fill_(after), (scale,))
+        course = self._course(scaler)
+        if course.told != (action, after):
+            course.told = action, after
+            self._duty.tell(self, action, reason, **{"from": before, "to": after})
+
+    def _course(self, scaler: torch.amp.GradScaler) -> Course:
+        course = self._courses.get(scaler)
+        if course is None:
+            course = self._courses[scaler] = Course()
+        return course
+
+
+def _largest(parameters: list[torch.Tensor]) -> float:
+    """Of the gradients, as they are now; NaN or Inf where one holds such."""
+    found = [each for each in gradients(parameters) if each is not None]
+
+    def read() -> float:
+        extremes = [torch.aminmax(each) for each in found]
+        return max((max(-float(low), float(high)) for low, high in extremes), default=math.nan)
+
+    return unseen(read, found)
+
+
+def _limit(scaler: torch.amp.GradScaler, floor: float, ceiling: float) -> None:
+    """Where only the device knows the scale: nothing is waited for, and a scale in between stays what it is."""
+    scale = scaler._scale
+    assert scale is not None
+    unseen(lambda: scale.clamp_(floor, ceiling), (scale,))
+
+
+_OUTSIDE = "the program has set a scale outside of floor and ceiling, with which a step would be lost or poisoned"

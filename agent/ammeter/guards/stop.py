@@ -1,0 +1,72 @@
+"""Ends a run whose weights are poisoned: the one deliberate exception to "never fails", and only where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ammeter.guards.hearing import Judging
+from ammeter.guards.naming import known
+from ammeter.verdicts.finding import Finding
+from ammeter.wire import Frame
+
+if TYPE_CHECKING:
+    import torch
+
+    from ammeter.guards.duty import Duty, Saved
+
+POISONED = ("nonfinite-weights", "scale-underflowed")
+"""Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
+
+
+class Stopped(Exception):
+    """A guard has ended the run. verdict: why. step: at which it was seen. checkpoint: the path to go back to, as far
+    as one is known; one of the program's own is named by its last folder and its name."""
+
+    def __init__(self, finding: Finding, step: int, back: Saved | None) -> None:
+        self.finding, self.verdict, self.step = finding, finding.verdict, step
+        self.checkpoint = back.path if back else None
+        there = (
+            f"Go back to {back.path}, written after {back.step} steps."
+            if back
+            else "No complete checkpoint from before it was seen in this run."
+        )
+        super().__init__(f"{finding.verdict} at step {step}: {finding.title}. {there}")
+
+
+class Stop:
+    """Raises ammeter.Stopped out of the step boundary when one of its verdicts opens.
+
+    Out of scaler.update() where there is a scaler, else out of the call with which the next step begins: zero_grad(),
+    the model, backward() or step(). The journal has its goodbye by then. On the CPU that is the step whose numbers
+    show it; on a device, and where rows wait for run.log, one or more steps later.
+
+    verdicts: ids from docs/verdicts.md. Raises ValueError for one that does not exist.
+    """
+
+    name = "stop"
+
+    def __init__(self, verdicts: Sequence[str] = POISONED) -> None:
+        self.verdicts = known(verdicts)
+
+    def attach(self, duty: Duty) -> None:
+        self._duty = duty
+        self._judging = Judging(self.verdicts)
+
+    def scaling(self, scaler: torch.amp.GradScaler) -> None:
+        """A step at a scale without an inverse poisons the weights: that one is not rested in."""
+        from ammeter.guards.duty import NO_INVERSE, known_scale
+
+        scale = known_scale(scaler)
+        if scale is not None and scale <= NO_INVERSE:
+            self._duty.session.rouse()
+
+    def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
+        duty = self._duty
+        for finding in self._judging.hear(frames, last=last):
+            if last:
+                return
+            stopped = Stopped(finding, duty.step, duty.newest_before(finding.first_step))
+            duty.tell(self, "stopped", finding.title, verdict=finding.verdict, to=stopped.checkpoint)
+            duty.end(stopped)
+            return

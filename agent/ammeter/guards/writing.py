@@ -1,0 +1,87 @@
+"""A file of state that is whole, private and readable, or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ammeter.journal import private_folder
+
+
+class Unreadable(ValueError):
+    """What was written does not come back as it was."""
+
+
+def write(path: Path, state: dict[str, Any]) -> int:
+    """Writes it with torch.save, mode 0600, in a folder of mode 0700, and returns its bytes.
+
+    It is synced, and loaded again with weights_only=True; only when every number is the same does it take its name.
+    Raises OSError where that cannot be done, Unreadable where it does not come back.
+    """
+    private_folder(path.parent)
+    draft = path.with_suffix(".writing")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
+            file.raw.name = str(path)  # type: ignore[attr-defined] # what is said of the file means its place
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _verify(draft, state)
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+    return path.stat().st_size
+
+
+def checksum(state: Any) -> str:
+    """Over all that a state is made of: names, kinds, and the bytes of every tensor."""
+    found = hashlib.sha256()
+    _add(found, state)
+    return found.hexdigest()
+
+
+def _verify(path: Path, state: dict[str, Any]) -> None:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        told = str(error).splitlines()[0][:200] if str(error) else ""
+        raise Unreadable(f"weights_only=True does not load it ({type(error).__name__}: {told})") from error
+    if checksum(loaded) != checksum(state):
+        raise Unreadable("the numbers that were read back are others than those that were written")
+
+
+def _add(found: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu().contiguous()
+        found.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, dict):
+        found.update(b"{")
+        for name, each in value.items():
+            found.update(f"{name!r}:".encode())
+            _add(found, each)
+    elif isinstance(value, list | tuple):
+        found.update(b"[")
+        for each in value:
+            _add(found, each)
+    else:
+        found.update(f"{value!r},".encode())
+
+
+def _sync(folder: Path) -> None:
+    """Until then a power cut can undo the rename."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -15,17 +15,17 @@ from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import tap
+from ammeter.notes import Note, Waiting
 from ammeter.probes.usage import clip_function
 from ammeter.row import Row
 from ammeter.stats import transfer
+from ammeter.stats.unseen import unseen
 
 if TYPE_CHECKING:
-    from ammeter.row import Layout
     from ammeter.session import Session
 
 FLUSH_SECONDS = 0.1
@@ -36,30 +36,6 @@ FULL_ROW_NS = 10**9
 """From one row that is finished by all probes to the next."""
 
 
-class Note:
-    """One step. seconds, overhead: that it took, and ours of them; time: of its end, ns since 1970.
-
-    losses: as scale() or backward() got them. given: of each tensor that went into the model: number of the call,
-    argument, weak reference, version, shape, dtype. scale, growth_tracker, after: around update().
-    logged: what the program said with run.log. row: where something else was told in this step.
-    """
-
-    seconds = overhead = 0.0
-    time = 0
-    calls = backwards = 0
-    scaled = False
-    scale: float | None = None
-    growth_tracker: float | None = None
-    after: float | None = None
-    model: weakref.ref[torch.nn.Module] | None = None
-    logged: dict[str, float] | None = None
-    row: Row | None = None
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.given: list[tuple[int, int | str, weakref.ref[torch.Tensor], int, torch.Size, torch.dtype]] = []
-
-
 class Resting:
     """Of one session. begin() with a step that has just begun; end() hands over to an awake session."""
 
@@ -68,14 +44,17 @@ class Resting:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._able = True
-        self._notes: list[Note] = []
         self._note = Note()
+        self._notes: list[Note] = []
+        self._waiting = Waiting(FLUSH_NOTES + 1)
+        self._passed = (0.0, 0.0, 0)
+        """Seconds, ours of them, and number of the steps that were put to the rows since the last decision."""
         self.working = False
         self._optimizer: Callable[[], Any] = _nobody
         self._scaler: Callable[[], Any] = _nobody
         self._ids = frozenset[int]()
         self._previous = self._flushed = 0.0
-        self._due = 0
+        self._epoch = self._due = 0
 
     def attach(self) -> list[Any]:
         guard = partial(self._session.lightly, self.name)
@@ -115,7 +94,8 @@ class Resting:
         self._group.wake()
         if scaler is None:  # with one, scale() gets the loss
             self._unscaled.wake()
-        self._previous = self._flushed = now
+        self._begin_flush(perf_counter())
+        self._previous = now
         self.working = False
         self._note = Note()
 
@@ -123,8 +103,13 @@ class Resting:
         """All that was noted is in the session's rows. Returns when the step that is open began."""
         self._group.rest()
         self._unscaled.rest()
-        self._make_rows()
-        self._session.adopt(self._session.row, self._note, here=True)
+        session = self._session
+        self._put_all(but=1)
+        for note in self._notes:
+            self._keep(note, session.row.step - 1)
+        self._notes.clear()
+        session.rested(*self._take_passed())
+        session.adopt(session.row, self._note, here=True)
         return self._previous
 
     def log(self, values: dict[str, Any], columns: Container[str]) -> bool:
@@ -135,7 +120,7 @@ class Resting:
             if isinstance(value, _NUMBERS):
                 number = float(value)
             elif type(value) is torch.Tensor:
-                number = transfer.known(value)
+                number = unseen(partial(transfer.known, value), (value,))
             if number is None:
                 self.never()
             if number is None or name not in columns:
@@ -156,21 +141,26 @@ class Resting:
         note, self.working = self._note, True
         note.calls += 1
         note.model = weakref.ref(model)
-        call, given, plain = note.calls, note.given, True
+        call, given, looks, plain = note.calls, note.given, note.looks, True
         arguments: Iterable[tuple[int | str, Any]] = enumerate(args)
         for name, value in (*arguments, *kwargs.items()) if kwargs else arguments:
-            if type(value) is torch.Tensor and not value.is_inference():
-                given.append((call, name, weakref.ref(value), value._version, value.shape, value.dtype))
+            if type(value) is torch.Tensor:
+                try:
+                    given.append((call, name, weakref.ref(value), value._version))
+                    looks.append((call, value.dtype, value.shape))
+                except RuntimeError:  # a tensor of inference mode has no version
+                    plain = False
             elif value is not None and not isinstance(value, _NO_TENSORS):
                 plain = False
         if not plain:
             note.calls, note.given = call - 1, [each for each in given if each[0] < call]
+            note.looks = [each for each in looks if each[0] < call]
             self.never()
             self._again(self._forward_place.place, 0, model, args, kwargs)
 
     def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         if self._notes:
-            self._write(len(self._notes))
+            self._put_all()
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._session.row.stepped and not self._goes_on():
@@ -269,7 +259,8 @@ class Resting:
     def _close(self) -> None:
         session, note, now = self._session, self._note, perf_counter()
         note.seconds, self._previous = now - self._previous, now
-        note.time, note.overhead = time_ns(), session.take_overhead()
+        note.time, note.overhead = self._epoch + int(now * 1e9), session.take_overhead()
+        note.given = _NOTHING  # here and now they are freed for less than later
         row = session.row
         if row.events or row.transfers or row.raw or row.scalars:
             note.row = row
@@ -284,33 +275,41 @@ class Resting:
 
     def _flush(self, now: float) -> None:
         """The last note waits for run.log."""
-        notes, self._flushed = self._notes[:-1], now
-        if notes:
-            self._write(len(notes))
-            self._session.rested(notes)
+        self._begin_flush(now)
+        if len(self._notes) > 1:
+            self._put_all(but=1)
+            self._session.rested(*self._take_passed(), decide=True)
 
-    def _write(self, count: int) -> None:
-        """Of the first notes. One in a second is finished as any row, which keeps what is said now and then up to date;
-        of the others that have nothing special, the numbers are put together at once."""
-        session, notes = self._session, self._notes[:count]
-        step = session.row.step - len(self._notes)
-        del self._notes[:count]
-        plain: list[Note] = []
-        for at, note in enumerate(notes):
-            if note.row is None and note.after == note.scale and note.time < self._due:
-                plain.append(note)
-            else:
-                self._due = note.time + FULL_ROW_NS
-                session.write_rested(step + at - len(plain), plain)
-                plain = []
-                self._keep(note, step + at)
-        session.write_rested(step + count - len(plain), plain)
+    def _begin_flush(self, now: float) -> None:
+        self._flushed, self._epoch = now, time_ns() - int(now * 1e9)
 
-    def _make_rows(self) -> None:
-        step = self._session.row.step - len(self._notes)
-        for at, note in enumerate(self._notes):
-            self._keep(note, step + at)
-        self._notes.clear()
+    def _take_passed(self) -> tuple[float, float, int]:
+        passed, self._passed = self._passed, (0.0, 0.0, 0)
+        return passed
+
+    def _put_all(self, but: int = 0) -> None:
+        """All notes but the last."""
+        notes, step = self._notes, self._session.row.step - len(self._notes)
+        count = len(notes) - but
+        for at in range(count):
+            self._put(notes[at], step + at)
+        del notes[:count]
+        self._session.write_rested(self._waiting)
+
+    def _put(self, note: Note, step: int) -> None:
+        """To the rows. One in a second is finished as any row, which keeps what is said now and then up to date; of the
+        others that have nothing special, the numbers are put together at once."""
+        seconds, overhead, count = self._passed
+        self._passed = seconds + note.seconds, overhead + note.overhead, count + 1
+        waiting = self._waiting
+        if note.row is None and note.after == note.scale and note.time < self._due:
+            if not waiting.count:
+                waiting.first = step
+            waiting.add(note, *self._session.counted(note))
+        else:
+            self._due = note.time + FULL_ROW_NS
+            self._session.write_rested(waiting)
+            self._keep(note, step)
 
     def _keep(self, note: Note, step: int) -> None:
         """As a row that is complete but for what run.log may say."""
@@ -328,35 +327,11 @@ class Resting:
         self._session.again(place.calls[part], *args)
 
 
-def table(notes: list[Note], counts: list[tuple[int, int]], layout: Layout) -> npt.NDArray[np.float32]:
-    """float32[notes, scalar columns] of steps in which one optimizer stepped and nothing special was.
-
-    counts: the (samples, tokens) of each, 0 where unknown.
-    """
-    columns: dict[str, list[float | None]] = {
-        "step_seconds": [note.seconds for note in notes],
-        "overhead_seconds": [note.overhead for note in notes],
-        "calls_followed": [0] * len(notes),
-        "applied": [1] * len(notes),
-        "skipped": [0] * len(notes),
-        "loss": [sum(note.losses) / len(note.losses) if note.losses else None for note in notes],
-        "micro_batches": [note.backwards or None for note in notes],
-        "samples": [samples or None for samples, _ in counts],
-        "tokens": [tokens or None for _, tokens in counts],
-    }
-    if any(note.scaled for note in notes):
-        columns["scale"] = [note.scale for note in notes]
-        columns["growth_tracker"] = [note.growth_tracker for note in notes]
-        columns["found_inf"] = [None if note.scale is None else 0 for note in notes]
-    for name in {name for note in notes if note.logged for name in note.logged}:
-        columns[name] = [note.logged.get(name) if note.logged else None for note in notes]
-    return layout.table(columns, len(notes))
-
-
 def _nobody() -> None:
     return None
 
 
 _NO_IDS: frozenset[int] = frozenset()
+_NOTHING: list[Any] = []
 _NUMBERS = (float, int, np.number)
 _NO_TENSORS = (bool, int, float, str)

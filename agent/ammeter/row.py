@@ -114,18 +114,6 @@ class Layout:
         self.empty = np.full(len(schema.scalars), ABSENT, "<f4")
         self.stats = {stat: schema.span(stat).start for stat in schema.stats}
 
-    def table(self, columns: dict[str, list[float | None]], rows: int) -> npt.NDArray[np.float32]:
-        """float32[rows, scalar columns] with these numbers, ABSENT where there is None."""
-        values = np.tile(self.empty, (rows, 1))
-        for name, numbers in columns.items():
-            if None not in numbers:
-                values[:, self.scalars[name]] = numbers
-            else:
-                for row, number in enumerate(numbers):
-                    if number is not None:
-                        values[row, self.scalars[name]] = number
-        return values
-
     def values(self, scalars: dict[str, float], reach: int = 0) -> npt.NDArray[np.float32]:
         """float32[reach, at least the scalar columns] with these numbers, ABSENT elsewhere."""
         values = np.full(reach, ABSENT, "<f4") if reach else self.empty.copy()

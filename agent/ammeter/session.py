@@ -22,9 +22,10 @@ from ammeter.boundary import Boundary
 from ammeter.forward import Forward
 from ammeter.guarding import Guarded, text
 from ammeter.journal import Journal
+from ammeter.notes import Note, Waiting
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
-from ammeter.resting import Note, Resting, table
+from ammeter.resting import Resting
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.stats import transfer
@@ -84,6 +85,8 @@ class Session(Guarded):
         self._on_skip: list[Callable[[torch.optim.Optimizer], None]] = [
             self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
         ]
+        self._resters = [probe.rested for probe in self._probes if hasattr(probe, "rested")]
+        self.counted = self._resources.counted
         self._adopting = [probe.adopt for probe in self._probes if hasattr(probe, "adopt")]
         self._wanting = [probe.wants for probe in self._probes if hasattr(probe, "wants")]
         self.resting = Resting(self)
@@ -134,28 +137,25 @@ class Session(Guarded):
         self.resting.begin(self.row.began)
         self._groups[1].rest()
 
-    def rested(self, notes: list[Note]) -> None:
-        """These steps were rested in. Decides whether to go on."""
-        if not notes:
+    def rested(self, seconds: float, overhead: float, steps: int, *, decide: bool = False) -> None:
+        """So many steps were rested in. decide: whether to go on."""
+        if not steps:
             return
-        self.governor.earn(sum([note.seconds for note in notes]), sum([note.overhead for note in notes]))
-        self.governor.attention.steps += len(notes) - 1
-        self._attend(False)
+        self.governor.earn(seconds, overhead)
+        self.governor.attention.steps += steps - decide
+        if decide:
+            self._attend(False)
 
-    def write_rested(self, first: int, notes: list[Note]) -> None:
-        """Of steps in which nothing special was, from this one on; behind all rows that wait."""
+    def write_rested(self, waiting: Waiting) -> None:
+        """Writes steps in which nothing special was, behind all rows that wait."""
         frames = self._finished()
-        if not notes:
-            self.journal.append(*frames)
-            return
-        layout = self._said_layout(frames)
-        with np.errstate(all="ignore"):
-            values = table(notes, [self._resources.counted(note) for note in notes], layout)
-        frames += [Steps(first + at, note.time, values[at].tobytes()) for at, note in enumerate(notes)]
+        first, count = waiting.first, waiting.count
+        if count:
+            frames += waiting.take(self._said_layout(frames))
         self.journal.append(*frames)
-        for probe in self._probes:
-            if hasattr(probe, "rested"):
-                probe.rested(first, notes)
+        if count:
+            for rested in self._resters:
+                rested(first, count)
 
     def keep(self, row: Row) -> None:
         """A row that is complete but for what run.log may say."""

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from torch import compiler
 from torch._C._dynamo import eval_frame
 from torch._dynamo import convert_frame
 from torch._dynamo.decorators import skip
 from torch._dynamo.eval_frame import skip_code
-from torch.compiler import disable, is_compiling
+from torch.compiler import disable, is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
@@ -293,7 +294,8 @@ class _Calls(_Tap):
         self.owner = owner
         self.name = "__call__"
         self.own = "__call__" in vars(owner)
-        self.original = vars(owner)["__call__"] if self.own else _inherited(owner)
+        self.source = next(each for each in owner.__mro__ if "__call__" in vars(each))
+        self.original = vars(self.source)["__call__"]
         self.frames = convert_frame.FRAME_COUNTER
         self.wrapper = _wrap_calls(self)
         setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
@@ -316,8 +318,9 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     traced = not _breaks_graphs(tap)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # While torch.compile traces, nothing but the original is there: fullgraph=True stays possible.
-        if (traced and is_compiling()) or not tap.heard:
+        # While torch.compile traces, nothing but the original is there: fullgraph=True stays possible. It knows the
+        # first of the two questions, and does not ask the other, which is that of is_compiling() in fewer calls.
+        if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not tap.heard:
             return original(*args, **kwargs)
         call = None
         if tap.overridden:
@@ -348,10 +351,11 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
 
 
 def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
-    original = tap.original
+    own, source = tap.original if tap.own else None, tap.source
 
     def choose(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        original = own or source.__call__  # looked up at each call: torch.fx patches nn.Module's while it traces
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         ends: tuple[After, ...] = ()
         for (listen,) in tap.subscribers:
@@ -370,18 +374,7 @@ def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
 
     # Not a frame of its own to compile. Where it is part of the program's frame, only the original is left of it.
     skip_code(choose.__code__)
-    return functools.update_wrapper(choose, original)
-
-
-def _inherited(owner: type) -> Callable[..., Any]:
-    """The __call__ above a class, looked up at each call: torch.fx patches nn.Module's while it traces."""
-    source = next(each for each in owner.__mro__[1:] if "__call__" in vars(each))
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return source.__call__(*args, **kwargs)
-
-    skip_code(call.__code__)
-    return functools.update_wrapper(call, source.__call__)
+    return functools.update_wrapper(choose, tap.original)
 
 
 def _breaks_graphs(tap: _Tap) -> bool:

@@ -401,7 +401,7 @@ def test_a_function_mode_of_the_program_sees_nothing_of_us(tmp_path: Path, rests
     assert found == seen(program)
 
 
-@pytest.mark.parametrize("place", ["_close", "_forward", "_backward", "_stepping", "_write"])
+@pytest.mark.parametrize("place", ["_close", "_forward", "_backward", "_stepping", "_put", "_flush"])
 def test_a_fault_at_rest_wakes_and_training_goes_on(
     place: str, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

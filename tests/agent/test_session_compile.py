@@ -141,7 +141,7 @@ def test_a_clip_in_a_graph_without_breaks_stays_in_it(tmp_path: Path) -> None:
     assert bare[:2] == watched[:2]
 
 
-def test_a_model_is_not_compiled_again_because_it_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+@torch._dynamo.config.patch(error_on_recompile=True)  # type: ignore[untyped-decorator]
+def test_a_model_is_not_compiled_again_because_it_is_watched(tmp_path: Path) -> None:
     for body in (_model_compiled, _autocast_and_scale_compiled):
         _train(body, tmp_path, "eager")

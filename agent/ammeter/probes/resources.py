@@ -63,18 +63,17 @@ class Resources:
     def counted(self, note: Note) -> tuple[int, int]:
         """(samples, tokens) of a step that was rested in, 0 where unknown or said by the program."""
         self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
-        looks = [(call, dtype, shape) for call, _, _, _, shape, dtype in note.given]
-        if looks != self._looks:  # most batches look alike
-            several = [counts(each[1:] for each in looks if each[0] == call) for call in range(1, note.calls + 1)]
-            self._looks, self._counts = looks, (sum(each[0] for each in several), sum(each[1] for each in several))
+        if note.looks != self._looks:  # most batches look alike
+            several = [counts(each[1:] for each in note.looks if each[0] == call) for call in range(1, note.calls + 1)]
+            self._looks, self._counts = note.looks, (sum(each[0] for each in several), sum(each[1] for each in several))
         return (0, self._counts[1]) if self._said_by_program else self._counts
 
     def adopt(self, row: Row, note: Note, here: bool) -> None:
-        model = note.model() if note.model and note.given else None
+        model = note.model() if note.model and note.looks else None
         if model is None:
             return
         for call in range(1, note.calls + 1):
-            self._add(row, model, counts((dtype, shape) for at, _, _, _, shape, dtype in note.given if at == call))
+            self._add(row, model, counts(each[1:] for each in note.looks if each[0] == call))
 
     def finish(self, row: Row) -> None:
         self._schedule(row)

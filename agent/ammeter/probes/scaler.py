@@ -60,7 +60,7 @@ class Scaler:
             update.after = update.scale if note.after is None else number(note.after)
             row.raw["updates"] = [update]
 
-    def rested(self, first: int, notes: list[Note]) -> None:
+    def rested(self, first: int, count: int) -> None:
         self._consecutive = 0
 
     def finish(self, row: Row) -> None:

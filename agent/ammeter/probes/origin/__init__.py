@@ -94,7 +94,7 @@ class Origin:
         """Whether it is time to see if somebody asked for something."""
         return perf_counter() >= self._directives.due
 
-    def rested(self, first: int, notes: list[Note]) -> None:
+    def rested(self, first: int, count: int) -> None:
         self._bad_steps = 0
 
     def remove(self) -> None:

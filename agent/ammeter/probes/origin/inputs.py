@@ -46,7 +46,7 @@ class Inputs:
     def adopt(self, note: Note) -> None:
         """What was noted while the session rested."""
         self._model, self._passes = note.model, note.calls
-        self._given = [(call, name, "", ref, known) for call, name, ref, known, _, _ in note.given]
+        self._given = [(call, name, "", ref, known) for call, name, ref, known in note.given]
 
     def of_compiled(self) -> bool:
         """Whether the model that they went into runs compiled."""

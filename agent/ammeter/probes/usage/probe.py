@@ -21,7 +21,6 @@ from ammeter.probes.usage.telling import Telling, is_power_of_two
 from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
     from ammeter.row import Row
     from ammeter.session import Session
 
@@ -72,8 +71,8 @@ class Usage:
         """Calls are followed again: what was known of the gradients is of another time."""
         self._order.begin_anew()
 
-    def rested(self, first: int, notes: list[Note]) -> None:
-        self._outcomes.rested(first, len(notes))
+    def rested(self, first: int, count: int) -> None:
+        self._outcomes.rested(first, count)
 
     def finish(self, row: Row) -> None:
         self._telling.finish(row)

@@ -28,7 +28,7 @@ parts:
 	@sh tests/parts.sh
 
 test: install parts
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 check: install
 	@$(BIN)/ruff check .

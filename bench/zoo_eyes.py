@@ -1,4 +1,4 @@
-"""What people watch a training with today, all of it in one bare run, in which it stands for Ammeter.
+"""What people watch a training with today, all of it at once.
 
 Each eye says nothing, or at which steps it would have spoken up and in which words.
 """
@@ -52,7 +52,10 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Others:
-    """watch(), and what a run can be asked. What is said goes to a file at once: the run may be killed."""
+    """watch(), and what a run can be asked. What is said goes to a file at once: the run may be killed.
+
+    anomaly: torch's anomaly mode looks, and only that.
+    """
 
     def __init__(self, path: Path, *, anomaly: bool = False) -> None:
         self._file = path.open("wb", buffering=0)
@@ -63,7 +66,8 @@ class Others:
         self._anomaly = anomaly
         if anomaly:
             torch.autograd.set_detect_anomaly(True)
-        self._look_at_norms()
+        else:
+            self._look_at_norms()
         warnings.showwarning = self._warned
 
     def watch(self, *_: object, **__: object) -> Others:

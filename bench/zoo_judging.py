@@ -97,11 +97,11 @@ def noticed(result: Result, twin: Result, onset: int) -> dict[str, list[str]]:
 
 
 def looked(result: Result) -> list[str]:
-    return [eye for eye in EYES if (result.anomaly if eye == ANOMALY else result.others) is not None]
+    return [eye for eye in EYES if eye != ANOMALY or result.anomaly is not None]
 
 
 def said_by(eye: str, result: Result) -> Sequence[Said]:
-    return (result.anomaly if eye == ANOMALY else result.others) or []
+    return (result.anomaly or []) if eye == ANOMALY else result.others
 
 
 def healthy(result: Result) -> Healthy:

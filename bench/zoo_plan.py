@@ -58,8 +58,7 @@ class Case(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, what="", onset=0)
 
     @property
-    def looked_at(self) -> bool:
-        """Whether other eyes have a look, too: at a later onset they see what they saw at the first."""
+    def is_first_onset(self) -> bool:
         return not self.fault or self.life == "resumed" or self.onset == REGISTRY[self.what].first_step
 
     @property

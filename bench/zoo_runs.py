@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What became of a case. code: how the watched training ended; trouble: what else went wrong.
 
-    rows, events: of its journal. others: what other eyes said; anomaly: and anomaly mode; None where they did not look.
+    rows, events: of its journal. others: what other eyes said; anomaly: and anomaly mode, None where it did not look.
     """
 
     case: Case
@@ -69,7 +69,7 @@ class Result(msgspec.Struct, frozen=True):
     rows: list[Row] = []
     events: list[tuple[str, int]] = []
     culprit: Culprit = Culprit()
-    others: list[Said] | None = None
+    others: list[Said] = []
     anomaly: list[Said] | None = None
     seconds: float = 0.0
     trouble: str = ""
@@ -95,22 +95,21 @@ def run(case: Case, folder: Path, *, anomaly: bool) -> Result:
     watched = Watched(case, folder / "watched")
     ended, findings = stalled(watched) if case.what == NEVER_ENDS else (watched.train(), watched.findings())
     patience = TRAINING_SECONDS if ended.code is not None else 2 * ended.seconds + SILENT_SECONDS
-    look = functools.partial(looked_at, case, seconds=patience)
-    others = look(folder / "others") if case.looked_at else None
-    slow = look(folder / "anomaly", anomaly=True) if case.looked_at and anomaly else None
-    rows, events = watched.journal()
+    slow = in_anomaly_mode(case, folder / "anomaly", patience) if anomaly and case.is_first_onset else None
+    others, (rows, events) = zoo_eyes.said(watched.said), watched.journal()
     trouble = trouble_of(case, ended)
     took = time.monotonic() - began
     return Result(case, ended.code, findings, rows, events, watched.culprit(), others, slow, took, trouble)
 
 
 class Watched:
-    """The training that Ammeter watches, and what it leaves in a folder."""
+    """The training that Ammeter watches, with other eyes in it, and what it leaves in a folder."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder = case, folder
         self.models: list[Any] = []
         self.work = prepared(case, folder)
+        self.said = folder / "said.json"
 
     def train(self) -> Ended:
         return train(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
@@ -118,10 +117,10 @@ class Watched:
     def started(self) -> Any:
         return trained(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
 
-    def watch(self, model: Any, *parts: Any, **options: Any) -> ammeter.Run:
+    def watch(self, model: Any, *parts: Any, **options: Any) -> Both:
         """As `ammeter.watch`, which the program thinks it calls."""
         self.models = list(model) if isinstance(model, list | tuple) else [model]
-        return _watch(model, *parts, **options)
+        return Both(_watch(model, *parts, **options), self.others)
 
     def findings(self) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = report.diagnose(self._run()).as_json()["findings"]
@@ -147,11 +146,26 @@ class Watched:
         return report.find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
+        self.others = Others(self.said)
         try:
-            self.work(self)
+            self.others.runs(lambda: self.work(self))
         finally:
             if self.case.fault and self.models:
                 (self.folder / "culprit").write_bytes(msgspec.json.encode(culprit_of(self.case, self.models[0])))
+
+
+class Both:
+    """The run that Ammeter hands out; other eyes hear what it is told."""
+
+    def __init__(self, run: ammeter.Run, others: Others) -> None:
+        self._run, self._others = run, others
+
+    def log(self, **values: Any) -> None:
+        self._run.log(**values)
+        self._others.log(**values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
 
 
 def prepared(case: Case, folder: Path) -> Callable[[Any], object]:
@@ -178,12 +192,12 @@ def run_trainer(words: list[str], eyes: Any) -> None:
     trainer.main(words)
 
 
-def looked_at(case: Case, folder: Path, *, seconds: float, anomaly: bool = False) -> list[Said]:
-    """What other eyes say of the same training."""
+def in_anomaly_mode(case: Case, folder: Path, seconds: float) -> list[Said]:
+    """What torch's anomaly mode says of the same training, which nobody else watches."""
     work, path = prepared(case, folder), folder / "said.json"
 
     def look() -> None:
-        eyes = Others(path, anomaly=anomaly)
+        eyes = Others(path, anomaly=True)
         eyes.runs(lambda: work(eyes))
 
     train(look, folder, seconds, AMMETER_DISABLE="1")

@@ -190,7 +190,7 @@ def _story(measured: Measured, command: str) -> list[str]:
         " which take turns with the precisions and optimizers that the fault can have, and with a second onset where it"
         f" has one: {len(measured.broken)} broken runs. And {len(measured.healthy)} healthy ones: the trainer as it is,"
         " and programs of the kinds that watchers take for broken. Each is trained for itself, in a process of its own,"
-        " watched by Ammeter and judged by `ammeter report`; and once more with the other eyes in it. Steps take a few"
+        " watched by Ammeter and judged by `ammeter report`, and the other eyes are in it, too. Steps take a few"
         f" milliseconds here, so readings may take {100 * measured.budget:g} % of them (`AMMETER_BUDGET`): as often as"
         " the default of 1 % allows where a step takes a tenth of a second.",
     ]
@@ -200,9 +200,9 @@ def _about_the_comparison() -> list[str]:
     return [
         "Noticed: it said something that it does not say of the same training without the fault. Named first: of"
         " Ammeter, that the report has the fault's verdict on top; of the others, that their words say what is wrong."
-        " Part or line: the module, the tensor or the line that is broken, in those faults that have one. The others"
-        " looked at the first onset of each fault, and anomaly mode at the first seed only, for it makes a step twice"
-        " as long; its traceback of the forward pass counts as the line. A norm or loss is compared from the tenth on.",
+        " Part or line: the module, the tensor or the line that is broken, in those faults that have one. Anomaly mode"
+        " makes a step twice as long, so it looked at the first seed and onset only, in trainings for itself; its"
+        " traceback of the forward pass counts as the line. A norm or loss is compared from the tenth on.",
     ]
 
 

@@ -18,6 +18,7 @@ many: what it told is told by nothing else."""
 
 MAX_NAMED = 8
 MAX_WORDS = 200
+"""Probes and reasons that are named, and characters of what one said: the state and the message stay small."""
 
 REASONS = {
     "journal-cap": "the journal's folder reached its cap",

@@ -37,6 +37,7 @@ AGAIN = 2.0
 """It is told again with the new number when the time has doubled."""
 
 NANOSECONDS = 1e9
+"""In a second: times of frames are whole nanoseconds."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

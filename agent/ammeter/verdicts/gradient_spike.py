@@ -54,6 +54,7 @@ SETTLED = 256
 
 TINY = float(np.finfo(np.float32).tiny)
 LOSSES = 16
+"""Losses before a jump that say what it was like: their median stands still where batches differ by half."""
 
 
 SAID = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_before")

@@ -232,7 +232,7 @@ def _better_scale(state: State, spare: float | None) -> float | None:
 
 
 DEFAULT_SCALE = 65536.0
-"""init_scale of torch.amp.GradScaler."""
+"""init_scale of torch.amp.GradScaler, for where there is nothing to measure."""
 
 VERDICT = Verdict(
     id="gradient-underflow",

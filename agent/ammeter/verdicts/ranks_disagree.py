@@ -30,7 +30,7 @@ AHEAD_STEPS = 100
 """By which the others are ahead of a rank that stands, and AHEAD_SECONDS: so many show that they do not wait."""
 
 NAMED = 8
-"""Ranks that are named."""
+"""Ranks that are named; a list of hundreds helps nobody."""
 
 RECENT = 5
 """Steps between a skip on one rank alone and the first other scale that it explains."""

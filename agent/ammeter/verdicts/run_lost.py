@@ -18,6 +18,7 @@ MAX_WORDS = 200
 """Characters that are kept of what is known of the end."""
 
 NEVER = -1
+"""In place of a step, which counts from 0, where none was finished."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

@@ -29,6 +29,7 @@ ENDED_WAITING = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
 """In the message of an exception: somebody or something had enough of waiting."""
 
 NANOSECONDS = 1e9
+"""In a second: times of frames are whole nanoseconds."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

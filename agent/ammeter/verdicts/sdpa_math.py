@@ -12,6 +12,7 @@ LEAST = 0.02
 make a forward pass about an eighth longer; attention over a few dozen positions stays below it."""
 
 SLOWER = 7.6
+"""Times as long as fused, as above: what the finding says it may cost."""
 
 
 def _counts(place: Place) -> bool:

@@ -184,6 +184,9 @@ class Resting:
             self._unusual(loss, tap.place(type(args[0]), "scale"), args, kwargs)
             return
         note, self.working = self._note, True
+        if note.scaled and _stage(args[0], self._optimizer()) is not OptState.READY:
+            self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
+            return
         note.losses.append(loss)
         note.backwards += 1
         note.scaled = True
@@ -191,7 +194,8 @@ class Resting:
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
         known = transfer.known(norm) if isinstance(norm, torch.Tensor) else None
-        if known is None or known - known != 0:
+        scaled = self._note.scaled and _stage(self._scaler(), self._optimizer()) is OptState.READY
+        if known is None or known - known != 0 or scaled:
             self._unusual(known, self._clip_place.place, args, kwargs)
 
     def _unusual(self, number: float | None, place: tap.Place, *args: Any) -> None:
@@ -231,9 +235,8 @@ class Resting:
     def _skipped(self, scaler: Any) -> None:
         """Says in the row what an awake session hears around step(), and has the gradients looked at."""
         session, optimizer = self._session, self._optimizer()
-        state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
-        session.rouse()
-        if state.get("stage") is OptState.STEPPED:
+        session.rouse(odd=True)
+        if _stage(scaler, optimizer) is OptState.STEPPED:
             session.row.scaler_used = self._ids
             if getattr(optimizer, "_step_supports_amp_scaling", False):
                 session.row.fused = self._ids
@@ -251,7 +254,7 @@ class Resting:
         """Something is called behind an optimizer's step: the first thing of a new one. False when awake by now: of a
         step with a scaler, update() should have come first."""
         if self._note.scaled:
-            self._session.rouse()
+            self._session.rouse(odd=True)
         else:
             self._close()
         return not self._session.awake
@@ -323,7 +326,7 @@ class Resting:
 
     def _again(self, place: tap.Place, part: int, *args: Any) -> None:
         """This call was not what it seemed."""
-        self._session.rouse()
+        self._session.rouse(odd=True)
         self._session.again(place.calls[part], *args)
 
 
@@ -331,7 +334,14 @@ def _nobody() -> None:
     return None
 
 
+def _stage(scaler: Any, optimizer: Any) -> OptState:
+    """How far the scaler is with this optimizer in this step."""
+    state = getattr(scaler, "_per_optimizer_states", _NO_STATES).get(id(optimizer))
+    return OptState.READY if state is None else state["stage"]
+
+
 _NO_IDS: frozenset[int] = frozenset()
 _NOTHING: list[Any] = []
+_NO_STATES: dict[int, Any] = {}
 _NUMBERS = (float, int, np.number)
 _NO_TENSORS = (bool, int, float, str)

@@ -96,14 +96,16 @@ FOLLOWING = 0.5
 YOUNG = 64
 STRETCH = 8
 SELDOM = 1024
-"""Steps: a young run's calls are followed; later so many in a row; and at least one stretch in so many."""
+ROUSED = SELDOM // 8
+"""Steps: a young run's calls are followed; later so many in a row; and at least one stretch in so many. Between two
+stretches that bad or odd steps have started."""
 
 
 class Attention:
     """In which steps the order of the program's calls is followed, which costs a little at each of them.
 
     Where that is too much for steps as short as this program's, it is done in stretches: a mistake in the order of
-    calls is made again in every step. A bad step starts a stretch by itself, now and then.
+    calls is made again in every step. Now and then a bad or odd step starts a stretch by itself.
     """
 
     def __init__(self, share: float) -> None:
@@ -113,9 +115,16 @@ class Attention:
         self.length = YOUNG
         self._share = share
         self._following = self._resting = 0.0
+        self._before = 0
+        self._roused = -ROUSED
 
-    def may_be_roused(self) -> bool:
-        return not self.follows and self.steps >= SELDOM // 8
+    def roused(self) -> bool:
+        """Whether a bad or odd step starts a stretch now."""
+        steps = self._before + self.steps
+        if self.follows or steps - self._roused < ROUSED:
+            return False
+        self._roused = steps
+        return True
 
     def turn(self, seconds: float, fixed: float) -> None:
         """A stretch of `steps` is over, which took this long, `fixed` of it ours in any case."""
@@ -127,6 +136,7 @@ class Attention:
         else:
             self._resting = each
             self.follows, self.length = True, STRETCH
+        self._before += self.steps
         self.steps = 0
 
     def _rest(self, step_seconds: float) -> int:
@@ -164,10 +174,10 @@ class Governor:
             self._pour()
 
     def follows(self, urgent: bool) -> bool:
-        """Whether the next step's calls are followed. Asked once when a step closes; urgent: it was a bad one."""
+        """Whether the next step's calls are followed. Asked once when a step closes; urgent: it was bad or odd."""
         attention = self.attention
         attention.steps += 1
-        if attention.steps >= attention.length or (urgent and attention.may_be_roused()):
+        if attention.steps >= attention.length or (urgent and attention.roused()):
             now = self._fixed()
             attention.turn(now[0] - self._turned[0], now[1] - self._turned[1])
             self._turned = now

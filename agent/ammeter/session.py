@@ -73,6 +73,7 @@ class Session(Guarded):
         self._closed: deque[Row] = deque()
         self.follows = self.awake = True
         self._alert = 0
+        self._odd = False
         self._followers: list[Any] = []
         self._readers: list[Any] = []
         self._groups = tap.Group(()), tap.Group(())
@@ -124,11 +125,12 @@ class Session(Guarded):
         self._readers += handles
         return handles
 
-    def rouse(self) -> None:
-        """Something in this step is not as it should be: everything is heard from here on."""
+    def rouse(self, *, odd: bool = False) -> None:
+        """Everything is heard from here on. odd: for something in this step is not as in those before it, perhaps the
+        order of its calls, which is followed from the next one on."""
         if self.awake:
             return
-        self.working, self.awake = self.resting.working, True
+        self.working, self.awake, self._odd = self.resting.working, True, odd
         self._groups[1].wake()
         self._resources.previous = self.resting.end()
 
@@ -280,7 +282,8 @@ class Session(Guarded):
 
     def _attend(self, urgent: bool) -> None:
         """How closely the next step is looked at."""
-        follows = self.governor.follows(urgent)
+        follows = self.governor.follows(urgent or self._odd)
+        self._odd = False
         if urgent:
             self._alert = ALERT
         wanted = not self.awake and any(wants() for wants in self._wanting)

@@ -136,10 +136,14 @@ class Program:
         self.backward(x, factor)
         self.update()
 
-    def backward(self, x: torch.Tensor | None = None, factor: float = 1.0) -> None:
+    def loss(self, x: torch.Tensor | None = None) -> torch.Tensor:
         x = torch.ones(4, 8) if x is None else x
         with torch.autocast("cpu", torch.float16, enabled=self.scaler is not None):
-            loss = self.model(x).float().mean() * factor
+            loss: torch.Tensor = self.model(x).float().mean()
+        return loss
+
+    def backward(self, x: torch.Tensor | None = None, factor: float = 1.0) -> None:
+        loss = self.loss(x) * factor
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
@@ -460,3 +464,55 @@ def test_a_thread_that_trains_on_is_heard(program: Program) -> None:
         program.step()
     rows, _ = program.read()
     assert 30 == len(rows.steps)
+
+
+def _raw(program: Program, scaler: torch.amp.GradScaler) -> None:
+    program.loss().backward()
+    scaler.step(program.optimizer)
+    scaler.update()
+
+
+def _past(program: Program, scaler: torch.amp.GradScaler) -> None:
+    scaler.scale(program.loss()).backward()  # type: ignore[no-untyped-call]
+    program.optimizer.step()
+
+
+def _clipped(program: Program, scaler: torch.amp.GradScaler) -> None:
+    scaler.scale(program.loss()).backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
+    scaler.step(program.optimizer)
+    scaler.update()
+
+
+def _mixed(program: Program, scaler: torch.amp.GradScaler) -> None:
+    for part in range(2):
+        scaler.scale(program.loss()).backward()  # type: ignore[no-untyped-call]
+        if part == 0:
+            scaler.unscale_(program.optimizer)
+    scaler.step(program.optimizer)
+    scaler.update()
+
+
+LATE = {
+    "usage.loss_not_scaled": _raw,
+    "usage.gradients_not_unscaled": _past,
+    "usage.clip_before_unscale": _clipped,
+    "usage.mixed_scale": _mixed,
+}
+
+
+@pytest.mark.parametrize("event", LATE)
+def test_calls_that_change_their_order_late_are_told_in_the_next_step(
+    event: str, tmp_path: Path, rests: list[int]
+) -> None:
+    program = Program(tmp_path, scaler=True)
+    for step in range(60):
+        if step < BAD:
+            program.step()
+        else:
+            program.optimizer.zero_grad()
+            LATE[event](program, program.scaler)
+    _, frames = program.read()
+    assert rests[0] < BAD
+    assert BAD <= events(frames, event)[0].step <= BAD + 1
+    assert {event} == {each.name for each in frames if getattr(each, "name", "").startswith("usage.")}

@@ -23,8 +23,9 @@ Attempt: TypeAlias = Callable[[nn.Module, Optimizer, GradScaler | None, float], 
 Save: TypeAlias = Callable[[Path, Parts, dict[str, int], Recipe], None]
 
 # A model of a few 100,000 weights has large gradients. This puts them where those of a large model or of a global
-# batch of millions of tokens lie. It is no fault by itself: with a scale of 65536 training hardly notices it.
-LARGE_MODEL = 2.0**-12
+# batch of millions of tokens lie. It is no fault by itself: with a scale of 65536 training hardly notices it. Behind
+# a BatchNorm, which has every pixel of a batch add to the gradient of one weight, they are larger to begin with.
+LARGE_MODEL = {gpt.GPT: 2.0**-12, cnn.CNN: 2.0**-15}
 
 
 ORIGIN = 3  # steps: where a fault that stays was born is looked for in the steps that follow the first bad one
@@ -129,6 +130,12 @@ class Faults:
             self.fault.breaks(self)
             self.fault = None
         return self.scaler
+
+
+def as_large_models_have_it(training: Faults) -> None:
+    """Gradients as small as those of a large model, which need a loss scale in float16."""
+    factor = LARGE_MODEL[type(training.model)]
+    training.loss = lambda loss: loss * factor
 
 
 def middle_block(model: Network) -> gpt.Block | cnn.Block:

@@ -17,9 +17,9 @@ import faults_scalers  # noqa: F401 - its faults enter the registry
 import faults_slow  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
 from ammeter import verdicts
-from breaking import LARGE_MODEL, REGISTRY, Fault, Faults, Told, fault, middle_block
+from breaking import REGISTRY, Fault, Faults, Told, as_large_models_have_it, fault, middle_block
 
-__all__ = ["LARGE_MODEL", "REGISTRY", "Fault", "Faults"]
+__all__ = ["REGISTRY", "Fault", "Faults"]
 
 
 @fault(precisions=("fp16",), told=Told(symptom="skipped", within=verdicts.overflow_storm.WINDOW))
@@ -90,7 +90,7 @@ def gradient_underflow(training: Faults) -> None:
     if training.scaler._scale is not None:
         training.scaler._scale.fill_(1.0)
     training.scaler.set_growth_interval(2**31 - 1)
-    training.loss = lambda loss: loss * LARGE_MODEL
+    as_large_models_have_it(training)
 
 
 @fault(precisions=("fp16",), told=Told(within=verdicts.no_loss_scaling.UNASKED))
@@ -98,7 +98,7 @@ def no_loss_scaling(training: Faults) -> None:
     """The loss flattens early: float16 autocast without a scaler, so that most gradients of a large model are below
     the smallest float16 and become zero."""
     training.scaler = None
-    training.loss = lambda loss: loss * LARGE_MODEL
+    as_large_models_have_it(training)
 
 
 @fault(precisions=("fp16",), optimizers=("sgd",), told=Told(line_in="faults.py:clip_before_unscale"))

@@ -6,7 +6,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ammeter import verdicts
-from breaking import LARGE_MODEL, Attempt, Faults, Told, fault, middle_block
+from breaking import Attempt, Faults, Told, as_large_models_have_it, fault, middle_block
 
 
 @fault(first_step=20, precisions=("fp16",), ranks=2)
@@ -36,7 +36,7 @@ def scaler_disabled(training: Faults) -> None:
     """The loss flattens early although the program scales, unscales and updates as it should: the scaler was built with
     enabled=False and hands everything back as it was, so that most gradients of a large model become zero."""
     training.scaler = GradScaler(device_of(training), enabled=False)
-    training.loss = lambda loss: loss * LARGE_MODEL
+    as_large_models_have_it(training)
 
 
 @fault(precisions=("bf16",))

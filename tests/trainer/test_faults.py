@@ -20,7 +20,7 @@ import torch
 import faults
 import faults_values
 import train
-from breaking import middle_block
+from breaking import as_large_models_have_it, middle_block
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 SMALLEST_NORMAL = 2.0**-14  # of float16
@@ -148,7 +148,7 @@ def shows_scaler_rebuilt(run: train.Summary, seen: Seen) -> None:
 
 
 def shows_ranks_disagree(run: train.Summary, seen: Seen) -> None:
-    assert run.val_loss == healthy().val_loss  # alone nothing is amiss
+    assert run.val_loss == healthy(seen).val_loss  # alone nothing is amiss
     broken = faults.Faults(faults.REGISTRY["ranks-disagree"], 0, seen.model, None, rank=1)
     broken.begin(0)
     for each in seen.model.parameters():
@@ -475,13 +475,11 @@ def test_what_stands_for_a_large_model_is_no_fault_by_itself(
     arch: str, tiny: Trains, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = tiny("--arch", arch, "--steps", str(STEPS)).val_loss
-    monkeypatch.setitem(faults.REGISTRY, "large", faults.Fault("large", only_large, 0, ("fp16",), ("adamw",)))
+    monkeypatch.setitem(
+        faults.REGISTRY, "large", faults.Fault("large", as_large_models_have_it, 0, ("fp16",), ("adamw",))
+    )
     monkeypatch.setattr(train, "ammeter", Seen())
     assert plain == pytest.approx(tiny("--arch", arch, "--steps", str(STEPS), "--fault", "large").val_loss, abs=0.1)
-
-
-def only_large(training: faults.Faults) -> None:
-    training.loss = lambda loss: loss * faults.LARGE_MODEL
 
 
 @pytest.mark.parametrize("arch", ["gpt", "cnn"])

@@ -213,7 +213,7 @@ def test_a_wrong_block_is_refused_by_its_index_and_nothing_changes(sender: Sende
 @pytest.mark.parametrize(
     "item",
     [
-        Hello(str(uuid.uuid4()), "0" * 32, SCHEMA),
+        Hello(str(uuid.UUID(int=1)), "0" * 32, SCHEMA),
         Event("", 1, 1),
         Event("x" * 5000, 1, 1),
         Event("a.b", -2, 1),

@@ -117,8 +117,8 @@ class Others:
             return norm
 
         def stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
-            gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
-            self._stepped.append(float(total([each for each in gradients if each is not None])))
+            found = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+            self._stepped.append(float(total([each.coalesce().values() if each.is_sparse else each for each in found])))
 
         clip_grad._get_total_norm = clipped
         register_optimizer_step_pre_hook(stepping)

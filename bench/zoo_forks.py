@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,27 +30,54 @@ class Ended:
     seconds: float
 
 
-def train(work: Callable[[], object], folder: Path, seconds: float = TRAINING_SECONDS, **environment: str) -> Ended:
-    """Does the work in a child, with these variables and its journal below `folder`; one that takes longer is ended."""
-    with trained(work, folder, **environment) as process:
+def train(
+    work: Callable[[], object], folder: Path, seconds: float = TRAINING_SECONDS, ranks: int = 1, **environment: str
+) -> Ended:
+    """Does the work in a child, or one for each rank, with these variables and its journal below `folder`.
+
+    One that takes longer is ended.
+    """
+    with trained(work, folder, ranks, **environment) as processes:
         began = time.monotonic()
-        process.join(seconds)
-        took, code = time.monotonic() - began, process.exitcode
-    return Ended(code, said_in(folder), took)
+        for each in processes:
+            each.join(max(0.0, seconds - (time.monotonic() - began)))
+        took, codes = time.monotonic() - began, [each.exitcode for each in processes]
+    return Ended(next((each for each in codes if each != 0), 0), said_in(folder), took)
 
 
 @contextmanager
-def trained(work: Callable[[], object], folder: Path, **environment: str) -> Iterator[ForkProcess]:
+def trained(
+    work: Callable[[], object], folder: Path, ranks: int = 1, **environment: str
+) -> Iterator[list[ForkProcess]]:
     """The same, while it goes on; it is ended on the way out."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = _FORK.Process(target=_alone, args=(work, folder, environment))
-    process.start()
+    places = [{}] if ranks == 1 else list(as_torchrun_has_it(ranks))
+    processes = [_FORK.Process(target=_alone, args=(work, folder, environment | place)) for place in places]
+    for each in processes:
+        each.start()
     try:
-        yield process
+        yield processes
     finally:
-        if process.is_alive():
-            process.kill()
-        process.join()
+        for each in processes:
+            if each.is_alive():
+                each.kill()
+            each.join()
+
+
+def as_torchrun_has_it(ranks: int) -> Iterator[dict[str, str]]:
+    """The variables of each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for rank in map(str, range(ranks)):
+        yield {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
 
 
 def said_in(folder: Path) -> str:
@@ -62,11 +90,8 @@ def _alone(work: Callable[[], object], folder: Path, environment: dict[str, str]
         del os.environ[name]
     os.environ |= {"AMMETER_DIR": str(folder / "journal"), **environment}
     start.HOT_FOLDER = folder / "no-tmpfs"
-    with open(folder / "said", "w", buffering=1) as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-        sys.stdout = sys.stderr = said
-        try:
-            work()
-        finally:
-            said.flush()
+    said = (folder / f"said{os.environ.get('RANK', '').removeprefix('0')}").open("w", buffering=1)  # until it ends
+    os.dup2(said.fileno(), 1)
+    os.dup2(said.fileno(), 2)
+    sys.stdout = sys.stderr = said
+    work()

@@ -47,6 +47,7 @@ class Case(msgspec.Struct, frozen=True):
     onset: int = 0
     life: str = ""
     steps: int = STEPS
+    ranks: int = 1
 
     @property
     def fault(self) -> bool:
@@ -103,12 +104,13 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
                 optimizer = fault.optimizers[turn % len(fault.optimizers)]
                 for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
                     steps = enough(fault, onset)
-                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps)
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps, fault.ranks)
 
 
 def enough(fault: Fault, onset: int) -> int:
-    """Steps by which its verdict may be expected; those that count readings have them in nearly every step here."""
-    return STEPS * math.ceil((onset + fault.told.within + 1) / STEPS)
+    """Steps by which its verdict may be expected, where something is read in every third of them at least."""
+    within = 3 * fault.told.within if fault.told.counted else fault.told.within
+    return STEPS * math.ceil((onset + within + 1) / STEPS)
 
 
 def trainer_as_it_is(seeds: Sequence[int]) -> Iterator[Case]:

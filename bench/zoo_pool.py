@@ -40,13 +40,16 @@ class _Going:
 
 
 def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, kept: Path | None = None) -> list[Result]:
-    """All of them, in the order given, told as they come. first: the seed with which anomaly mode has a look, too.
+    """What came of each, in the order given. Seed by seed: an interrupted run has tried as much of every fault.
+
+    first: the seed with which anomaly mode has a look, too.
 
     kept: a file that gets each result at once; those that it holds already are not tried again.
     """
     texts()
     done = {each.case: each for each in _known(kept)}
     waiting = [(number, case) for number, case in enumerate(cases) if case not in done]
+    waiting.sort(key=lambda each: each[1].seed)
     going: list[_Going] = []
     began = time.monotonic()
     while waiting or going:

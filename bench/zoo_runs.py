@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -29,9 +30,9 @@ import data
 import train as trainer
 from faults import REGISTRY
 
-BUDGET = 0.2
+BUDGET = 1.0
 """Steps take some 5 ms here only to make the zoo fast. This has things read as often as the default of 0.01 does where
-they take 100 ms, as the steps of trainings do that people watch."""
+they take half a second."""
 
 NEVER_ENDS = "run-stalled"
 SILENT_SECONDS = 2.0
@@ -112,7 +113,7 @@ class Watched:
         self.said = folder / "said.json"
 
     def train(self) -> Ended:
-        return train(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
+        return train(self._do, self.folder, ranks=self.case.ranks, AMMETER_BUDGET=str(BUDGET))
 
     def started(self) -> Any:
         return trained(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
@@ -127,9 +128,9 @@ class Watched:
         return told
 
     def journal(self) -> tuple[list[Row], list[tuple[str, int]]]:
-        (stream,) = journal.streams(self._run())
+        """Of the first rank."""
         schema, rows, events = Schema(), [], []
-        for entry in journal.read(stream):
+        for entry in journal.read(min(journal.streams(self._run()), key=rank_of)):
             if isinstance(entry.frame, Hello):
                 schema = entry.frame.schema
             elif isinstance(entry.frame, Steps):
@@ -146,12 +147,13 @@ class Watched:
         return report.find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
-        self.others = Others(self.said)
+        self.others = Others(of_first_rank(self.said))
         try:
             self.others.runs(lambda: self.work(self))
         finally:
             if self.case.fault and self.models:
-                (self.folder / "culprit").write_bytes(msgspec.json.encode(culprit_of(self.case, self.models[0])))
+                found = msgspec.json.encode(culprit_of(self.case, self.models[0]))
+                of_first_rank(self.folder / "culprit").write_bytes(found)
 
 
 class Both:
@@ -197,17 +199,21 @@ def in_anomaly_mode(case: Case, folder: Path, seconds: float) -> list[Said]:
     work, path = prepared(case, folder), folder / "said.json"
 
     def look() -> None:
-        eyes = Others(path, anomaly=True)
+        eyes = Others(of_first_rank(path), anomaly=True)
         eyes.runs(lambda: work(eyes))
 
-    train(look, folder, seconds, AMMETER_DISABLE="1")
+    train(look, folder, seconds, case.ranks, AMMETER_DISABLE="1")
     return zoo_eyes.said(path)
+
+
+def of_first_rank(path: Path) -> Path:
+    return path if os.environ.get("RANK", "0") == "0" else Path(os.devnull)
 
 
 def stalled(watched: Watched) -> tuple[Ended, list[dict[str, Any]]]:
     """A run that stands still: what is found at once, and else after a while, by a clock that is put forward."""
     began = time.monotonic()
-    with watched.started() as process:
+    with watched.started() as (process,):
         wait_for_silence(watched, process)
         found, now = watched.findings(), time.time_ns
         try:
@@ -222,12 +228,16 @@ def wait_for_silence(watched: Watched, process: ForkProcess) -> None:
     """Until no row has come for a while."""
     rows, since, end = -1, time.monotonic(), time.monotonic() + TRAINING_SECONDS
     while process.is_alive() and time.monotonic() < end:
-        here = len(watched.journal()[0]) if (watched.folder / "journal").exists() else -1
+        here = len(watched.journal()[0]) if any(watched.folder.glob("journal/*/*/alive")) else -1
         if here != rows:
             rows, since = here, time.monotonic()
         elif rows > 0 and time.monotonic() - since > SILENT_SECONDS:
             return
         time.sleep(0.1)
+
+
+def rank_of(stream: Path) -> int:
+    return next((entry.frame.rank for entry in journal.read(stream) if isinstance(entry.frame, Hello)), 0)
 
 
 def row_of(frame: Steps, schema: Schema) -> Row:
@@ -241,23 +251,28 @@ def culprit_of(case: Case, model: Any) -> Culprit:
     told = REGISTRY[case.what].told
     parts = told.names(model) if told.names else ()
     named = [*model.named_modules(), *model.named_parameters()]
-    code = [source_of(type(part).forward) for part in parts if isinstance(part, torch.nn.Module)]
-    code += [lines_of(told.line_in)] if told.line_in else []
+    code = [lines_of(type(part).forward) for part in parts if isinstance(part, torch.nn.Module)]
+    code += [lines_of(place_of(told.line_in))] if told.line_in else []
     return Culprit([name for name, each in named if any(each is part for part in parts)], code)
 
 
-def source_of(function: Callable[..., Any]) -> tuple[str, int, int]:
-    lines, first = inspect.getsourcelines(function)
-    return Path(inspect.getsourcefile(function) or "").name, first, first + len(lines) - 1
-
-
-def lines_of(place: str) -> tuple[str, int, int]:
-    """Of "file.py:Class.function", a file of the trainer."""
+def place_of(place: str) -> Callable[..., Any]:
+    """The function that "file.py:Class.function" means, in a file of the trainer."""
     file, _, path = place.partition(":")
-    found: Any = sys.modules["train" if file == "train.py" else file.removesuffix(".py")]
+    found: Any = trainer if file == "train.py" else sys.modules[file.removesuffix(".py")]
     for name in path.split("."):
         found = getattr(found, name)
-    return source_of(found)
+    return cast(Callable[..., Any], found)
+
+
+def lines_of(function: Callable[..., Any]) -> tuple[str, int, int]:
+    """File, first and last line of a function with all that stands in it."""
+    code = function.__code__
+    parts = [code]
+    for part in parts:
+        parts += [each for each in part.co_consts if isinstance(each, CodeType)]
+    lines = [line for part in parts for _, _, line in part.co_lines() if line]
+    return Path(code.co_filename).name, min(lines), max(lines)
 
 
 def trouble_of(case: Case, ended: Ended) -> str:

@@ -43,7 +43,6 @@ def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, ke
     """What came of each, in the order given. Seed by seed: an interrupted run has tried as much of every fault.
 
     first: the seed with which anomaly mode has a look, too.
-
     kept: a file that gets each result at once; those that it holds already are not tried again.
     """
     texts()
@@ -52,20 +51,28 @@ def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, ke
     waiting.sort(key=lambda each: each[1].seed)
     going: list[_Going] = []
     began = time.monotonic()
-    while waiting or going:
-        while waiting and len(going) < workers:
-            number, case = waiting.pop(0)
-            going.append(_started(case, folder / str(number), anomaly=case.seed == first))
-        wait([each.process.sentinel for each in going], timeout=1.0)
-        for each in [each for each in going if _is_over(each)]:
-            going.remove(each)
-            done[each.case] = result = _result(each)
-            _tell(result, len(cases) - len(waiting) - len(going), len(cases), time.monotonic() - began)
-            if kept:
-                with kept.open("ab") as file:
-                    file.write(msgspec.json.encode(result) + b"\n")
-            clean(each.folder)
+    try:
+        while waiting or going:
+            while waiting and len(going) < workers:
+                number, case = waiting.pop(0)
+                going.append(_started(case, folder / str(number), anomaly=case.seed == first))
+            wait([each.process.sentinel for each in going], timeout=1.0)
+            for each in [each for each in going if _is_over(each)]:
+                going.remove(each)
+                done[each.case] = result = _result(each)
+                _tell(result, len(cases) - len(waiting) - len(going), len(cases), time.monotonic() - began)
+                _keep(result, kept)
+                clean(each.folder)
+    finally:
+        for each in going:
+            _end(each)
     return [done[case] for case in cases]
+
+
+def _keep(result: Result, kept: Path | None) -> None:
+    if kept:
+        with kept.open("ab") as file:
+            file.write(msgspec.json.encode(result) + b"\n")
 
 
 def _known(kept: Path | None) -> list[Result]:
@@ -93,10 +100,15 @@ def _alone(case: Case, folder: Path, anomaly: bool) -> None:
 def _is_over(going: _Going) -> bool:
     if going.process.is_alive() and time.monotonic() < going.until:
         return False
+    _end(going)
+    return True
+
+
+def _end(going: _Going) -> None:
+    """With all that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(going.process.pid or 0, signal.SIGKILL)
     going.process.join()
-    return True
 
 
 def _result(going: _Going) -> Result:

@@ -70,6 +70,8 @@ class Fault:
     told: Told = Told()
     ranks: int = 1
     """How many processes it takes, started by torchrun."""
+    against: tuple[str, ...] | None = None
+    """The options that differ in the run it has to be held against to show, where it takes one."""
 
     @property
     def story(self) -> str:
@@ -86,12 +88,13 @@ def fault(
     optimizers: tuple[str, ...] = ("adamw", "sgd"),
     told: Told = Told(),
     ranks: int = 1,
+    against: tuple[str, ...] | None = None,
 ) -> "Callable[[Callable[[Faults], None]], Callable[[Faults], None]]":
     """Put the function in the registry; its name, with hyphens, is the fault's."""
 
     def register(breaks: "Callable[[Faults], None]") -> "Callable[[Faults], None]":
         name = breaks.__name__.replace("_", "-")
-        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers, told, ranks)
+        REGISTRY[name] = Fault(name, breaks, first_step, precisions, optimizers, told, ranks, against)
         return breaks
 
     return register

@@ -10,6 +10,7 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+import faults_beside  # noqa: F401 - its faults enter the registry
 import faults_kernels  # noqa: F401 - its faults enter the registry
 import faults_order  # noqa: F401 - its faults enter the registry
 import faults_run  # noqa: F401 - its faults enter the registry

@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | ship | doctor."""
+"""The command line: ammeter run | report | gate | ship | doctor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ammeter import __version__
 USAGE = """usage: ammeter COMMAND ...
 
   run -- COMMAND                 run a command and watch the training in it, without a change to the script
-  report PATH [--json] [--all]   what a journal says: diagnosis, cause and fix, without any server
+  report PATH [--baseline RUN]   what a journal says: diagnosis, cause and fix, without any server
+  gate RUN BASELINE [limits]     whether a run is within limits of another one, for CI
   ship DIR [--url URL]           send the journals that lie in DIR to a collector
   doctor [--json]                what this machine and set-up can and cannot see, and the way to the collector
 
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"run": _run, "report": _report, "ship": _ship, "doctor": _doctor}
+    return {"run": _run, "report": _report, "gate": _gate, "ship": _ship, "doctor": _doctor}
 
 
 def _run(words: list[str]) -> int:
@@ -47,6 +48,12 @@ def _report(words: list[str]) -> int:
     from ammeter import report
 
     return report.main(words)
+
+
+def _gate(words: list[str]) -> int:
+    from ammeter import gate
+
+    return gate.main(words)
 
 
 def _ship(words: list[str]) -> int:

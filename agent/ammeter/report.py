@@ -12,24 +12,20 @@ from typing import Any
 
 import msgspec
 
-from ammeter import block, journal, merging, overall, verdicts
+from ammeter import block, comparing, journal, merging, overall, verdicts
 from ammeter.block import Tick
+from ammeter.folders import NoJournal, streams_in, views
+from ammeter.folders import find_runs as find_runs
 from ammeter.settings import settings
 from ammeter.tally import Span, Tally
 from ammeter.verdicts import words
 from ammeter.verdicts.causes import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.pair import Pair
 from ammeter.verdicts.vitals import Together, in_step
-from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
-
-ROWS = 500
-"""Rows that are judged at a time; bounds the memory, and nothing else depends on it."""
+from ammeter.wire import Schema
 
 FINE, WRONG_CALL, PAGE = 0, 2, 3
-
-
-class NoJournal(ValueError):
-    """A path where no journal lies."""
 
 
 @dataclass(frozen=True)
@@ -45,31 +41,42 @@ class Told:
 class Report:
     """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what.
 
-    whole_norm: the gradient norm of all shards together, where ranks have shards.
+    whole_norm: the gradient norm of all shards together, where ranks have shards. pair: the run beside its baseline,
+    where one is named; unknown: the name of one that is not there.
     """
 
     streams: list[Tally] = field(default_factory=list)
     findings: list[Told] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
     whole_norm: Span = field(default_factory=Span)
+    pair: Pair | None = None
+    unknown: str | None = None
 
     @property
     def paged(self) -> bool:
         """Whether anything was found that is worth waking a person."""
-        return any(gravest(told.finding, told.consequences) == "page" for told in self.findings)
+        return bool(self.paging)
+
+    @property
+    def paging(self) -> list[Told]:
+        """The findings that are."""
+        return [told for told in self.findings if gravest(told.finding, told.consequences) == "page"]
 
     @property
     def asked(self) -> list[Verdict]:
-        """The verdicts that could be reached: those that compare ranks want several."""
-        several = len({each.rank for each in self.streams if each.is_rank}) > 1
-        return [each for each in verdicts.ALL if each in verdicts.OF_A_STREAM or several]
+        """The verdicts that could be reached: those that compare want several ranks, or a baseline."""
+        asked = list(verdicts.OF_A_STREAM)
+        asked += verdicts.OF_RANKS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
+        asked += verdicts.OF_RUNS if self.pair else ()
+        return [each for each in verdicts.ALL if each in asked]
 
     def as_json(self) -> dict[str, Any]:
-        """{"run", "findings", "seen", "summary"}; numbers that are not finite are text."""
+        """{"run", "findings", "seen", "baseline", "summary"}; numbers that are not finite are text."""
         told = {
             "run": overall.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
             "seen": overall.seen_in(self.streams),
+            "baseline": self.pair.as_json() if self.pair else None,
             "summary": {
                 **overall.summary_of(self.streams, self.whole_norm),
                 "checked": [each.id for each in self.asked],
@@ -84,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
     given = _arguments(argv)
     try:
-        reports = [diagnose(run) for run in find_runs(given.path, every=given.all)]
+        reports = [diagnose(run, given.baseline) for run in find_runs(given.path, every=given.all)]
     except (NoJournal, block.BadBlock, OSError) as error:
         print(f"ammeter report: {error}", file=sys.stderr)
         return WRONG_CALL
@@ -99,11 +106,14 @@ def main(argv: Sequence[str]) -> int:
     return PAGE if any(each.paged for each in reports) else FINE
 
 
-def diagnose(path: Path) -> Report:
-    """The report on a run's folder or on one stream's. Raises NoJournal where there is none."""
+def diagnose(path: Path, baseline: str | None = None) -> Report:
+    """The report on a run's folder or on one stream's, beside a baseline: the one given, else the one it names.
+
+    Raises NoJournal where there is none.
+    """
     report, findings = Report(), []
     ranks: dict[str, int] = {}
-    folders = {stream.name: stream for stream in _streams(path)}
+    folders = {stream.name: stream for stream in streams_in(path)}
     for stream in folders.values():
         counted = Tally(stream.name)
         findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
@@ -111,11 +121,27 @@ def diagnose(path: Path) -> Report:
             ranks[stream.name] = counted.rank
         report.streams.append(counted)
     findings += _judge_ranks(report.streams, folders, report.faults)
+    findings += _judge_runs(report, path, baseline)
     went_on = overall.continued(report.streams)
     present = [each for each in findings if not _is_over(*each, went_on)]
     report.findings = _merged(explain(of_ranks(present, ranks)), ranks)
     report.whole_norm = _whole_norm(report.streams, folders)
     return report
+
+
+def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tuple[str, Finding]]:
+    """What the verdicts that compare runs conclude, and the stream of the rank that was compared."""
+    try:
+        report.pair = comparing.find(path, baseline)
+    except NoJournal:
+        if baseline is not None:
+            raise
+        report.unknown = comparing.named_baseline(path)
+    if report.pair is not None:
+        judged = verdicts.judge_runs(report.pair)
+        report.faults.update(judged.faults)
+        compared = min((each for each in report.streams if each.is_rank), key=lambda each: (each.rank, each.first_time))
+        yield from ((compared.stream, finding) for finding in judged.findings)
 
 
 def _is_over(stream: str, finding: Finding, went_on: set[str]) -> bool:
@@ -127,24 +153,10 @@ def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
     """The course of the gradient norm of all shards; of streams without shards nothing is read again."""
     course = Span()
     for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
-        ranks = {each.rank: _views(folders[each.stream]) for each in life}
+        ranks = {each.rank: views(folders[each.stream]) for each in life}
         for view in merging.merged(ranks, max(each.world_size for each in life)):
             course.add(view.scalar("grad_norm"))
     return course
-
-
-def find_runs(path: Path, every: bool = False) -> list[Path]:
-    """The stream's or run's folder that a path means; for a folder of runs the newest, or every one by age."""
-    if not path.is_dir():
-        raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
-    if (path / "alive").exists() or journal.streams(path):
-        return [path]
-    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_age)
-    if not runs:
-        raise NoJournal(
-            f"there is no journal in {str(path)!r}; a run that is watched with dir={str(path)!r} writes one"
-        )
-    return runs if every else runs[-1:]
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -156,26 +168,16 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     here = "a stream's folder, a run's, or the folder of all runs, which means its newest (%(default)s)"
     parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
     parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--baseline", metavar="RUN", help="compare with this run: a path, or its id or name beside it")
     parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
     return parser.parse_args(argv)
-
-
-def _streams(path: Path) -> list[Path]:
-    found = [path] if (path / "alive").exists() else journal.streams(path)
-    if not found:
-        raise NoJournal(f"there is no journal in {str(path)!r}")
-    return found
-
-
-def _age(run: Path) -> float:
-    return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
 
 
 def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:
     """What every verdict concluded at last about one stream."""
     states: dict[str, bytes] = {}
     last: dict[str, Finding] = {}
-    for view in _views(stream):
+    for view in views(stream):
         counted.add(view)
         judged = verdicts.judge(states, view)
         states = judged.states
@@ -208,40 +210,8 @@ def _judge_ranks(
 def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[Together]:
     if len(ranks) > 1:
         over = [rank for rank, each in ranks.items() if each.state != "running"]
-        yield from in_step({rank: _views(folders[each.stream]) for rank, each in ranks.items()}, over)
+        yield from in_step({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
         yield Together(standings=tuple(each.standing for each in ranks.values()))
-
-
-def _views(stream: Path) -> Iterator[block.View]:
-    """The journal as views of at most ROWS rows, each with one schema."""
-    schema: Schema | None = None
-    rows: list[Steps] = []
-    frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
-    for frame in _frames(stream):
-        if isinstance(frame, Steps):
-            if schema is None or not block.fits(frame, schema):
-                frames.append((len(rows), Lost("no-schema", steps=1)))
-                continue
-            rows.append(frame)
-        else:
-            if isinstance(frame, Hello) and frame.schema != schema:
-                yield block.view(schema or frame.schema, rows, frames)
-                schema, rows, frames = frame.schema, [], []
-            frames.append((len(rows), frame))
-        if len(rows) >= _at_once(schema) or len(frames) >= ROWS:
-            yield block.view(schema or Schema(), rows, frames)
-            rows, frames = [], []
-    yield block.view(schema or Schema(), rows, frames)
-
-
-def _at_once(schema: Schema | None) -> int:
-    """Rows that are judged at a time: few of them where there are very many columns."""
-    return min(ROWS, max(1, block.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
-
-
-def _frames(stream: Path) -> Iterator[Frame]:
-    for entry in journal.read(stream):
-        yield entry.frame
 
 
 def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:

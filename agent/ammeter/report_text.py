@@ -42,7 +42,10 @@ def show(report: Report, console: Console | None = None) -> None:
     told = report.as_json()
     run, summary = told["run"], told["summary"]
     console.print(Rule(Text(_plain(f"{run['name'] or 'run'} · {run['project']}"), "bold"), align="left", style="dim"))
-    console.print(_facts(run, summary))
+    facts = _facts(run, summary)
+    if told["baseline"]:
+        facts.add_row("baseline", Text(_plain(_beside(told["baseline"]))))
+    console.print(facts)
     for finding in report.findings:
         console.print()
         _finding(console, finding)
@@ -93,6 +96,23 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
+
+
+def _beside(baseline: dict[str, Any]) -> str:
+    """How the run did against its baseline."""
+    parts = []
+    if baseline["speedup"]:
+        times = f"{1000 * baseline['seconds']:.3g} ms against {1000 * baseline['baseline_seconds']:.3g} ms"
+        parts.append(f"{baseline['speedup']:.2f} times its speed ({times} a {baseline['per']})")
+    if baseline["memory_ratio"]:
+        parts.append(f"{words.percent(baseline['memory_ratio'])} of its memory")
+    if baseline["validation_delta"] is not None:
+        delta = baseline["validation_delta"]
+        worse = (
+            "not finite" if delta == "Infinity" else f"{words.percent(abs(delta))} {'worse' if delta > 0 else 'better'}"
+        )
+        parts.append(f"validation {worse} at step {baseline['validation_step']}")
+    return ", ".join([baseline["name"], *parts]) if parts else f"{baseline['name']}, nothing in common to compare"
 
 
 def _lives(lives: list[dict[str, Any]]) -> Iterator[str]:
@@ -222,6 +242,10 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
             yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
     for verdict, error in sorted(report.faults.items()):
         yield _plain(f"{verdict} could not be judged ({error}); please report this.")
+    if report.unknown:
+        yield _plain(
+            f"The baseline {report.unknown!r} that the run names does not lie beside it; nothing was compared."
+        )
     yield from _followed(summary)
     yield from _no_step(summary["no_step"], report, seen)
     if report.findings:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import ammeter
-from ammeter import report
+from ammeter import folders, report
 from ammeter.__main__ import main
 from ammeter.journal import Journal
 from ammeter.wire import Bye, Hello, Lost, Schema
@@ -189,7 +189,7 @@ def test_the_report_does_not_depend_on_how_many_rows_are_read_at_a_time(
     stream = written(BROKEN["nonfinite-gradient"]().bye(), tmp_path)
     whole = report.diagnose(stream).as_json()
     for rows in (1, 7, 50):
-        monkeypatch.setattr(report, "ROWS", rows)
+        monkeypatch.setattr(folders, "ROWS", rows)
         assert whole == report.diagnose(stream).as_json()
 
 

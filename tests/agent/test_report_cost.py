@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import overall, report, tally
+from ammeter import folders, overall, report, tally
 from ammeter.__main__ import main
 from ammeter.block import View
 from ammeter.journal import Journal
@@ -135,11 +135,11 @@ def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(
 ) -> None:
     monkeypatch.setattr(tally, "START_SECONDS", START)
     trained(tmp_path, 200)
-    (run,) = report.find_runs(tmp_path)
+    (run,) = folders.find_runs(tmp_path)
     whole = report.diagnose(run).as_json()["summary"]
     assert whole["overhead_settled_ratio"] is not None
     for rows in (1, 7, 50):
-        monkeypatch.setattr(report, "ROWS", rows)
+        monkeypatch.setattr(folders, "ROWS", rows)
         assert whole == report.diagnose(run).as_json()["summary"]
 
 

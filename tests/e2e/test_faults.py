@@ -109,9 +109,13 @@ def test_the_fault_is_the_one_finding(
 
 
 def test_every_fault_of_the_trainer_is_tried() -> None:
-    from tests.e2e import test_faults_of_the_run, test_ranks  # which ask this file to train and report
+    from tests.e2e import (
+        test_faults_beside,
+        test_faults_of_the_run,
+        test_ranks,
+    )  # which ask this file to train and report
 
-    assert set(EXPECTED) | test_faults_of_the_run.NAMES | test_ranks.NAMES == set(faults())
+    assert set(EXPECTED) | test_faults_beside.NAMES | test_faults_of_the_run.NAMES | test_ranks.NAMES == set(faults())
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])

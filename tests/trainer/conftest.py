@@ -88,6 +88,13 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_anomaly_detection() -> Iterator[None]:
+    """A fault may leave it on."""
+    yield
+    torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.fixture(autouse=True)
 def _own_version_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault may have torch say that it were another, and the clock go fast."""
     monkeypatch.setattr(torch, "__version__", torch.__version__)

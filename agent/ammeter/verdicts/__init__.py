@@ -2,7 +2,7 @@
 
 A verdict is pure: (state, view) -> (state, finding | None). One per file; each file's VERDICT names the columns
 and events it reads. The collector, `ammeter report` and guards run this same code. Some are asked of all
-ranks together.
+ranks together, some of a run beside its baseline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
 from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
 from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
 from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
+from ammeter.verdicts.not_comparable import VERDICT as NOT_COMPARABLE
+from ammeter.verdicts.not_reproducible import VERDICT as NOT_REPRODUCIBLE
 from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
+from ammeter.verdicts.pair import Pair
 from ammeter.verdicts.pointless_scaler import VERDICT as POINTLESS_SCALER
 from ammeter.verdicts.ranks_disagree import VERDICT as RANKS_DISAGREE
 from ammeter.verdicts.resume_mismatch import VERDICT as RESUME_MISMATCH
@@ -54,10 +57,12 @@ from ammeter.verdicts.scaler_rebuilt import VERDICT as SCALER_REBUILT
 from ammeter.verdicts.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
 from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
 from ammeter.verdicts.sign_flip import VERDICT as SIGN_FLIP
+from ammeter.verdicts.slower_than_fp32 import VERDICT as SLOWER_THAN_FP32
 from ammeter.verdicts.stagnation import VERDICT as STAGNATION
 from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
 from ammeter.verdicts.unsupported_op import VERDICT as UNSUPPORTED_OP
 from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
+from ammeter.verdicts.validation_drift import VERDICT as VALIDATION_DRIFT
 from ammeter.verdicts.vitals import Together
 
 ALL: tuple[Verdict, ...] = (
@@ -99,6 +104,10 @@ ALL: tuple[Verdict, ...] = (
     CAST_CHURN,
     MEMORY_NOT_SAVED,
     STALE_STACK,
+    NOT_COMPARABLE,
+    SLOWER_THAN_FP32,
+    VALIDATION_DRIFT,
+    NOT_REPRODUCIBLE,
     CHECKPOINT_EXPOSED,
     CHECKPOINT_INCOMPLETE,
     CHECKPOINT_STALE,
@@ -112,7 +121,8 @@ BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
 
 OF_A_STREAM = tuple(verdict for verdict in ALL if verdict.judge is not never)
 OF_RANKS = tuple(verdict for verdict in ALL if verdict.ranks is not never)
-"""Those that are asked of one stream, and of all ranks of a run together."""
+OF_RUNS = tuple(verdict for verdict in ALL if verdict.runs is not never)
+"""Those that are asked of one stream, of all ranks of a run together, and of a run beside its baseline."""
 
 
 def judge(states: Mapping[str, bytes], view: View) -> Judged:
@@ -127,6 +137,11 @@ def judge(states: Mapping[str, bytes], view: View) -> Judged:
 def judge_ranks(states: Mapping[str, bytes], seen: Together) -> Judged:
     """Runs the verdicts that compare ranks over the next steps that all of them have; states as above, of the run."""
     return _asked(states, seen, ((verdict, verdict.ranks) for verdict in OF_RANKS))
+
+
+def judge_runs(pair: Pair) -> Judged:
+    """Runs the verdicts that compare a run with its baseline over what there is of both."""
+    return _asked({}, pair, ((verdict, verdict.runs) for verdict in OF_RUNS))
 
 
 def _asked(states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]]) -> Judged:

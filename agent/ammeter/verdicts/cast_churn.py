@@ -119,4 +119,5 @@ VERDICT = Verdict(
     events=("kernels.census",),
     state=State,
     judge=judge,
+    explains=("slower-than-fp32",),
 )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from ammeter.block import View
+from ammeter.verdicts.pair import Pair
 from ammeter.verdicts.vitals import Together
 
 Severity = Literal["page", "ticket"]
@@ -53,7 +54,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge is asked of a stream and returns
     the state and, when the finding is new or has changed, the finding; ranks does so for all ranks of a run at the same
-    steps.
+    steps, and runs, whose state begins anew each time, for a run and its baseline.
     explains: ids of verdicts that are consequences of this one when they begin no earlier.
     """
 
@@ -67,6 +68,7 @@ class Verdict(msgspec.Struct, frozen=True):
     judge: Callable[[Any, View], tuple[Any, Finding | None]] = never
     explains: tuple[str, ...] = ()
     ranks: Callable[[Any, Together], tuple[Any, Finding | None]] = never
+    runs: Callable[[Any, Pair], tuple[Any, Finding | None]] = never
 
 
 class Judged(msgspec.Struct, frozen=True):

@@ -77,4 +77,5 @@ VERDICT = Verdict(
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
     judge=gathered(_conclude, LEAST, _counts),
+    explains=("slower-than-fp32",),
 )

@@ -1,4 +1,5 @@
-"""memory-not-saved: the GPU's memory runs short again and again, or much of what is held can never be used."""
+"""memory-not-saved: the GPU's memory runs short again and again, or much of what is held can never be used, or half
+precision takes as much of it as float32 did."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from ammeter.block import View, measured
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.pair import Memory, Pair
 
 SETTLED = 20
 """Steps in which retries are no sign: cuDNN tries algorithms with workspaces that need not fit."""
@@ -28,6 +30,10 @@ use even then. Rounding to blocks of 2 and 20 MiB, and batches of different leng
 
 SPLIT = 1.2
 """Held over used above which the shortage is one of pieces, not of memory: a fifth lies idle while nothing fits."""
+
+SAVED = 0.95
+"""Peak over that of the float32 baseline from which on nothing was saved. Activations, which autocast halves, are most
+of what training holds; where the weights are, some percent remain, and the allocator rounds by less."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +105,40 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def against(state: State, pair: Pair) -> tuple[State, Finding | None]:
+    """The peak of a run in half precision beside that of its float32 baseline, where the same work was done."""
+    halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
+    memory = pair.memory if halves and not pair.differences else None
+    large = memory is not None and memory.baseline >= LEAST_BYTES
+    return state, _nothing_saved(pair, memory) if memory and large and memory.ratio >= SAVED else None
+
+
+def _nothing_saved(pair: Pair, memory: Memory) -> Finding:
+    mine, theirs = _gib(memory.run), _gib(memory.baseline)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"Half precision saves no memory: {mine} against {theirs}",
+        cause=f"At their peak tensors took {mine} of the GPU's memory in {pair.run.precision}, and {theirs} in the"
+        f" float32 baseline {pair.baseline.name}".rstrip()
+        + ": what autocast saves in activations was not there, or went into"
+        " copies.",
+        fix="See what is kept: torch.cuda.memory._record_memory_history() over two steps, and the snapshot on"
+        " pytorch.org/memory_viz. Look for activations kept in float32 (.float() in the model, losses over whole"
+        " sequences), weights cast and kept by hand, and a batch that grew. Where weights and optimizer take most of"
+        " it, autocast saves little: shard them, or compute blocks again in backward.",
+        first_step=memory.first,
+        opened_step=memory.last,
+        last_step=memory.last,
+        evidence={
+            "allocated_peak_bytes": memory.run,
+            "baseline_peak_bytes": memory.baseline,
+            "ratio": round(memory.ratio, 3),
+            "baseline": pair.baseline.name,
+        },
+    )
+
+
 def _in_pieces() -> str:
     return (
         "Start the run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in its environment, so that free pieces"
@@ -121,9 +161,10 @@ VERDICT = Verdict(
     id="memory-not-saved",
     severity="ticket",
     title="GPU memory runs short",
-    question="Does GPU memory run short again and again, or is much of what torch holds of no use?",
+    question="Does GPU memory run short again and again, is much of what torch holds of no use, or is none saved?",
     columns=("device_allocated_bytes", "device_reserved_bytes", "device_alloc_retries"),
     events=(),
     state=State,
     judge=judge,
+    runs=against,
 )

@@ -49,5 +49,5 @@ VERDICT = Verdict(
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
     judge=gathered(_conclude, LEAST, _counts, gpu=True),
-    explains=("memory-not-saved",),
+    explains=("memory-not-saved", "slower-than-fp32"),
 )

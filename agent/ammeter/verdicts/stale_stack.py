@@ -118,4 +118,5 @@ VERDICT = Verdict(
     events=("autocast.entered",),
     state=State,
     judge=judge,
+    explains=("slower-than-fp32",),
 )

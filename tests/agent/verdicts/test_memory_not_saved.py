@@ -1,8 +1,11 @@
-"""memory-not-saved fires where allocations keep failing at first, or where half of what is held is of no use."""
+"""memory-not-saved fires where allocations keep failing, half of what is held is of no use, or none is saved."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ammeter.verdicts.finding import Finding
+from tests.agent import pairs
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import GIB, memory
 
@@ -78,3 +81,24 @@ def test_it_is_over_when_what_is_held_is_used() -> None:
 
 def test_a_run_on_the_cpu_is_silent() -> None:
     assert {} == findings(warm(300))
+
+
+def peaks(run: float, baseline: float, **more: Any) -> dict[str, Finding]:
+    """What a float16 run comes to beside a float32 one, given the peaks of both in GiB."""
+    mine = pairs.course(precision="float16", row=lambda step: {"device_allocated_bytes": run * GIB}, **more)
+    theirs = pairs.course(row=lambda step: {"device_allocated_bytes": baseline * GIB})
+    return pairs.judged(mine, theirs)
+
+
+def test_half_precision_that_takes_as_much_as_its_float32_baseline_saves_nothing() -> None:
+    finding = peaks(11.6, 12.0)["memory-not-saved"]
+    pairs.check_words(finding)
+    assert "Half precision saves no memory: 11.6 GiB against 12.0 GiB" == finding.title
+    assert "took 11.6 GiB of the GPU's memory in float16, and 12.0 GiB in the float32 baseline base" in finding.cause
+    assert "torch.cuda.memory._record_memory_history()" in finding.fix
+    assert 0.967 == finding.evidence["ratio"]
+
+
+def test_a_tenth_less_small_models_and_other_settings_are_fine() -> None:
+    assert {} == peaks(10.8, 12.0) | peaks(0.9, 0.9)
+    assert ["not-comparable"] == list(peaks(12.0, 12.0, config={**pairs.CONFIG, "batch": 16}))

@@ -1,0 +1,94 @@
+"""Where runs lie on disk, and what their journals hold, as views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ammeter import block, journal
+from ammeter.wire import Bye, Event, Hello, Lost, Schema, Steps
+
+ROWS = 500
+"""Rows that are read at a time; bounds the memory, and nothing else depends on it."""
+
+
+class NoJournal(ValueError):
+    """A path where no journal lies."""
+
+
+def find_runs(path: Path, every: bool = False) -> list[Path]:
+    """The stream's or run's folder that a path means; for a folder of runs the newest, or every one by age."""
+    if not path.is_dir():
+        raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
+    if (path / "alive").exists() or journal.streams(path):
+        return [path]
+    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_age)
+    if not runs:
+        raise NoJournal(
+            f"there is no journal in {str(path)!r}; a run that is watched with dir={str(path)!r} writes one"
+        )
+    return runs if every else runs[-1:]
+
+
+def find_baseline(name: str, run: Path) -> Path:
+    """The folder of the run that `name` means: a path, or beside this run an id, or the newest of that name.
+
+    Raises NoJournal where there is none.
+    """
+    if name and Path(name).is_dir():
+        return find_runs(Path(name))[0]
+    beside = run.resolve().parent
+    others = [each for each in beside.iterdir() if each.is_dir() and each != run.resolve() and journal.streams(each)]
+    fits = [each for each in others if name and name in (each.name, _name_of(each))]
+    if not fits:
+        raise NoJournal(f"no baseline {name!r} lies beside {run}; give a path, or the id or name of a run in {beside}")
+    return max(fits, key=_age)
+
+
+def streams_in(path: Path) -> list[Path]:
+    """The folders of the streams that a path means. Raises NoJournal where there are none."""
+    found = [path] if (path / "alive").exists() else journal.streams(path)
+    if not found:
+        raise NoJournal(f"there is no journal in {str(path)!r}")
+    return found
+
+
+def hello_of(stream: Path) -> Hello | None:
+    """What a stream says first."""
+    return next((entry.frame for entry in journal.read(stream) if isinstance(entry.frame, Hello)), None)
+
+
+def views(stream: Path) -> Iterator[block.View]:
+    """The journal as views of at most ROWS rows, each with one schema."""
+    schema: Schema | None = None
+    rows: list[Steps] = []
+    frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
+    for entry in journal.read(stream):
+        frame = entry.frame
+        if isinstance(frame, Steps):
+            if schema is None or not block.fits(frame, schema):
+                frames.append((len(rows), Lost("no-schema", steps=1)))
+                continue
+            rows.append(frame)
+        else:
+            if isinstance(frame, Hello) and frame.schema != schema:
+                yield block.view(schema or frame.schema, rows, frames)
+                schema, rows, frames = frame.schema, [], []
+            frames.append((len(rows), frame))
+        if len(rows) >= _at_once(schema) or len(frames) >= ROWS:
+            yield block.view(schema or Schema(), rows, frames)
+            rows, frames = [], []
+    yield block.view(schema or Schema(), rows, frames)
+
+
+def _at_once(schema: Schema | None) -> int:
+    """Rows that are read at a time: few of them where there are very many columns."""
+    return min(ROWS, max(1, block.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
+
+
+def _age(run: Path) -> float:
+    return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
+
+
+def _name_of(run: Path) -> str:
+    return next((hello.name for stream in journal.streams(run) if (hello := hello_of(stream))), "")

@@ -1,0 +1,62 @@
+"""not-comparable names the settings that differ and are not meant to, and stands before what they explain."""
+
+from __future__ import annotations
+
+import pytest
+
+from ammeter.verdicts.causes import explain
+from tests.agent.pairs import CONFIG, check_words, course, judged
+
+
+def test_settings_that_differ_are_named_with_both_values() -> None:
+    other = {**CONFIG, "batch": 4, "model": {"width": 128}}
+    finding = judged(course(config=other), course())["not-comparable"]
+    check_words(finding)
+    assert ("ticket", 0, 199) == (finding.severity, finding.first_step, finding.last_step)
+    assert "differ in 2 settings beside their precision: batch is 4 against 8; model.width is 128 against 64." in (
+        finding.cause
+    )
+    assert "--ignore batch,model.width" in finding.fix
+    assert "The baseline was set up differently: batch, model.width" == finding.title
+
+
+def test_a_setting_that_only_one_of_them_has_is_one() -> None:
+    finding = judged(course(config={**CONFIG, "dropout": 0.1}), course())["not-comparable"]
+    assert "1 setting beside their precision: dropout is 0.1 against not set" in finding.cause
+
+
+def test_where_it_ran_counts_too() -> None:
+    finding = judged(course(world_size=4), course())["not-comparable"]
+    assert "world_size is 4 against 1" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"precision": "bf16"}, {"train": {"mixed_precision": "fp16"}}, {"output_dir": "/b"}, {"epochs": 3}, {"seed": 7}],
+)
+def test_the_precision_names_lengths_and_seeds_may_differ(setting: dict[str, object]) -> None:
+    assert {} == judged(course(config={**CONFIG, **setting}), course())
+
+
+def test_what_may_differ_can_be_said() -> None:
+    other = {**CONFIG, "lr": 0.1}
+    assert {} == judged(course(config=other), course(), ignored=frozenset(("lr",)))
+
+
+def test_it_explains_what_the_settings_explain() -> None:
+    slow = course(precision="bfloat16", config={**CONFIG, "batch": 64}, row=lambda step: {"step_seconds": 0.1})
+    found = judged(slow, course())
+    assert {"not-comparable", "slower-than-fp32"} == set(found)
+    (cause,) = explain([("stream", each) for each in found.values()])
+    assert ("not-comparable", ["slower-than-fp32"]) == (
+        cause.finding.verdict,
+        [each.verdict for each in cause.consequences],
+    )
+
+
+def test_many_are_counted_and_long_values_cut() -> None:
+    other = {**CONFIG, **{f"option_{at:02}": "x" * 100 for at in range(12)}}
+    finding = judged(course(config=other), course())["not-comparable"]
+    assert "12 settings" in finding.cause
+    assert "and 4 more" in finding.cause
+    assert "x" * 41 not in finding.cause

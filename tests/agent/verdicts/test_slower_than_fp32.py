@@ -1,0 +1,70 @@
+"""slower-than-fp32 compares the same steps of both, per sample where batches differ, and needs more than noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ammeter.verdicts.pair import Pair
+from tests.agent.pairs import check_words, course, judged
+
+
+def always(**scalars: float) -> Callable[[int], dict[str, float]]:
+    """The same in every step."""
+    return lambda step: scalars
+
+
+def slow(times: float, **more: float) -> dict[str, float]:
+    return {"step_seconds": 0.01 * times, **more}
+
+
+def test_a_run_in_half_precision_that_takes_longer_is_named_with_both_times() -> None:
+    run = course(precision="bfloat16", row=lambda step: slow(1.5, low_precision_share=1.0))
+    finding = judged(run, course(name="monday"))["slower-than-fp32"]
+    check_words(finding)
+    assert ("ticket", 64, 199) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "A step takes 15 ms in bfloat16 against 10 ms of the float32 baseline monday" in finding.cause
+    assert "the median of 136 steps, the same ones of both, from 64 to 199" in finding.cause
+    assert "1.50 times as slow as the float32 baseline" == finding.title
+    assert "set_detect_anomaly(True) left on" in finding.fix
+
+
+def test_work_that_stayed_in_float32_is_told_as_the_reason() -> None:
+    run = course(precision="float16", row=lambda step: slow(1.5, low_precision_share=0.4))
+    finding = judged(run, course())["slower-than-fp32"]
+    assert "Only 40 % of the FLOPs that could run in float16 do." in finding.cause
+    assert finding.fix.startswith("Bring the matrix products below autocast")
+
+
+def test_a_faster_run_and_one_within_a_twentieth_are_fine() -> None:
+    for seconds in (0.005, 0.01, 0.0104):
+        assert {} == judged(course(precision="float16", row=always(step_seconds=seconds)), course())
+
+
+def test_a_median_that_a_few_slow_steps_make_is_no_reason() -> None:
+    noisy = course(precision="float16", row=lambda step: slow(1.1 if step % 5 < 3 else 0.9))
+    assert {} == judged(noisy, course())
+
+
+def test_slow_steps_of_the_warm_up_do_not_count() -> None:
+    assert {} == judged(course(precision="float16", row=lambda step: slow(9.0 if step < 64 else 1.0)), course())
+
+
+def test_with_other_batches_the_time_of_a_sample_counts() -> None:
+    run = course(precision="float16", row=lambda step: slow(1.5, samples=16))
+    base = course(row=lambda step: {"samples": 8})
+    assert {} == judged(run, base)
+    slower = course(precision="float16", row=lambda step: slow(3.0, samples=16))
+    assert "A sample takes 1.87 ms in float16 against 1.25 ms" in judged(slower, base)["slower-than-fp32"].cause
+
+
+@pytest.mark.parametrize(("precision", "baseline"), [("float32", "float32"), ("float16", "bfloat16")])
+def test_other_pairs_are_not_its_matter(precision: str, baseline: str) -> None:
+    found = judged(course(precision=precision, row=lambda step: slow(3)), course(precision=baseline))
+    assert "slower-than-fp32" not in found
+
+
+def test_few_steps_say_nothing() -> None:
+    assert Pair(course(28), course()).speed is None
+    assert Pair(course(29), course()).speed is not None

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +92,36 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
     given = _arguments(argv)
     try:
-        reports = [diagnose(run, given.baseline) for run in find_runs(given.path, every=given.all)]
+        runs = find_runs(given.path, every=given.all)
+        reports = [diagnose(run, given.baseline) for run in runs]
+        if given.postmortem is not None:
+            _write(given.postmortem, runs, reports)
     except (NoJournal, block.BadBlock, OSError) as error:
         print(f"ammeter report: {error}", file=sys.stderr)
         return WRONG_CALL
     if given.json:
         told = [each.as_json() for each in reports]
         print(msgspec.json.format(msgspec.json.encode({"items": told} if given.all else told[0])).decode())
-    else:
+    elif given.postmortem is None:
         from ammeter import report_text
 
         for each in reports:
             report_text.show(each)
     return PAGE if any(each.paged for each in reports) else FINE
+
+
+def _write(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
+    """One document for each run, into the file, or as output."""
+    from ammeter import postmortem
+
+    said = "\n".join(
+        postmortem.document(each, {stream.name: partial(views, stream) for stream in streams_in(run)})
+        for run, each in zip(runs, reports, strict=True)
+    )
+    if file == "-":
+        sys.stdout.write(said)
+    else:
+        Path(file).write_text(said, encoding="utf-8")
 
 
 def diagnose(path: Path, baseline: str | None = None) -> Report:
@@ -169,6 +187,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--baseline", metavar="RUN", help="compare with this run: a path, or its id or name beside it")
+    parser.add_argument(
+        "--postmortem",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="a document for the review of an incident, in Markdown; - or nothing for the output",
+    )
     parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
     return parser.parse_args(argv)
 

@@ -1,4 +1,7 @@
-"""GET /runbooks/{verdict}: what to do about a verdict, for the person on call. Open to everybody a page can reach."""
+"""GET /runbooks/{verdict}: what to do about a verdict, for the person on call; /runbooks/checklist where there is none.
+
+Open to everybody a page can reach.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from ammeter.verdicts import BY_ID
+from ammeter.verdicts import ALL
 from ammeter_server import page
 from ammeter_server.problems import Problem
 
@@ -19,13 +22,16 @@ router = APIRouter(tags=["runbooks"])
 FOLDER = files("ammeter_server") / "assets" / "runbooks"
 """A link to alerts/runbooks in the source; a folder of its own in the installed package."""
 
+TITLES = {**{verdict.id: verdict.title for verdict in ALL}, "checklist": "Checklist for an incident"}
+"""Of the pages there are."""
+
 
 @router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
 def read_runbook(verdict: str) -> HTMLResponse:
-    """The runbook as a page. 404 for a verdict there is not."""
-    if verdict not in BY_ID:
-        raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(BY_ID)}")
-    return page.article(BY_ID[verdict].title, _rendered(verdict))
+    """The runbook as a page; 'checklist' is what to go through where no verdict fits. 404 for one there is not."""
+    if verdict not in TITLES:
+        raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(TITLES)}")
+    return page.article(TITLES[verdict], _rendered(verdict))
 
 
 @cache

@@ -107,9 +107,15 @@ def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> N
 
 def test_no_row_runbook_or_readme_line_is_left_of_a_verdict_that_is_gone() -> None:
     ids = {verdict.id for verdict in ALL}
-    assert ids == {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
+    assert ids | {"checklist"} == {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
     assert ids == set(first_cells(section(DOCS / "verdicts.md", "The verdicts")))
     assert ids == set(first_cells(section(README, "What it sees")))
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
+def test_every_runbook_leads_to_the_checklist_where_one_looks_first(verdict: Verdict) -> None:
+    path = tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md"
+    assert "](/runbooks/checklist)" in section(path, "Look here first")
 
 
 def test_what_explains_what_is_as_the_verdicts_have_it() -> None:

@@ -27,6 +27,23 @@ def test_every_verdict_has_a_runbook_that_opens_without_a_token(client: httpx.Cl
     assert answer.text.count("<p>") >= 2
 
 
+def test_the_checklist_opens_and_every_runbook_leads_to_it(client: httpx.Client) -> None:
+    answer = client.get("/runbooks/checklist")
+    assert 200 == answer.status_code
+    steps = (
+        "logs",
+        "loss scale",
+        "gradients",
+        "last checkpoint",
+        "Hardware and driver",
+        "Resume in float32",
+        "smallest run",
+    )
+    places = [answer.text.index(step) for step in steps]
+    assert sorted(places) == places
+    assert 'href="/runbooks/checklist"' in client.get("/runbooks/scale-collapse").text
+
+
 def test_an_unknown_verdict_is_a_404_that_names_those_there_are(client: httpx.Client) -> None:
     answer = client.get("/runbooks/..%2f..%2fsettings")
     assert 404 == answer.status_code

@@ -1,0 +1,43 @@
+"""How what a run says stands in a document: as text, never as markup. A run's name may be anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ammeter.overall import instant
+from ammeter.verdicts import words
+
+LONGEST = 200
+"""Characters of a piece of evidence that are shown."""
+
+
+def text(value: Any) -> str:
+    """As it is to be read: no markup, no table cell ended, no control character."""
+    plain = "".join(each if each.isprintable() else " " for each in str(value))
+    for mark in ("\\", "|", "*", "_", "<", "[", "`"):
+        plain = plain.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
+    return plain
+
+
+def code(value: Any) -> str:
+    """A name, set apart."""
+    plain = "".join(each if each.isprintable() else " " for each in str(value))
+    return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
+
+
+def number(value: float | str | None) -> str:
+    """Four digits; NaN and Inf as such; '-' for what was not read."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:.4g}" if math.isfinite(value) else str(words.number(value))
+
+
+def short(value: Any) -> str:
+    said = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text(said if len(said) <= LONGEST else f"{said[:LONGEST]} ...")
+
+
+def clock(time: int) -> str:
+    said = instant(time) or "unknown"
+    return said.partition("T")[2].rstrip("Z") or said

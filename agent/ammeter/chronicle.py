@@ -123,9 +123,9 @@ def _frame(told: Chronicle, frame: Hello | Event | Lost | Bye) -> None:
         because = f": {frame.message}" if frame.message else ""
         told.moments.append(Moment(frame.time, max(0, frame.step), f"the process ended ({frame.reason}){because}"))
     elif isinstance(frame, Event):
-        said = _said(told, frame)
-        if said and not any(each.said == said for each in told.moments):
-            told.moments.append(Moment(frame.time, frame.step, said))
+        happened = _said(told, frame)
+        if happened and not any(each.said == happened for each in told.moments):
+            told.moments.append(Moment(frame.time, frame.step, happened))
 
 
 def _said(told: Chronicle, event: Event) -> str | None:
@@ -164,8 +164,8 @@ def _row(rows: View, at: int, step: int, skipped: bool) -> Row:
     largest = sorted(np.flatnonzero(known).tolist(), key=lambda index: -norms[index])
     chosen = bad[-TOP:].tolist() if bad.size else largest[:TOP]
     tensors = tuple((rows.schema.tensors[index].name, float(norms[index])) for index in chosen)
-    numbers = [_number(rows, name, at) for name in ("loss", "grad_norm", "scale")]
-    return Row(step, *numbers, skipped, int(bad.size), tensors)
+    loss, norm, scale = (_number(rows, name, at) for name in ("loss", "grad_norm", "scale"))
+    return Row(step, loss, norm, scale, skipped, int(bad.size), tensors)
 
 
 def _number(rows: View, name: str, at: int) -> float | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from ammeter import journal
 from ammeter.folders import NoJournal, find_baseline, hello_of, streams_in, views
 from ammeter.verdicts.course import Course, Reading
-from ammeter.verdicts.pair import Pair
+from ammeter.verdicts.pair import Pair, agreed
 
 
 def named_baseline(run: Path) -> str | None:
@@ -21,7 +20,7 @@ def named_baseline(run: Path) -> str | None:
 def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Pair:
     """Both as they lie there. The tag `validation_delta` of the run says by how much its validation may be worse."""
     read, other = _read(run), _read(baseline)
-    return Pair(read[0], other[0], ignored, delta(read[1]))
+    return Pair(read[0], other[0], ignored, agreed(read[1]))
 
 
 def find(run: Path, name: str | None) -> Pair | None:
@@ -31,15 +30,6 @@ def find(run: Path, name: str | None) -> Pair | None:
     """
     asked = name or named_baseline(run)
     return pair(run, find_baseline(asked, run)) if asked else None
-
-
-def delta(said: str | None) -> float | None:
-    """A tag as a share; None for one that says none."""
-    try:
-        share = float(said or "")
-    except ValueError:
-        return None
-    return share if math.isfinite(share) and share >= 0 else None
 
 
 def _read(run: Path) -> tuple[Course, str | None]:

@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI
 from ammeter_server import (
     auth,
     boards,
+    compare,
     events,
     health,
     incidents,
@@ -62,7 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(auth.router)
     app.include_router(ingest.router)
-    for module in (runs, events, series, tensors, incidents, rules, boards, metrics):
+    for module in (runs, events, series, tensors, compare, incidents, rules, boards, metrics):
         app.include_router(module.router, dependencies=READ)
     app.include_router(runbooks.router)
     app.include_router(page.router)

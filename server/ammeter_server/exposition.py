@@ -69,6 +69,24 @@ METRICS: tuple[Metric, ...] = (
     Metric("ammeter_step_duration_seconds", "histogram", _RUN, "Wall time from one step's end to the next"),
     Metric("ammeter_samples_total", "counter", _RUN, "Samples trained on, of all ranks, as run.log said"),
     Metric(
+        "ammeter_speedup_vs_baseline_ratio",
+        "gauge",
+        _RUN,
+        "How many times as fast as the baseline that the run names, at the steps of both",
+    ),
+    Metric(
+        "ammeter_memory_vs_baseline_ratio",
+        "gauge",
+        _RUN,
+        "Peak of the device memory in tensors over that of the baseline that the run names",
+    ),
+    Metric(
+        "ammeter_validation_delta_ratio",
+        "gauge",
+        _RUN,
+        "By which share the last validation is worse than the baseline's at the same step; below 0 it is better",
+    ),
+    Metric(
         "ammeter_incident_active",
         "gauge",
         ("run", "project", "verdict", "severity"),

@@ -81,6 +81,7 @@ def add_run(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], now: 
     _add_numerics(shown, run.id, counters, last)
     _add_speed(shown, run.id, counters)
     _add_agent(shown, run.id, counters, streams)
+    _add_baseline(shown, run)
 
 
 def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
@@ -161,6 +162,14 @@ def _add_speed(shown: Exposition, run: str, counters: Mapping[str, Any]) -> None
     bounds, counts = progress.BOUNDS["step_seconds"], counters["step_seconds_histogram"]
     shown.add_histogram("ammeter_step_duration_seconds", bounds, counts, counters["step_seconds"], run)
     shown.add("ammeter_samples_total", counters["samples"], run)
+
+
+def _add_baseline(shown: Exposition, run: Row[Any]) -> None:
+    """Where the run names one and both have steps in common."""
+    numbers = run.whole.get("baseline", {}).get("numbers", {})
+    shown.add("ammeter_speedup_vs_baseline_ratio", numbers.get("speedup"), run.id)
+    shown.add("ammeter_memory_vs_baseline_ratio", numbers.get("memory_ratio"), run.id)
+    shown.add("ammeter_validation_delta_ratio", numbers.get("validation_delta"), run.id)
 
 
 def _add_agent(shown: Exposition, run: str, counters: Mapping[str, Any], streams: Sequence[Row[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a run comes to as a whole: its ranks compared with each other, by the verdicts that no stream alone can answer.
+"""What a run comes to as a whole: its ranks compared with each other, and the run with the baseline that it names.
 
 Read outside the judge's transaction, which takes what is found here with it.
 """
@@ -17,7 +17,7 @@ from ammeter import verdicts
 from ammeter.merging import Life, lives
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.vitals import Standing, Together, in_step, standing
-from ammeter_server import meters
+from ammeter_server import beside, meters
 from ammeter_server.plain import plain
 from ammeter_server.store import Row, Store, judgements, series
 
@@ -40,11 +40,17 @@ def look(store: Store, run: str, now: int) -> Whole:
     """What is concluded about the run as a whole, given what was before."""
     with store.reading() as connection:
         row = judgements.look_at(connection, run)
+        if row is None or not (row.world_size > 1 or row.whole or beside.names_one(row)):
+            return Whole()
         streams = {each.id: each for each in judgements.streams_of(connection, run)}
         together = lives(series.lives(connection, run))
-    if row is None or not together or len(together[-1]) < 2:
+    if not together:
         return Whole()
-    return _of_ranks(store, row, streams, together[-1], now)
+    of_ranks = _of_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else Whole()
+    found, compared = beside.judged(store, row, row.whole.get("baseline", {}))
+    findings = [*of_ranks.findings, *((together[-1][0].stream, finding) for finding in found.values())]
+    whole = {**row.whole, **of_ranks.values.pop("whole", {}), **({"baseline": compared} if compared else {})}
+    return Whole(findings, {**of_ranks.values, "whole": whole})
 
 
 def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int) -> Whole:
@@ -72,7 +78,7 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
         reached = int(seen.steps[-1]) if len(seen) else reached
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
     concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
-    values = {"whole": {**row.whole, "ranks": concluded}, "states": msgspec.msgpack.encode(states)}
+    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states)}
     return Whole([(_stream(ranks, finding), finding) for finding in found.values()], values)
 
 

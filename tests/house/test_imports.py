@@ -45,10 +45,11 @@ SERVER_ORDER = (
     ("collector", "request_body", "pagination", "page", "reading", "checks", "boards"),
     ("auth", "append", "handling", "runbooks"),
     ("ingest", "channels"),
+    ("beside",),
     ("whole",),
     ("judge",),
     ("sweeper", "runs", "health", "rules"),
-    ("events", "series", "tensors", "incidents", "metrics"),
+    ("events", "series", "tensors", "compare", "incidents", "metrics"),
     ("app",),
     ("__main__",),
 )

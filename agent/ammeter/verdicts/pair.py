@@ -208,6 +208,15 @@ class Pair:
         return len(self.run.curve("loss").with_common(self.baseline.curve("loss"))[0])
 
 
+def agreed(said: str | None) -> float | None:
+    """What a tag says of how much worse validation may be, as a share; None for one that says nothing of it."""
+    try:
+        share = float(said or "")
+    except ValueError:
+        return None
+    return share if math.isfinite(share) and share >= 0 else None
+
+
 def _settings(course: Course) -> Iterator[tuple[str, Any]]:
     yield from _flat(course.config)
     yield from ((name, course.environment.get(name)) for name in ENVIRONMENT)

@@ -54,6 +54,24 @@ def look_at(connection: Connection, run: str) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
 
 
+def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
+    """The other run of this project with that id, else the newest with that name that began no later."""
+    same = select(runs).where(runs.c.project == run.project, runs.c.id != run.id)
+    by_id = connection.execute(same.where(runs.c.id == name)).one_or_none()
+    if by_id is not None:
+        return by_id
+    named = same.where(runs.c.name == name, runs.c.started <= run.started)
+    return connection.execute(named.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(1)).one_or_none()
+
+
+def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
+    """How far the run's ranks have come, and whether all have said goodbye; None before the first step."""
+    query = select(streams.c.last_step, streams.c.bye_reason)
+    rows = connection.execute(query.where(streams.c.run == run, streams.c.role == "rank")).all()
+    steps = [row.last_step for row in rows if row.last_step is not None]
+    return (max(steps), all(row.bye_reason is not None for row in rows)) if steps else None
+
+
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
     """The run's streams without the verdicts' states."""
     wanted = [column for column in streams.c if column.name not in ("states", "latest", "faults", "lost")]

@@ -16,7 +16,7 @@ Rows = Sequence[Row[Any]]
 def runs_since(connection: Connection, ended_after: int) -> Rows:
     """Runs that go on, and those that ended after this moment."""
     query: Select[Any] = select(runs.c.id, runs.c.project, runs.c.state, runs.c.environment, runs.c.world_size)
-    query = query.add_columns(runs.c.started, runs.c.ended)
+    query = query.add_columns(runs.c.started, runs.c.ended, runs.c.whole)
     lively = or_(runs.c.state == "running", runs.c.ended > ended_after)
     return connection.execute(query.where(lively).order_by(runs.c.started, runs.c.id)).all()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 from ammeter import block, wire
 from ammeter.merging import Life
 from ammeter_server.store.engine import Store
-from ammeter_server.tables import chunks, schemas, streams
+from ammeter_server.tables import chunks, events, schemas, streams
 
 AT_ONCE = 128
 """Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
@@ -73,6 +73,13 @@ def views(store: Store, run: str, stream: str, first: int | None, last: int | No
         if len(rows) < AT_ONCE:
             return
         after = rows[-1].first_step
+
+
+def said(connection: Connection, run: str, stream: str, names: Sequence[str]) -> list[tuple[str, int, dict[str, Any]]]:
+    """(name, step, data) of the stream's events of these names, in order."""
+    query = select(events.c.name, events.c.step, events.c.data)
+    query = query.where(events.c.run == run, events.c.stream == stream, events.c.name.in_(names))
+    return [(row.name, row.step, row.data) for row in connection.execute(query.order_by(events.c.number))]
 
 
 def latest_views(store: Store, run: str, stream: str, limit: int) -> Iterator[block.View]:

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.feeding import Stream, serving, wait_until
+from tests.server.test_metrics import scrape
+
+CONFIG: dict[str, Any] = {"lr": 3e-4, "seed": 0}
+GIB = 2.0**30
+Row = Callable[[int], dict[str, float]]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
+        yield client
+
+
+def new(
+    client: httpx.Client, name: str, config: dict[str, Any] = CONFIG, age: float = 600, project: str = "demo"
+) -> Stream:
+    begin = time.time_ns() - int(age * 10**9)
+    return Stream(client, name=name, project=project, config=config, begin=begin)
+
+
+def train(
+    stream: Stream, last: int = 199, first: int = 0, *, dtype: str = "", ends: bool = True, row: Row = lambda step: {}
+) -> Stream:
+    """Steps of 10 ms, validated at every twentieth; dtype: of autocast."""
+    if dtype and not first:
+        stream.say("autocast.entered", 0, device="cuda", dtype=dtype, grad=True)
+    for step in range(first, last + 1):
+        said = {"loss": 2.0 + 1 / (step + 1), "applied": 1.0, "skipped": 0.0, "step_seconds": 0.01}
+        if step % 20 == 19:
+            said |= {"val_loss": 3.0, "device_allocated_bytes": 8 * GIB}
+        stream.tell(step, said | row(step))
+    if ends:
+        stream.bye(last)
+    stream.send()
+    return stream
+
+
+def worse(step: int) -> dict[str, float]:
+    return {"val_loss": 3.3} if step % 20 == 19 else {}
+
+
+def compared(client: httpx.Client, run: Stream, baseline: Stream, **asked: Any) -> dict[str, Any]:
+    answer = client.get(f"/api/v1/runs/{run.run}/compare/{baseline.run}", params=asked)
+    assert 200 == answer.status_code, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def incidents(client: httpx.Client, run: Stream) -> dict[str, dict[str, Any]]:
+    items = client.get(f"/api/v1/runs/{run.run}/incidents").json()["items"]
+    return {each["verdict"]: each for each in items}
+
+
+def test_two_runs_stand_side_by_side_at_the_steps_of_both(client: httpx.Client) -> None:
+    base = train(new(client, "base"))
+    run = train(new(client, "half"), 119, dtype="bfloat16", row=lambda step: {"step_seconds": 0.005} | worse(step))
+    told = compared(client, run, base)
+    assert ({"id": base.run, "name": "base", "precision": "float32"}, "bfloat16") == (
+        told["baseline"],
+        told["run"]["precision"],
+    )
+    assert pytest.approx(2.0) == told["numbers"]["speedup"]
+    assert pytest.approx(0.1) == told["numbers"]["validation_delta"]
+    assert 1.0 == told["numbers"]["memory_ratio"]
+    series = {each["name"]: each for each in told["series"]}
+    assert list(range(120)) == series["loss"]["steps"]
+    assert [19, 39, 59, 79, 99, 119] == series["val_loss"]["steps"]
+    assert ([3.0] * 6, pytest.approx([3.3] * 6)) == (series["val_loss"]["baseline"], series["val_loss"]["run"])
+    assert ["memory-not-saved", "validation-drift"] == [each["verdict"] for each in told["findings"]]
+    assert [] == told["differences"]
+
+
+def test_settings_that_differ_are_told_and_come_first(client: httpx.Client) -> None:
+    base = train(new(client, "base"))
+    run = train(new(client, "half", config={**CONFIG, "batch": 8}), dtype="float16", row=worse)
+    told = compared(client, run, base)
+    assert [{"key": "batch", "run": 8, "baseline": None}] == told["differences"]
+    first = told["findings"][0]
+    assert ("not-comparable", ["validation-drift"]) == (
+        first["verdict"],
+        [each["verdict"] for each in first["consequences"]],
+    )
+
+
+def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: httpx.Client) -> None:
+    def spoiled(step: int) -> dict[str, float]:
+        return {"loss": math.nan if step == 77 else 9.0 if step == 78 else 2.0}
+
+    base = train(new(client, "base"))
+    (loss,) = (
+        each
+        for each in compared(client, train(new(client, "run"), row=spoiled), base, points=32)["series"]
+        if each["name"] == "loss"
+    )
+    assert len(loss["steps"]) <= 32
+    at = loss["steps"].index(77)
+    assert ["NaN", 9.0] == loss["run"][at : at + 2]
+    assert all(isinstance(value, float) for value in loss["baseline"])
+
+
+def test_a_run_that_is_not_there_is_a_404_and_one_without_steps_has_nothing_in_common(client: httpx.Client) -> None:
+    run = train(new(client, "run"))
+    assert 404 == client.get(f"/api/v1/runs/{run.run}/compare/nobody").status_code
+    assert 404 == client.get(f"/api/v1/runs/nobody/compare/{run.run}").status_code
+    empty = new(client, "empty")
+    empty.send()
+    told = compared(client, run, empty)
+    assert ([], [], None) == (told["series"], told["findings"], told["numbers"]["speedup"])
+
+
+def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.Client) -> None:
+    base = train(new(client, "base"))
+    run = new(client, "half", {**CONFIG, "baseline": "base"}, age=60)  # of older ones /metrics says nothing any more
+    train(run, dtype="bfloat16", row=lambda step: {"step_seconds": 0.02} | worse(step))
+    wait_until(lambda: {"validation-drift", "slower-than-fp32"} <= set(incidents(client, run)))
+    drift = incidents(client, run)["validation-drift"]
+    assert ("ticket", "run ended") == (drift["severity"], drift["closed_reason"])
+    assert "3.3 against 3 of base: 10.0 % worse" in drift["cause"]
+    assert {} == incidents(client, base)
+    shown = scrape(client)
+    label = f'{{run="{run.run}"}}'
+    assert 0.5 == pytest.approx(shown[f"ammeter_speedup_vs_baseline_ratio{label}"])
+    assert 1.0 == pytest.approx(shown[f"ammeter_memory_vs_baseline_ratio{label}"])
+    assert 0.1 == pytest.approx(shown[f"ammeter_validation_delta_ratio{label}"])
+    assert f'ammeter_validation_delta_ratio{{run="{base.run}"}}' not in shown
+
+
+def test_a_live_run_is_compared_as_it_goes_on_and_recovers(client: httpx.Client, tmp_path: Path) -> None:
+    from ammeter_server.judge import Judge
+    from ammeter_server.settings import Settings
+    from ammeter_server.store import connect
+
+    base = train(new(client, "base"))
+    run = new(client, "half", config={**CONFIG, "baseline": base.run})
+    judge = Judge(store := connect(f"sqlite:///{tmp_path / 'collector.db'}"), Settings(), [])
+
+    def look() -> dict[str, Any] | None:
+        judge.judge(run.run, time.time_ns())
+        return incidents(client, run).get("validation-drift")
+
+    train(run, 59, dtype="bfloat16", ends=False, row=worse)
+    opened = wait_until(look)
+    assert ("open", 19, 59) == (opened["state"], opened["first_step"], opened["opened_step"])
+    train(run, 159, 60, ends=False)
+    assert "recovered" == wait_until(lambda: (told := look()) and told["closed_reason"])
+    store.close()
+
+
+def test_only_an_earlier_run_of_the_same_project_is_a_baseline_by_name(client: httpx.Client) -> None:
+    train(new(client, "base", project="another"))
+    run = train(new(client, "half", config={**CONFIG, "baseline": "base"}), dtype="bfloat16", row=worse)
+    wait_until(lambda: client.get(f"/api/v1/runs/{run.run}").json()["state"] == "ended")
+    assert {} == incidents(client, run)
+
+
+def test_of_several_runs_of_that_name_the_newest_counts(client: httpx.Client) -> None:
+    for age, config in ((900, {**CONFIG, "lr": 1.0}), (700, CONFIG)):
+        train(new(client, "base", config, age))
+    run = train(new(client, "half", config={**CONFIG, "baseline": "base"}), dtype="bfloat16", row=worse)
+    wait_until(lambda: "validation-drift" in incidents(client, run))
+    assert "not-comparable" not in incidents(client, run)

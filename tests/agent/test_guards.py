@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import guards
+from ammeter import guards, report
 from tests.agent.guarded import Net, Outcome, train
 
 ALL: dict[str, Any] = {
@@ -121,3 +121,56 @@ def test_run_autocast_is_torch_autocast_where_nothing_is_watched() -> None:
         assert torch.float32 == torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype
     with run.autocast():
         assert torch.bfloat16 == torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype  # torch's own for the CPU
+
+
+def test_the_report_tells_what_a_guard_did(tmp_path: Path) -> None:
+    def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
+        if step == 10:
+            scaler._scale.fill_(2.0**40)
+
+    outcome = train(tmp_path, [guards.Scale()], before=before)
+    told = [each["said"] for each in report.diagnose(tmp_path / outcome.run).as_json()["seen"]]
+    assert (
+        "the scale guard restored, 1.1e+12 (2^40) to 1024 (2^10): the program has set a scale outside of floor and"
+        " ceiling, with which a step would be lost or poisoned"
+    ) in told
+
+
+class Halves(torch.nn.Module):
+    """Two layers, of which one is compiled by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.compile(torch.nn.Linear(6, 8), backend="eager")
+        self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.first(x))
+        return found
+
+
+def compiled(folder: Path | None, whole: bool) -> list[bytes]:
+    torch.manual_seed(1)
+    net = Halves()
+    model: Any = torch.compile(net, backend="eager", fullgraph=True) if whole else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+    asked = [guards.Scale(), guards.Precision(module="first"), guards.Stop(), guards.Checkpoint(every_steps=4)]
+    run = ammeter.watch(model, optimizer, scaler, dir=folder, guards=asked) if folder else ammeter.Run()
+    for _ in range(12):
+        optimizer.zero_grad()
+        with run.autocast("cpu", torch.float16):
+            loss = model(torch.randn(4, 6)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    run.close()
+    return [each.detach().numpy().tobytes() for each in net.parameters()]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compiled_model_trains_under_guards_as_without(whole: bool, tmp_path: Path) -> None:
+    torch.compiler.reset()
+    bare = compiled(None, whole)
+    torch.compiler.reset()
+    assert bare == compiled(tmp_path, whole)

@@ -158,3 +158,10 @@ def test_every_number_name_and_kind_is_in_the_checksum() -> None:
         sums.append(writing.checksum({**state, name: other}))
     assert 5 == len(set(sums))
     assert sums[0] == writing.checksum(dict(state))
+
+
+def test_of_several_ranks_the_first_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, written in (("0", 2), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert written == len(train(tmp_path / rank, [guards.Checkpoint(every_steps=10)]).actions())

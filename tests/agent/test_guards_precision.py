@@ -113,6 +113,13 @@ def test_where_the_trouble_is_over_it_stays_in_float16(tmp_path: Path) -> None:
     assert all(map(math.isfinite, outcome.losses[12:]))
 
 
+def test_of_several_ranks_each_counts_skips_alone_for_their_losses_are_not_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert [("fell back", 14)] == train(tmp_path, [guards.Precision()], before=loud(10)).actions()
+
+
 def test_a_scaler_that_calibrates_is_no_trouble(tmp_path: Path) -> None:
     options: dict[str, Any] = {"scaler": {"init_scale": 2.0**30}}
     outcome = train(tmp_path, [guards.Precision()], **options)

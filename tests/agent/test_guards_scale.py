@@ -188,3 +188,42 @@ def test_a_run_of_short_steps_is_rested_in_and_guarded_all_the_same(tmp_path: Pa
     assert outcomes[0].scales == outcomes[1].scales
     assert outcomes[0].actions() == outcomes[1].actions()
     assert outcomes[0].state == outcomes[1].state
+
+
+def test_where_only_the_device_knows_the_scale_the_second_skip_quarters_it_and_nothing_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where asking for a number would be waiting for it."""
+    monkeypatch.setattr("ammeter.guards.duty.known", lambda number: None)
+    monkeypatch.setattr("ammeter.guards.scale.known", lambda number: pytest.fail("a number was asked for"))
+    monkeypatch.setattr("ammeter.guards.scale._largest", lambda parameters: pytest.fail("gradients were read"))
+
+    def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
+        if step == 10:
+            net.last.weight.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
+
+    healthy = train(tmp_path / "healthy", [guards.Scale()])
+    assert train(None).state == healthy.state
+    guarded = train(tmp_path / "guarded", [guards.Scale(floor=4)], before=before)
+    assert [512.0, 128.0, 32.0, 8.0, 4.0, 4.0] == guarded.scales[10:16]
+    assert [("backed off", 11)] == guarded.actions()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_each_of_several_ranks_does_the_same_for_it_counts_skips_and_reads_no_gradients(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("ammeter.guards.scale._largest", lambda parameters: pytest.fail("gradients were read"))
+    guarded = train(tmp_path, [guards.Scale()], steps=60, scaler=EAGER)
+    assert skips(guarded) <= 6
+    assert "overflowed at" in next(each["reason"] for each in guarded.told if each["action"] == "held")
+
+
+def test_a_scale_that_overflowed_is_tried_again_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    seldom, often = (train(tmp_path / str(n), [guards.Scale(hold=n)], steps=90, scaler=EAGER) for n in (1000, 10))
+    assert skips(seldom) < skips(often) < skips(train(None, steps=90, scaler=EAGER))

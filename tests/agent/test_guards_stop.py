@@ -43,13 +43,16 @@ def test_without_a_scaler_it_ends_where_the_next_step_begins(tmp_path: Path) -> 
     assert 21 == len(outcome.losses)
 
 
-def test_a_scale_without_an_inverse_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "budget"), [(20, 1.0), (400, 0.001)])
+def test_a_scale_without_an_inverse_ends_the_run_in_its_first_step(at: int, budget: float, tmp_path: Path) -> None:
+    """With the small budget it is one of the steps that are rested in."""
+
     def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
-        if step == 20:
+        if step == at:
             scaler._scale.fill_(2.0**-130)
 
-    outcome = train(tmp_path, [guards.Stop()], before=before)
-    assert ("scale-underflowed", 20) == (stopped(outcome).verdict, stopped(outcome).step)
+    outcome = train(tmp_path, [guards.Stop()], before=before, steps=500, budget=budget)
+    assert ("scale-underflowed", at) == (stopped(outcome).verdict, stopped(outcome).step)
 
 
 def test_it_names_the_newest_complete_checkpoint_from_before(tmp_path: Path) -> None:

@@ -81,21 +81,23 @@ class Duty:
             [self._safe(guard, name) for guard in self._guards if hasattr(guard, name)]
             for name in ("scaling", "unscaling", "updated", "closed", "begun", "heard")
         )
-        self._act = self.session.guard("guards", anywhere=False)(self._acts)
+        guard = self.session.guard("guards", anywhere=False)
+        self._act = guard(self._acts)
         watched, between = self.session.watched, tap.uncompiled(self._between)
         kinds = watched.scaler_kinds
         handles = [
-            *tap.methods(kinds, "update", before=tap.uncompiled(self._updating), after=tap.uncompiled(self._updated)),
-            tap.stepped(tap.uncompiled(self._stepped)),
+            *tap.methods(kinds, "update", before=guard(self._updating), after=guard(self._updated)),
+            *tap.methods(kinds, "update", after=between),
+            tap.stepped(guard(self._stepped)),
             self.session.forward.subscribe(trains=tap.uncompiled(self._begins), evaluates=between),
             tap.method(torch.Tensor, "backward", before=between),
             tap.stepping(between),
             *tap.methods(watched.optimizer_kinds, "zero_grad", before=between),
         ]
         if self._scalings:
-            handles += tap.methods(kinds, "scale", before=tap.uncompiled(self._scaling))
+            handles += tap.methods(kinds, "scale", before=guard(self._scaling))
         if self._unscalings:
-            handles += tap.methods(kinds, "unscale_", before=tap.uncompiled(self._unscaling))
+            handles += tap.methods(kinds, "unscale_", before=guard(self._unscaling))
         return [*handles, self]
 
     def remove(self) -> None:
@@ -175,10 +177,9 @@ class Duty:
         update = Update(scaler, before, after, overflow, self._bad_loss, given)
         for updated in self._updates:
             updated(update)
-        self._between()
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if get_ident() == self.session.thread and optimizer in self.session.watched.optimizers:
+        if optimizer in self.session.watched.optimizers:
             self._hasten()
 
     def _hasten(self) -> bool:
@@ -189,7 +190,8 @@ class Duty:
         return bad
 
     def _between(self, *_: Any) -> None:
-        """Called at all that may begin a step or end one, and at most a few comparisons where it does not."""
+        """Called at all that may begin a step or end one; a few comparisons where it does not. Nothing around it
+        catches, so that the error with which a run ends gets out."""
         if get_ident() != self.session.thread or self.session._off:
             return
         if self._journal.waiting or self._step != self.session.row.step:
@@ -225,9 +227,7 @@ class Duty:
                 self.saved.append(saved)
 
     def _is_ours(self, scaler: Any) -> bool:
-        session = self.session
-        here = get_ident() == session.thread and not session._off
-        return here and scaler in session.watched.scalers and scaler.is_enabled()
+        return scaler in self.session.watched.scalers and scaler.is_enabled()
 
 
 def known_scale(scaler: torch.amp.GradScaler) -> float | None:

@@ -104,7 +104,8 @@ class Precision:
     def updated(self, update: Update) -> None:
         scaler, overflow = update.scaler, update.overflow
         skips = self._skips[scaler] = self._skips.get(scaler, 0) + 1 if overflow else 0
-        self._bad_losses = self._bad_losses + 1 if overflow and update.bad_loss else 0
+        told = update.bad_loss and self._duty is not None and self._duty.alone  # each rank has a loss of its own
+        self._bad_losses = self._bad_losses + 1 if overflow and told else 0
         if not overflow:
             self._worked[scaler] = True
             self._is_good()

@@ -139,8 +139,8 @@ class Scale:
         step = self._duty.step
         if course.skips == 1 and course.rose and step - course.overflowed < AGAIN:
             self._hold(course, before)
-        elif course.limit < math.inf:
-            course.limit = min(course.limit, max(self.floor, before / 2))
+        elif course.skips == 1 and before <= course.limit < math.inf:
+            course.limit = max(self.floor, before / 2)
         if course.skips == 1:
             course.overflowed, course.rose = step, False
         target = max(after, self.floor)

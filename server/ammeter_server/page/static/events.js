@@ -9,6 +9,7 @@ const SENTENCES = {
   "scaler.growth": ({ from, to }) => `loss scale ${scale(from)} → ${scale(to)}`,
   "step.skipped": ({ scale: at, consecutive }) => `at loss scale ${scale(at)}` + (consecutive > 1 ? `, ${whole(consecutive)} in a row` : ""),
   "gradient.nonfinite": ({ count, finite, last, tensors }) => `${plural(count, "tensor")} not finite, ${whole(finite)} finite; last one ${last ?? tensors?.at(-1)?.tensor}`,
+  "guard.acted": ({ guard, action, reason }) => `the ${guard} guard ${action}: ${reason}`,
 };
 const BAD = new Set(["gradient.nonfinite", "step.skipped"]);
 let size = 25;

@@ -39,7 +39,8 @@ NEAR, EVERY, KEPT = 8, 64, 8
 class Course:
     """What is known of one scaler. worked: the scale of its last good step. skips: in a row. rose: whether the scale
     grew since the last overflow, which was at step `overflowed`. limit: what the scale may grow to, for `held` more
-    good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in gradients already."""
+    good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in gradients already.
+    held_at: scales that it was held at, each told once."""
 
     worked: float | None = None
     skips: int = 0
@@ -50,7 +51,7 @@ class Course:
     steps: int = 0
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     open: bool = False
-    told: tuple[str, float] | None = None
+    held_at: set[float] = field(default_factory=set)
 
 
 class Scale:
@@ -198,9 +199,10 @@ class Scale:
         assert scale is not None
         unseen(lambda: scale.fill_(after), (scale,))
         course = self._course(scaler)
-        if course.told != (action, after):
-            course.told = action, after
+        if action != "held" or after not in course.held_at:
             self._duty.tell(self, action, reason, **{"from": before, "to": after})
+        if action == "held":
+            course.held_at.add(after)
 
     def _course(self, scaler: torch.amp.GradScaler) -> Course:
         course = self._courses.get(scaler)

@@ -7,17 +7,26 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from breaking import Attempt, Batch, Faults, fault
+from ammeter import verdicts
+from breaking import Attempt, Batch, Faults, Told, fault
 
 
-@fault(precisions=("bf16", "fp16"), against=("--precision", "fp32"))
+@fault(
+    precisions=("bf16", "fp16"),
+    told=Told(within=verdicts.pair.WARM_UP + verdicts.pair.ENOUGH),
+    against=("--precision", "fp32"),
+)
 def slower_than_fp32(_: Faults) -> None:
     """A step takes longer in half precision than in float32, although all its matrix products run in it: somebody who
     looked for a NaN has left torch.autograd's anomaly detection on, for half precision only."""
     torch.autograd.set_detect_anomaly(True)
 
 
-@fault(precisions=("bf16", "fp16"), against=("--precision", "fp32"))
+@fault(
+    precisions=("bf16", "fp16"),
+    told=Told(within=verdicts.validation_drift.IN_A_ROW, counted="val_loss"),
+    against=("--precision", "fp32"),
+)
 def validation_drift(training: Faults) -> None:
     """It learns, but validation stays behind that of the same run in float32: the branch for half precision still
     divides the learning rate by ten, from a time when training diverged without it."""
@@ -42,7 +51,7 @@ def not_comparable(_: Faults) -> None:
     says anything of half precision."""
 
 
-@fault(first_step=5, against=())
+@fault(first_step=5, told=Told(within=verdicts.not_reproducible.ENOUGH), against=())
 def not_reproducible(training: Faults) -> None:
     """Two runs with one seed and the same settings part, in the last digits first: the order of the samples in a batch
     is drawn from a generator that nobody seeds, as with workers that give back what is ready first."""

@@ -70,12 +70,20 @@ class Judge:
         with self.store.writing() as connection:
             if not judgements.claim(connection, run, self.name, now, now + LEASE):
                 return False
-        seen = whole.look(self.store, run, now)  # which reads many steps, so nobody waits for it
+        seen = self._look(run, now)  # which reads many steps, so nobody waits for it
         with self.store.writing() as connection:
             row = judgements.run_of(connection, run)
             if row is None or row.claimed_by != self.name:
                 return False
             return self._settle(connection, row, seen, now)
+
+    def _look(self, run: str, now: int) -> whole.Whole:
+        """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
+        try:
+            return whole.look(self.store, run, now)
+        except Exception:
+            log.exception("the ranks or the baseline of run %s could not be compared", run)
+            return whole.Whole()
 
     def _judge_guarded(self, run: str, now: int) -> bool:
         try:

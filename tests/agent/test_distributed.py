@@ -18,6 +18,7 @@ import pytest
 from ammeter import journal
 from ammeter.block import View, measured
 from ammeter.merging import merged
+from ammeter.report import diagnose
 from ammeter.wire import Event, Hello
 from tests.agent import programs
 from tests.agent.distributed_ranks import BAD_STEP, PLANS, STEPS, Plan, run_id
@@ -129,6 +130,13 @@ def test_each_rank_writes_one_stream_and_none_of_our_probes_fails(launched: Any,
         assert list(range(STEPS)) == programs.steps(frames)
         said = [frame.name for frame in frames if isinstance(frame, Event)]
         assert [] == [name for name in said if name == "probe.failed" or name.startswith("usage.")]
+
+
+@pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
+def test_ranks_that_train_together_agree(launched: Any, world: str, plan: Plan) -> None:
+    report = diagnose(launched(world).folder / "runs" / str(run_id(plan.name)))
+    assert "ranks-disagree" in [each.id for each in report.asked]
+    assert "ranks-disagree" not in [told.finding.verdict for told in report.findings]
 
 
 @pytest.mark.parametrize(("world", "plan"), SCALED, ids=[f"{world} ranks, {plan.name}" for world, plan in SCALED])

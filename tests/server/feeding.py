@@ -87,6 +87,7 @@ class Stream:
     begin: int = BEGIN
     schema: Schema = SCHEMA
     config: dict[str, Any] = field(default_factory=lambda: {"lr": 3e-4, "precision": "fp16"})
+    tags: dict[str, str] = field(default_factory=lambda: {"team": "speech"})
     offset: int = 0
     items: list[wire.Item] = field(default_factory=list)
     rows: list[wire.Steps] = field(default_factory=list)
@@ -105,7 +106,7 @@ class Stream:
             name=self.name,
             project=self.project,
             config=self.config,
-            tags={"team": "speech"},
+            tags=self.tags,
             environment={"torch": "2.13.0", "device": "NVIDIA H200"},
         )
 

@@ -122,12 +122,13 @@ def test_a_run_that_is_not_there_is_a_404_and_one_without_steps_has_nothing_in_c
 
 def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.Client) -> None:
     base = train(new(client, "base"))
-    run = new(client, "half", {**CONFIG, "baseline": "base"}, age=60)  # of older ones /metrics says nothing any more
+    run = new(client, "half", age=60)  # of older ones /metrics says nothing any more
+    run.tags = {"baseline": "base", "validation_delta": "0.05"}
     train(run, dtype="bfloat16", row=lambda step: {"step_seconds": 0.02} | worse(step))
     wait_until(lambda: {"validation-drift", "slower-than-fp32"} <= set(incidents(client, run)))
     drift = incidents(client, run)["validation-drift"]
     assert ("ticket", "run ended") == (drift["severity"], drift["closed_reason"])
-    assert "3.3 against 3 of base: 10.0 % worse" in drift["cause"]
+    assert "3.3 against 3 of base: 10.0 % worse, where 5.0 %" in drift["cause"]
     assert {} == incidents(client, base)
     shown = scrape(client)
     label = f'{{run="{run.run}"}}'

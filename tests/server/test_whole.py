@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from ammeter_server.judge import Judge
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
+from ammeter_server.tables import chunks
 from tests.server.feeding import BEGIN, Stream, serving, wait_until
 
 SECOND = 10**9
@@ -118,6 +120,23 @@ def test_ranks_that_were_started_again_together_have_recovered(client: httpx.Cli
     send(*second)
     closed = wait_until(lambda: (found := of_ranks(client, first[0].run)) and found["state"] == "closed" and found, 20)
     assert "recovered" == closed["closed_reason"]
+
+
+def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared(
+    client: httpx.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = ranks(client)
+    train(streams, 0, 9, 65536.0, 65536.0)
+    send(*streams)
+    with (store := connect(f"sqlite:///{tmp_path / 'collector.db'}")).writing() as connection:
+        connection.execute(update(chunks).where(chunks.c.run == streams[0].run).values(data=b"torn"))
+    store.close()
+    for stream in streams:
+        stream.tell(10, {"loss": math.nan, "applied": 1.0, "skipped": 0.0})
+        stream.bye(10)
+    send(*streams)
+    assert ["nonfinite-loss"] == [each["verdict"] for each in wait_until(lambda: incidents(client, streams[0].run))]
+    assert "could not be compared" in caplog.text
 
 
 def test_a_run_of_one_rank_has_nothing_to_compare(client: httpx.Client) -> None:

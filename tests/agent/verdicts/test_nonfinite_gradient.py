@@ -98,6 +98,26 @@ def test_a_run_whose_overflows_are_nan_needs_room_for_nan_too() -> None:
     assert {} == findings(stream.bad(4096, last=3).good(2048))
 
 
+@pytest.mark.parametrize(("bits", "told"), [(0, False), (2, False), (4, True)])
+def test_nan_alone_needs_some_room_where_the_scale_was_too_high_before(bits: int, told: bool) -> None:
+    """As behind the softmax of an attention pooling, whose overflow reaches no weight but as NaN."""
+    stream = with_room(bits).bad(2.0**20, last=2, inf=True)
+    for _ in range(60):
+        stream.good(4096, norm=10 * 2.0 ** (4 - bits) * 0.99, full=True)
+    assert told == ("nonfinite-gradient" in findings(stream.bad(4096, last=3).good(2048)))
+
+
+def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
+    stream = with_room(bits=0).bad(8192, last=2, inf=True)
+    for _ in range(60):
+        stream.good(4096, norm=10 * 2.0**4 * 0.99, full=True)
+    for halvings in range(3):
+        assert {} == findings(stream.bad(4096 / 2**halvings, last=3))
+    finding = found(stream.bad(512, last=3))
+    assert (121, 124) == (finding.first_step, finding.opened_step)
+    assert "left 3 bits of room and none of them is Inf" in finding.cause
+
+
 def test_a_single_broken_tensor_that_stays_broken_is_left_to_scale_collapse() -> None:
     stream = warm()
     for halvings in range(20):

@@ -24,7 +24,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that w
 from bench import zoo_pool, zoo_tables  # noqa: E402 - after the path above
 from bench.zoo_judging import healthy, judged, limits  # noqa: E402
 from bench.zoo_plan import Plan  # noqa: E402
-from bench.zoo_runs import BUDGET  # noqa: E402
 from bench.zoo_tables import Measured  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
@@ -53,7 +52,7 @@ def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Measured:
     by_case = {each.case: each for each in results}
     broken = [judged(each, by_case[each.case.twin]) for each in results if each.case.fault]
     sound = [healthy(each) for each in results if not each.case.fault]
-    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results), BUDGET)
+    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -23,12 +23,15 @@ NAN, LOSS, NORM, TORCH, ANOMALY = "nan", "loss", "norm", "torch", "anomaly"
 EYES = {
     NAN: "NaN or Inf check of the loss",
     LOSS: "loss above 3 x its running median",
-    NORM: "gradient norm above 10 x its running median, or NaN",
+    NORM: "gradient norm above 10 x its running median, or not finite 3 times in a row",
     TORCH: "torch's own warnings and errors",
     ANOMALY: "torch.autograd.detect_anomaly",
 }
 
 LOSS_TIMES, NORM_TIMES = 3.0, 10.0
+IN_A_ROW = 3
+"""Norms that are not finite: a loss scale that overflows once makes one, and is meant to."""
+
 MEDIAN_OF, MEDIAN_FROM = 100, 10
 """The running median is that of so many values before, once there are so many."""
 
@@ -61,6 +64,7 @@ class Others:
         self._file = path.open("wb", buffering=0)
         self._step = 0
         self._losses, self._norms = Median(), Median()
+        self._bad = 0
         self._clipped: list[float] = []
         self._stepped: list[float] = []
         self._anomaly = anomaly
@@ -82,12 +86,15 @@ class Others:
         if loss > LOSS_TIMES * self._losses.before(loss):
             self._say(LOSS, f"loss is {loss:.4g}")
         if norms := self._clipped or self._stepped:
-            norm = math.sqrt(sum(each * each for each in norms))
-            usual = self._norms.before(norm)
-            if norm > NORM_TIMES * usual or math.isnan(norm):
-                self._say(NORM, f"gradient norm is {norm:.4g}, usually {usual:.4g}")
+            self._heard(math.sqrt(sum(each * each for each in norms)))
         self._clipped, self._stepped = [], []
         self._step += 1
+
+    def _heard(self, norm: float) -> None:
+        usual = self._norms.before(norm)
+        self._bad = 0 if math.isfinite(norm) else self._bad + 1
+        if self._bad >= IN_A_ROW or NORM_TIMES * usual < norm < math.inf:
+            self._say(NORM, f"gradient norm is {norm:.4g}, usually {usual:.4g}")
 
     def autocast(self, *args: Any, **kwargs: Any) -> torch.autocast:
         return torch.autocast(*args, **kwargs)

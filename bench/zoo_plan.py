@@ -29,6 +29,9 @@ FIRST_LIFE = 60
 LATER = 27
 """Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
 
+OFTEN = ["--eval-every", "25"]
+"""So that two runs can be compared by their validation."""
+
 PRECISIONS = ("fp16", "bf16", "fp32")
 
 
@@ -67,7 +70,14 @@ class Case(msgspec.Struct, frozen=True):
         """The trainer's command line."""
         words = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]
         words += ["--arch", self.arch, "--steps", str(self.steps), "--eval-every", "1000", "--log-every", "1000"]
-        return words + (["--fault", f"{self.what}@{self.onset}"] if self.fault else [])
+        words += ["--fault", f"{self.what}@{self.onset}"] if self.fault else []
+        return words + (OFTEN if self.baseline else [])
+
+    @property
+    def baseline(self) -> list[str] | None:
+        """That of the run which it is held against, where its fault takes one."""
+        against = REGISTRY[self.what].against if self.fault else None
+        return None if against is None else [*self.twin.words, *OFTEN, *against, "--name", "baseline"]
 
     def __str__(self) -> str:
         name = self.what or "the trainer"

@@ -17,9 +17,9 @@ import msgspec
 import torch
 
 import ammeter
-from ammeter import journal, report
+from ammeter import journal, report, schedule
 from ammeter.block import measured, view
-from ammeter.wire import Event, Hello, Schema, Steps
+from ammeter.wire import SCALARS, Event, Hello, Schema, Steps
 from bench import healthy, zoo_eyes
 from bench.zoo_eyes import Others, Said
 from bench.zoo_forks import TRAINING_SECONDS, Ended, train, trained
@@ -30,9 +30,10 @@ import data
 import train as trainer
 from faults import REGISTRY
 
-BUDGET = 1.0
-"""Steps take some 5 ms here only to make the zoo fast. This has things read as often as the default of 0.01 does where
-they take half a second."""
+READINGS = (schedule.EVERY, schedule.EVERY, schedule.EVERY, 0.04)
+"""Shares of step time for norms, full statistics, weights and the census of kernels. Steps take some 5 ms here only to
+make the zoo fast; the default budget of 1 % has them read so often where steps take a second. And what is read does not
+depend on what else the machine does."""
 
 NEVER_ENDS = "run-stalled"
 SILENT_SECONDS = 2.0
@@ -79,15 +80,15 @@ class Result(msgspec.Struct, frozen=True):
 ENDS = {"run-lost": -9, "unsupported-op": 1, NEVER_ENDS: None}
 """How the process ends where it does not by itself."""
 
-_watch = ammeter.watch
+_watch, _load = ammeter.watch, data.load
 
-COUNTED = ("grad_absmax", "grad_norm", "low_precision_share", "update_ratio")
+COUNTED = {each.told.counted for each in REGISTRY.values()} & set(SCALARS)
 
 
 @functools.cache
 def texts() -> Any:
     """The trainer's data: read once, before the first child."""
-    return data.load()
+    return _load()
 
 
 def run(case: Case, folder: Path, *, anomaly: bool) -> Result:
@@ -111,12 +112,23 @@ class Watched:
         self.models: list[Any] = []
         self.work = prepared(case, folder)
         self.said = folder / "said.json"
+        self.baseline: str | None = None
 
     def train(self) -> Ended:
-        return train(self._do, self.folder, ranks=self.case.ranks, AMMETER_BUDGET=str(BUDGET))
+        if words := self.case.baseline:
+            self.compared_with(words)
+        return train(self._do, self.folder, ranks=self.case.ranks)
+
+    def compared_with(self, words: list[str]) -> None:
+        """Trains the run that this one is held against."""
+        folder = self.folder / "baseline"
+        ended = train(lambda: run_trainer(words, ammeter), folder)
+        if ended.code:
+            raise RuntimeError(f"the baseline of {self.case} ended with {ended.code}: {ended.said}")
+        self.baseline = str(report.find_runs(folder / "journal")[0])
 
     def started(self) -> Any:
-        return trained(self._do, self.folder, AMMETER_BUDGET=str(BUDGET))
+        return trained(self._do, self.folder)
 
     def watch(self, model: Any, *parts: Any, **options: Any) -> Both:
         """As `ammeter.watch`, which the program thinks it calls."""
@@ -124,7 +136,7 @@ class Watched:
         return Both(_watch(model, *parts, **options), self.others)
 
     def findings(self) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = report.diagnose(self._run()).as_json()["findings"]
+        told: list[dict[str, Any]] = report.diagnose(self._run(), self.baseline).as_json()["findings"]
         return told
 
     def journal(self) -> tuple[list[Row], list[tuple[str, int]]]:
@@ -147,6 +159,7 @@ class Watched:
         return report.find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
+        schedule.PRESETS["default"] = lambda _: READINGS
         self.others = Others(of_first_rank(self.said))
         try:
             self.others.runs(lambda: self.work(self))
@@ -242,7 +255,7 @@ def rank_of(stream: Path) -> int:
 
 def row_of(frame: Steps, schema: Schema) -> Row:
     one = view(schema, [frame])
-    there = [name for name in COUNTED if measured(one.scalar(name)).any()]
+    there = [name for name in sorted(COUNTED) if measured(one.scalar(name)).any()]
     return Row(frame.step, frame.time, bool((one.scalar("skipped") > 0).any()), there)
 
 

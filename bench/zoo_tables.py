@@ -40,7 +40,6 @@ class Measured:
     healthy: Sequence[Healthy]
     limits: Sequence[Limit]
     seconds: float
-    budget: float
 
 
 def shown(measured: Measured) -> list[str]:
@@ -130,7 +129,7 @@ def by_fault(measured: Measured) -> list[tuple[str, ...]]:
                 str(sum(each.right for each in runs)),
                 f"{sum(map(bool, pointed))} of {len(pointed)}" if pointed else "–",
                 f"{median(after):g}, {after[-1]}" if after else "–",
-                f"{runs[0].limit} {_unit(runs[0])}",
+                f"{runs[0].limit} {_unit(runs[0])}" if after else "–",
                 f"{median(seconds):.2f}" if seconds else "–",
                 ", ".join(_seen(eye, runs) for eye in EYES if any(eye in each.others for each in runs)) or "–",
             )
@@ -191,8 +190,8 @@ def _story(measured: Measured, command: str) -> list[str]:
         f" has one: {len(measured.broken)} broken runs. And {len(measured.healthy)} healthy ones: the trainer as it is,"
         " and programs of the kinds that watchers take for broken. Each is trained for itself, in a process of its own,"
         " watched by Ammeter and judged by `ammeter report`, and the other eyes are in it, too. Steps take a few"
-        f" milliseconds here, so readings may take {100 * measured.budget:g} % of them (`AMMETER_BUDGET`): as often as"
-        " the default of 1 % allows where a step takes a tenth of a second.",
+        " milliseconds here, so gradients and weights are read at every one of them, as the default budget of 1 %"
+        " allows where steps take a second.",
     ]
 
 

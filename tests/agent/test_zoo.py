@@ -111,7 +111,7 @@ def sound(*tickets: str, pages: tuple[str, ...] = ()) -> Healthy:
 
 
 def measured(broken: list[Judged], healthy: list[Healthy]) -> Measured:
-    return Measured(broken, healthy, zoo_judging.limits(broken, healthy), 1.0, 0.2)
+    return Measured(broken, healthy, zoo_judging.limits(broken, healthy), 1.0)
 
 
 GOOD = [finding("scale-collapse", module="blocks.1.mlp")]

@@ -27,7 +27,8 @@ BEFORE = 32
 """Readings whose median says how it was before; below zero the run has always gone back and forth."""
 
 LEARNT = 0.05
-"""Share of all it has learnt by which the loss may have fallen meanwhile: a run that learns so is well."""
+"""Share of all it has learnt by which the loss may have fallen meanwhile: a run that learns so is well. Then it is
+asked again after as many readings more: gradients that turn round keep a loss from falling any further."""
 
 LOSSES = 16
 """Losses at the last readings whose median is the loss before, or now: single batches differ."""
@@ -106,7 +107,9 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
     loss = _median(state.losses)
     learnt = max(0.0, state.first_loss - state.loss_before)
     learns = loss < state.loss_before - LEARNT * learnt
-    if not state.usual >= 0 or learns:
+    if learns:
+        return replace(state, flips=1, total=state.total / state.flips, loss_before=loss)
+    if not state.usual >= 0:
         return state
     return replace(
         state,

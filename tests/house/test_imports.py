@@ -17,6 +17,7 @@ AGENT_ORDER = (
     ("block",),
     ("journal", "merging"),
     ("verdicts", "watched", "row", "forward"),
+    ("notes",),
     ("seen",),
     ("tally",),
     ("overall", "folders"),

@@ -116,7 +116,7 @@ def unstepped(streams: Sequence[Tally]) -> list[str]:
 
 
 def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
-    """What probes told, in words, by step; what several ranks or checkpoints have in common, once.
+    """What probes told, in words, by step, and which verdict says the same; what several ranks have in common, once.
 
     Beside a checkpoint that is complete others are exports, and lack nothing.
     """
@@ -128,6 +128,7 @@ def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
         for (_, step), saved in each.checkpoints.items():
             if said := checkpoint(saved.path, () if complete else saved.missing, saved.exposed):
                 told = {"event": "checkpoint.saved", "step": step, "rank": each.rank, "caller": None, "said": said}
+                told["verdict"] = "checkpoint-exposed" if saved.exposed else "checkpoint-incomplete"
                 every.setdefault((frozenset(saved.missing), frozenset(saved.exposed)), told)
     return sorted(every.values(), key=lambda told: told["step"])[:MAX_SEEN]
 

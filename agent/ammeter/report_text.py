@@ -50,10 +50,11 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print()
         _finding(console, finding)
     console.print()
-    if told["seen"]:
-        console.print(_seen(told["seen"]))
+    seen = _unsaid(report, told["seen"])
+    if seen:
+        console.print(_seen(seen))
         console.print()
-    for line in _end(report, summary, bool(told["seen"])):
+    for line in _end(report, summary, bool(seen)):
         console.print(Text(line), soft_wrap=False)
     console.print()
 
@@ -222,6 +223,12 @@ def _parts(told: Told) -> Iterator[tuple[str, str]]:
         yield "ranks", ", ".join(str(rank) for rank in sorted(set(told.ranks)))
     for each in told.consequences:
         yield "led to", f"{each.title} ({each.verdict}, {each.severity}, since step {each.first_step})"
+
+
+def _unsaid(report: Report, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What no finding says already."""
+    said = {each.verdict for told in report.findings for each in (told.finding, *told.consequences)}
+    return [each for each in seen if each["verdict"] not in said]
 
 
 def _seen(told: list[dict[str, Any]]) -> Table:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ammeter.verdicts import words
+from ammeter.verdicts.misaligned_matmul import LEAST as CONCERNS
 from ammeter.wire import Event
 
 Data = Mapping[str, Any]
-
-CONCERNS = 0.05
-"""Share of the FLOPs from which odd sizes matter: a head of ten classes does not."""
 
 
 def sentence(event: Event) -> str | None:
@@ -23,6 +21,29 @@ def sentence(event: Event) -> str | None:
         return say(event.data) or None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # of another version
         return event.name
+
+
+_SAME = {
+    "usage.mixed_scale": "mixed-scale-gradients",
+    "usage.scaler_with_bf16": "pointless-scaler",
+    "usage.fp16_without_scaler": "no-loss-scaling",
+    "usage.half_weights": "half-master-weights",
+    "usage.eps_below_dtype": "eps-underflow",
+    "weights.nonfinite": "nonfinite-weights",
+    "moments.nonfinite": "nonfinite-weights",
+    "misaligned": "misaligned-matmul",
+    "sdpa-math": "sdpa-math",
+}
+"""Event, or reason of a fallback, -> the verdict that says the same where it is reached."""
+
+
+def verdict_of(event: Event) -> str | None:
+    """The verdict that says all that a sentence on this event does, and more, once it is reached."""
+    if event.name == "kernel.fallback":
+        return _SAME.get(str(event.data.get("reason")), "fp32-fallback")
+    if event.name.startswith("usage."):
+        return _SAME.get(event.name, event.name.removeprefix("usage.").replace("_", "-"))
+    return _SAME.get(event.name)
 
 
 def _loss_not_scaled(data: Data) -> str:
@@ -78,10 +99,10 @@ def _not_restored(data: Data) -> str:
 
 
 def _disabled(data: Data) -> str:
-    return (
-        f"the scaler, made for {data.get('device') or 'another device'}, is disabled while float16 is in use: pass it"
-        " the device that trains"
-    )
+    device = data.get("device") or "another device"
+    if device in (data.get("autocast") or ()):
+        return "the scaler was made with enabled=False, and float16 is in use: enable it"
+    return f"the scaler, made for {device}, is disabled while float16 is in use: pass it the device that trains"
 
 
 def _half_weights(data: Data) -> str:

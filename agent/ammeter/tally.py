@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ammeter.block import Mask, View, measured
 from ammeter.merging import Life, is_sharded
-from ammeter.seen import sentence
+from ammeter.seen import sentence, verdict_of
 from ammeter.verdicts.vitals import Standing, standing
 from ammeter.wire import Bye, Event, Hello, Lost
 
@@ -239,6 +239,7 @@ class Tally:
         if said and len(self.seen) < MAX_SEEN:
             caller = str(event.data.get("caller") or "")
             told = {"event": event.name, "step": event.step, "rank": self.rank, "caller": caller or None, "said": said}
+            told["verdict"] = verdict_of(event)
             self.seen.setdefault((event.name, caller, said), told)
 
     def _seen(self, first: int, last: int) -> None:

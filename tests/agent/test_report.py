@@ -247,3 +247,12 @@ def test_every_stream_of_the_tests_can_be_reported(tmp_path: Path) -> None:
     for name, make in {**streams.HEALTHY, **BROKEN}.items():
         told = report.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
         assert {} == told.faults
+
+
+def test_what_a_finding_says_is_not_said_again_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(BROKEN["fp32-fallback"]().bye(), tmp_path / "two")
+    assert {"fp32-fallback"} == {each["verdict"] for each in as_json(capsys, tmp_path / "two")["seen"]}
+    assert "also seen" not in as_text(capsys, tmp_path / "two")
+    little = {"op": "mm", "module": "head", "reason": "policy", "flops_share": 0.01}
+    written(warm(5).event("kernel.fallback", **little).bye(), tmp_path / "one")
+    assert "also seen step 4, 1.0 % of the FLOPs, mm in head" in as_text(capsys, tmp_path / "one")

@@ -28,6 +28,23 @@ REASONS = {
 }
 
 
+SHOWS = {
+    "autocast": "which dtype autocast runs in",
+    "census": "the dtypes of weights and optimizer state",
+    "checkpoint": "checkpoints that are saved and loaded",
+    "gradients": "gradients: norms, NaN, underflow",
+    "kernels": "what ran in float32, casts, attention",
+    "loss": "the loss, where run.log does not say it",
+    "origin": "where a NaN was born",
+    "resources": "memory and speed",
+    "scaler": "the loss scale and skipped steps",
+    "usage": "mistakes in the order of calls",
+    "user": "what run.log is given",
+    "weights": "weights: updates, NaN, direction",
+}
+"""Probe -> what is no longer seen without it."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
     step: int = 0
@@ -74,7 +91,7 @@ def _matters(state: State) -> bool:
 def _conclude(state: State) -> Finding:
     lost = _matters(state) if state.lost else False
     probes = ", ".join(state.failed)
-    causes = [f"The {probe} probe failed and is switched off ({error})." for probe, error in state.failed.items()]
+    causes = [_blind(probe, error) for probe, error in state.failed.items()]
     if lost:
         causes += [_told(reason, *counts) for reason, counts in state.lost.items()]
     title = f"Ammeter is blind to {probes}" if state.failed else "Records of this run are missing"
@@ -82,11 +99,16 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
-        cause=" ".join(causes) + " Training goes on as it would have; what this would have shown is not seen.",
+        cause=" ".join(causes) + " Training goes on as it would have.",
         fix=" ".join(_fixes(state, lost)),
         evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
         **found(state.opened),
     )
+
+
+def _blind(probe: str, error: str) -> str:
+    shows = f" From here on nobody sees {SHOWS[probe]}." if probe in SHOWS else ""
+    return f"The {probe} probe failed and is switched off ({error}).{shows}"
 
 
 def _told(reason: str, steps: int, events: int) -> str:

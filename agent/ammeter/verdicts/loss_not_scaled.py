@@ -29,11 +29,11 @@ def _conclude(state: Told) -> Finding:
 
 def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
     what = "something of which a part" if part else "a loss that"
-    whose = "those of that part" if part else "them"
+    whose = "those of that part" if part else "the gradients"
     return (
         f"backward(){at} was called on {what} did not come out of scaler.scale(), and {data.get('optimizer')} steps"
-        f" through the scaler, which divides its gradients by the scale all the same, {whose} by {words.scale(scale)}."
-        " Nor was anything done against small ones becoming zero in float16."
+        f" through the scaler, which divides {whose} by the scale of {words.scale(scale)} all the same. So the steps"
+        " are as many times too small, and small gradients were not kept from becoming zero in float16."
     )
 
 

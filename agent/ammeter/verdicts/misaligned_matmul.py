@@ -1,4 +1,7 @@
-"""misaligned-matmul: sizes that are no multiple of 8 keep matrix products from the full speed of tensor cores."""
+"""misaligned-matmul: sizes that are no multiple of 8 keep matrix products from the full speed of tensor cores.
+
+Told of a run without a GPU, too: the sizes of a model are settled where it is tried, and cost where it is trained.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,15 @@ def _conclude(state: Fallbacks) -> Finding:
     sizes = _sizes(place)
     one = "size" if len(sizes) == 1 else "sizes"
     said = " and ".join(map(str, sizes))
-    cpu = "" if state.gpu else " This run has no GPU: it is there that this costs time."
+    cpu = "" if state.gpu else " Here, without a GPU, it costs nothing; change it before the model is trained on one."
+    like = "do not like" if state.gpu else "will not like"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{words.percent(state.share)} of the matrix work has sizes that tensor cores do not like",
+        title=f"{words.percent(state.share)} of the matrix work has sizes that tensor cores {like}",
         cause=f"{words.percent(state.share)} of the FLOPs of a forward pass are products with a size that is no"
         f" multiple of 8, the largest part in {named(place)}{at(place)}, with the {one} {said} in {place.shape}. Tensor"
-        f" cores take those at a fraction of their speed.{cpu}",
+        f" cores, the units of a GPU for matrix products, take those at a fraction of their speed.{cpu}",
         fix=_fix(place, sizes),
         module=place.module or None,
         caller=place.caller or None,

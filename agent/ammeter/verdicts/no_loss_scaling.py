@@ -93,7 +93,7 @@ def _applied(state: State, step: int) -> State:
 def _conclude(state: State) -> Finding:
     device = state.device or "cuda"
     scaler = f"torch.amp.GradScaler('{device}')"
-    unused = f" A GradScaler exists, but it is disabled: it was made for a device other than {device}."
+    unused = " A GradScaler exists, but it is disabled: it hands on what it is given and says nothing."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",

@@ -201,9 +201,9 @@ def _why(state: State) -> str:
 
 def _fix(state: State) -> str:
     place = state.origin
-    where = place.module or "the loss and the last layers"
+    where = f"{place.module} and of what follows it directly" if place.module else "the loss and the last layers"
     behind = (
-        f"Look at the backward pass of {where} and of what follows it directly: the root, norm or division of something"
+        f"Look at the backward pass of {where}: the root, norm or division of something"
         " that can be zero (add an eps inside), log, exp, a custom Function. Clamp its input, or run it in float32 with"
         " torch.autocast(..., enabled=False)."
     )

@@ -49,11 +49,13 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     to_scale: float = 0.0
     had_worked: bool = False
     lost_steps: int = 0
+    poisoned: int = -1
+    """The last step at which weights were told to hold NaN or Inf: then no skipped step has kept them."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("gradient.nonfinite"):
+    for part in view.parts(*VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Event):
@@ -112,6 +114,8 @@ def _applied(state: State, scale: float) -> State:
 
 
 def _event(state: State, event: Event) -> State:
+    if event.name == "weights.nonfinite":
+        return replace(state, poisoned=event.step)
     told = state.origin.step >= state.begun and state.origin.count
     if not state.skips or told or event.step < state.begun:
         return state
@@ -127,14 +131,18 @@ def _conclude(state: State) -> Finding:
         if left
         else " Now 1/scale is infinite: it turns good gradients into NaN, and those are applied."
     )
+    poisoned = state.poisoned >= opened.first
     stop = f"Stop the run and mend {place.module or 'what makes the gradients non-finite'}"
     hint = "look for an overflow, a division or a missing eps there, or run it in float32"
     restart = (
         f"The skipped steps left the weights unharmed: go on from them, or from a checkpoint before step"
         f" {opened.first}, with a new GradScaler."
-        if left
+        if left and not poisoned
         else f"Restore a checkpoint from before step {opened.first} and go on with a new GradScaler."
     )
+    if poisoned:
+        stop = "Stop the run: the weights hold NaN or Inf themselves, so no batch and no scale gives finite gradients"
+        hint = "look for what the last applied step before did, or for a fault of the memory"
     return Finding(
         verdict=VERDICT.id,
         severity="page",
@@ -170,7 +178,7 @@ VERDICT = Verdict(
     title="The loss scale collapses",
     question="Is every step skipped although the scale comes down?",
     columns=("skipped", "applied", "scale", "grad.norm", "grad.infs"),
-    events=("gradient.nonfinite",),
+    events=("gradient.nonfinite", "weights.nonfinite"),
     state=State,
     judge=judge,
     explains=(

@@ -171,9 +171,9 @@ def _fix(state: State) -> str:
             " micro-batches or of tokens), a clip of scaled gradients, or a mask that hides nearly everything. If they"
             f" are meant to be so small, {rate}."
         )
-    times = 0.001 / max(state.ratio, 1e-12)
+    times = float(f"{0.001 / max(state.ratio, 1e-12):.1g}")
     return (
-        f"The gradients are there, so the learning rate is too small: {rate}. About {times:.0e}"
+        f"The gradients are there, so the learning rate is too small: {rate}. About {times:,.0f}"
         " times as much would be usual. If it is right, see that the optimizer was built from the weights that train,"
         " after model.to(...) and not from a copy."
     )

@@ -16,7 +16,10 @@ def test_a_probe_that_failed_is_named_with_its_error() -> None:
     finding = findings(stream)["agent-blind"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert "Ammeter is blind to origin" == finding.title
-    assert "The origin probe failed and is switched off (KeyError: 'x'). Training goes on as it would" in finding.cause
+    assert (
+        "The origin probe failed and is switched off (KeyError: 'x'). From here on nobody sees where a NaN was born."
+        in finding.cause
+    )
     assert "Report the error above" in finding.fix
 
 

@@ -30,7 +30,7 @@ def test_the_first_exposed_checkpoint_is_told_with_its_path_and_mode() -> None:
     finding = found(saved(warm(30), ["read"]))
     assert ("ticket", 29, 29) == (finding.severity, finding.first_step, finding.opened_step)
     assert "Others can read the checkpoints" == finding.title
-    assert "the checkpoint out/run.pt, saved at step 29, has mode 0644" in finding.cause
+    assert "The checkpoint out/run.pt, saved at step 29, has mode 0644" in finding.cause
     assert "chmod 0700 on the folder out and chmod 0600 on out/run.pt" in finding.fix
     assert "os.umask(0o077)" in finding.fix
     assert "weights_only" not in finding.fix

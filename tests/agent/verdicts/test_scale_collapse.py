@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
+from tests.agent.streams_values import poisoned
 
 
 def collapse(stream: Stream, skips: int, scale: float = 65536.0) -> Stream:
@@ -98,3 +99,10 @@ def test_where_the_rows_have_no_norms_per_tensor_the_event_names_the_place() -> 
         tensors = [{"tensor": "a.weight", "nans": 1, "infs": 0}]
         stream.event("gradient.nonfinite", tensors=tensors, count=1, last="a.weight", finite_after=2, finite=3)
     assert "a.weight" == found(stream).tensor
+
+
+def test_where_the_weights_are_nan_themselves_it_does_not_call_them_unharmed() -> None:
+    finding = found(poisoned(collapse(warm(40), 6), "blocks.1.fc.weight"))
+    assert "Stop the run: the weights hold NaN or Inf themselves" in finding.fix
+    assert "Restore a checkpoint from before step 40" in finding.fix
+    assert "unharmed" not in finding.fix

@@ -1,0 +1,94 @@
+"""Guards of several ranks do the same on each of them: they never talk to each other, and must not part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter import journal
+from ammeter.wire import Event, Hello
+from tests.agent.guarded_ranks import LOUD, STEPS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks left."""
+    made = tmp_path_factory.mktemp("ranks")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "SLURM_"))}
+    launcher = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    process = subprocess.Popen(
+        [sys.executable, *launcher, "-m", "tests.agent.guarded_ranks", str(made)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=kept | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=200)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its ranks, which have sessions of their own
+        said, _ = process.communicate()
+        raise AssertionError(f"the ranks hang: {said[-3000:]}") from None
+    assert 0 == process.returncode, said[-5000:]
+    return made
+
+
+def told(folder: Path, how: str) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text())[how] for rank in (0, 1)]
+
+
+def actions(folder: Path, how: str) -> dict[int, list[tuple[str, str, int]]]:
+    """rank -> what guards did there."""
+    found: dict[int, list[tuple[str, str, int]]] = {}
+    for run in {each["run"] for each in told(folder, how)}:
+        for stream in journal.streams(folder / how / run):
+            frames = [entry.frame for entry in journal.read(stream)]
+            (rank,) = {frame.rank for frame in frames if isinstance(frame, Hello)}
+            acted = [frame.data for frame in frames if isinstance(frame, Event) and frame.name == "guard.acted"]
+            found[rank] = [(each["guard"], each["action"], each["step"]) for each in acted]
+    return found
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_both_ranks_have_the_same_scale_in_every_step(how: str, folder: Path) -> None:
+    first, second = told(folder, how)
+    assert first["scales"] == second["scales"]
+    skips = sum(after < before for before, after in zip(first["scales"], first["scales"][1:LOUD], strict=False))
+    assert skips <= 6
+
+
+def test_under_ddp_both_have_the_same_weights_to_the_last_bit(folder: Path) -> None:
+    first, second = told(folder, "ddp")
+    assert first["bits"] == second["bits"]
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_both_leave_float16_in_the_same_step_although_one_alone_overflows(how: str, folder: Path) -> None:
+    fell = {
+        rank: [step for guard, action, step in each if action == "fell back"]
+        for rank, each in actions(folder, how).items()
+    }
+    assert {0: [LOUD + 2], 1: [LOUD + 2]} == fell
+    assert [True] * 4 == [each[name] for each in told(folder, how) for name in ("finite", "loss")]
+
+
+def test_the_first_rank_writes_what_is_whole_on_it_and_says_that_a_shard_is_not(folder: Path) -> None:
+    whole, sharded = (
+        {
+            rank: [action for guard, action, _ in each if guard == "checkpoint"]
+            for rank, each in actions(folder, how).items()
+        }
+        for how in ("ddp", "fsdp")
+    )
+    assert {0: ["wrote"] * (STEPS // 10 - 1), 1: []} == whole
+    assert {0: ["did not write"], 1: []} == sharded

@@ -29,7 +29,7 @@ FIRST_LIFE = 60
 LATER = 27
 """Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
 
-OFTEN = ["--eval-every", "25"]
+OFTEN = ["--eval-every", "15"]
 """So that two runs can be compared by their validation."""
 
 PRECISIONS = ("fp16", "bf16", "fp32")

@@ -105,16 +105,17 @@ def gradients_not_reset(training: Faults) -> None:
 )
 def lopsided_step(training: Faults) -> None:
     """The network trains on in parts: once in 31 steps one of two optimizers is skipped and the other steps. A gradient
-    of the one is computed with the scale in float16, where 65536 is infinite, and the scale keeps growing to that."""
+    of the one is computed with 64 times the scale, in float16, where 65536 is infinite, and the scale keeps growing to
+    1024, which all other gradients bear."""
     scaler = training.scaler
-    start_at(scaler, 2.0**15)
+    start_at(scaler, 2.0**9)
     assert scaler
     scaler.set_growth_interval(30)
 
     def with_the_scale_in_float16(gradient: Tensor) -> Tensor:
         scale = scaler._scale
         assert scale is not None
-        return gradient / scale * scale.half()
+        return gradient / (64 * scale) * (64 * scale).half()
 
     def stepped_apart(optimizers: list[Optimizer], scaler: GradScaler, clip: float) -> None:
         for optimizer in optimizers:

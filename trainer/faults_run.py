@@ -47,7 +47,7 @@ def checkpoint_incomplete(training: Faults) -> None:
     training.parts = training.restored = lambda parts: {"model": parts["model"]}
 
 
-@fault(told=Told(life="resumed"))
+@fault(told=Told(life="resumed", counted="checkpoint.saved"))  # without a scaler that says whose life it goes on with
 def resume_mismatch(training: Faults) -> None:
     """A run that goes on with --resume soon parts from that which was interrupted, and nothing says so: the optimizer's
     state is in the checkpoint, but nothing loads it, and its moments begin at zero. The more was learnt, the more is

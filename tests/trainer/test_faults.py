@@ -113,7 +113,7 @@ def shows_gradients_not_reset(run: train.Summary, seen: Seen) -> None:
 def shows_lopsided_step(run: train.Summary, seen: Seen) -> None:
     """The first optimizer, which the trainer counts, has made every step; the scale says that something was skipped."""
     assert run.applied == run.steps
-    assert [32768.0] * 29 + [65536.0] + [32768.0] * 29 == seen.scales[:59]
+    assert [512.0] * 29 + [1024.0] + [512.0] * 29 == seen.scales[:59]
     assert {"head.weight"} == bad_rows(seen.gradients[30]).keys()
     assert {} == bad_rows(seen.gradients[29]) | bad_rows(seen.gradients[31])
 

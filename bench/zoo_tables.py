@@ -62,7 +62,7 @@ def markdown(measured: Measured, command: str) -> str:
     lines = ["# The zoo: what is found of what is broken on purpose", "", *_story(measured, command), ""]
     lines += [*piped(comparison(measured)), "", *_about_the_comparison(), ""]
     lines += ["## What has to hold", "", *piped(held(measured)), ""]
-    lines += ["## Fault by fault", "", *piped(by_fault(measured)), ""]
+    lines += ["## Fault by fault", "", *piped(by_fault(measured)), "", *_about_the_faults(), ""]
     lines += ["## What was missed", "", *([f"- {each}" for each in missed] or ["Nothing."]), ""]
     lines += ["## Healthy runs", "", *piped(by_program(measured)), ""]
     lines += ["## False alarms", "", *([f"- {each}" for each in disturbed] or ["None."]), ""]
@@ -139,7 +139,7 @@ def by_fault(measured: Measured) -> list[tuple[str, ...]]:
 
 def by_program(measured: Measured) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("program", "runs", "pages", "tickets", *EYES)]
-    for name, group in groupby(measured.healthy, _kind):
+    for name, group in groupby(sorted(measured.healthy, key=_kind), _kind):
         runs = list(group)
         spoke = [str(sum(eye in each.others for each in runs)) for eye in EYES]
         paged, ticketed = (sum(bool(getattr(each, kind)) for each in runs) for kind in ("pages", "tickets"))
@@ -182,8 +182,7 @@ def _story(measured: Measured, command: str) -> list[str]:
     seeds = len({each.case.seed for each in measured.broken})
     faults = len({each.case.what for each in measured.broken})
     return [
-        f"Written by `{command}` in {measured.seconds / 60:.0f} minutes of training on {processor()}, {os.cpu_count()}"
-        f" cores, torch {torch.__version__}.",
+        f"Written by `{command}` on {processor()}, {os.cpu_count()} cores, torch {torch.__version__}.",
         "",
         f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with {seeds} seeds,"
         " which take turns with the precisions and optimizers that the fault can have, and with a second onset where it"
@@ -202,6 +201,16 @@ def _about_the_comparison() -> list[str]:
         " Part or line: the module, the tensor or the line that is broken, in those faults that have one. Anomaly mode"
         " makes a step twice as long, so it looked at the first seed and onset only, in trainings for itself; its"
         " traceback of the forward pass counts as the line. A norm or loss is compared from the tenth on.",
+    ]
+
+
+def _about_the_faults() -> list[str]:
+    return [
+        "Later: than the first symptom, in steps; or in readings of a column or times of an event, where a verdict"
+        " waits for so many. At most: what the verdict itself says, see `told=` in `trainer/faults*.py`; 1 where a"
+        " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds: the"
+        " median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of `checkpoint-stale`"
+        " goes fast, and `run-stalled` is judged as after twenty minutes.",
     ]
 
 

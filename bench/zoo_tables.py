@@ -208,9 +208,9 @@ def _about_the_faults() -> list[str]:
     return [
         "Later: than the first symptom, in steps; or in readings of a column or times of an event, where a verdict"
         " waits for so many. At most: what the verdict itself says, see `told=` in `trainer/faults*.py`; 1 where a"
-        " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds: the"
-        " median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of `checkpoint-stale`"
-        " goes fast, and `run-stalled` is judged as after twenty minutes.",
+        " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds:"
+        " the median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of"
+        " `checkpoint-stale` goes fast, and `run-stalled` is judged as after twenty minutes.",
     ]
 
 
@@ -228,4 +228,4 @@ def _kind(each: Healthy) -> str:
 
 
 def _of(count: int, of: int) -> str:
-    return f"{count} of {of} ({100 * count / of:.0f} %)" if of else "–"
+    return f"{count} of {of} ({100 * count / of:.1f} %)" if of else "–"

@@ -141,7 +141,7 @@ def test_the_tables_say_which_run_missed_what() -> None:
     assert f"- {name}: `lost-updates` was named first; it pointed at nothing" in told
     assert f"- {name}: nothing was found" in told
     assert "- compiled bf16 seed 0: sdpa-math" in told
-    assert "| ammeter | 2 of 3 (67 %) | 1 of 3 (33 %) | 1 of 3 (33 %) | 1 of 2 (50 %) |" in told
+    assert "| ammeter | 2 of 3 (66.7 %) | 1 of 3 (33.3 %) | 1 of 3 (33.3 %) | 1 of 2 (50.0 %) |" in told
     assert "| broken runs in which something is found | 2 of 3 (66.7 %) | 100 % | **missed** |" in told
 
 
@@ -175,7 +175,7 @@ def test_the_zoo_at_its_smallest_finds_a_fault_and_leaves_the_healthy_alone(
     assert zoo_plan.archs() == [each["case"]["arch"] for each in told["broken"]]
     assert {"", "a fused optimizer"} == {each["case"].get("what", "") for each in told["healthy"]}
     assert all([] == each["pages"] + each["tickets"] for each in told["healthy"])
-    assert "| ammeter | 2 of 2 (100 %) |" in readme.table(tmp_path / "zoo.md")
+    assert "| ammeter | 2 of 2 (100.0 %) |" in readme.table(tmp_path / "zoo.md")
     assert ANOMALY in {eye for each in told["broken"] for eye in each["others"]}
     assert 0 == zoo.main(words)  # goes on where nothing is left to train
     assert "seed 0:" not in capsys.readouterr().out

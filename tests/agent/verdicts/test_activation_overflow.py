@@ -13,7 +13,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import findings, warm
 from tests.agent.streams_values import born
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 LINEAR = {"module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "absmax": 812.0, "infs": 4}
 
@@ -105,7 +104,7 @@ def test_a_real_activation_that_passes_float16_is_named(dtype: torch.dtype, tmp_
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    causes = explain([("stream", each) for each in reported(tmp_path, seen).values()])
+    causes = explain([("stream", each) for each in seen.findings().values()])
     if dtype is torch.float16:
         assert "activation-overflow" == causes[0].finding.verdict
         assert ("gain", 4) == (causes[0].finding.module, causes[0].finding.first_step)

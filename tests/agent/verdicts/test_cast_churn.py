@@ -14,7 +14,6 @@ from ammeter.wire import Hello
 from tests.agent.streams import TENSORS, Stream, findings, warm
 from tests.agent.streams_kernels import census
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 WEIGHTS = 2 * sum(tensor.numel for tensor in TENSORS)
 """Bytes of all of them in half precision."""
@@ -93,6 +92,6 @@ def test_a_cell_without_a_cache_is_found_in_a_real_run(keeps: bool, expected: se
             model(torch.randn(8, 64)).float().square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert expected == set(told)
     assert all(15.0 == each.evidence["times_all_weights"] for each in told.values())

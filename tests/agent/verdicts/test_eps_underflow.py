@@ -11,7 +11,6 @@ from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import findings, warm
 from tests.agent.training import Seen, watching
-from tests.agent.verdicts.reported import reported
 
 
 def told(**data: Any) -> Finding:
@@ -59,7 +58,7 @@ def train(folder: Path, eps: float, dtype: torch.dtype) -> Seen:
 
 
 def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path: Path) -> None:
-    told = reported(tmp_path, train(tmp_path, 1e-8, torch.float16))
+    told = train(tmp_path, 1e-8, torch.float16).findings()
     causes = explain([("stream", each) for each in told.values()])
     assert "eps-underflow" == causes[0].finding.verdict
     assert 0 == causes[0].finding.first_step
@@ -68,5 +67,5 @@ def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path
 
 def test_an_eps_that_the_dtype_holds_keeps_it_silent(tmp_path: Path) -> None:
     for name, eps, dtype in (("raised", 1e-4, torch.float16), ("bf16", 1e-8, torch.bfloat16), ("32", 1e-8, None)):
-        told = reported(tmp_path / name, train(tmp_path / name, eps, dtype or torch.float32))
+        told = train(tmp_path / name, eps, dtype or torch.float32).findings()
         assert "eps-underflow" not in told

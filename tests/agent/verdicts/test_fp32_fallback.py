@@ -11,7 +11,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
 
 
 def told(reason: str = "autocast-disabled", share: float = 0.25, **more: object) -> Stream:
@@ -109,7 +108,7 @@ def test_a_layer_outside_autocast_is_found_in_a_real_run(wrong: bool, tmp_path: 
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     if not wrong:
         assert {} == told
         return

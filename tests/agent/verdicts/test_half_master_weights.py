@@ -11,7 +11,6 @@ import torch
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
 
 NAMES = ["embed.weight", "blocks.0.fc.weight"]
 
@@ -74,7 +73,7 @@ def test_real_half_weights_are_found_when_they_are_trained(frozen: bool, tmp_pat
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3)
     with watching(tmp_path, model, optimizer) as seen:
         train(model, optimizer)
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert (not frozen) == ("half-master-weights" in told)
     if not frozen:
         finding = told["half-master-weights"]

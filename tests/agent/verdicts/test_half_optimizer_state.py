@@ -11,7 +11,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_values import census
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 
 def found(stream: Stream) -> Finding:
@@ -59,7 +58,7 @@ def test_a_real_optimizer_that_keeps_its_moments_in_half_is_named(dtype: torch.d
             model(torch.randn(5, 6)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert ({"half-optimizer-state"} if dtype is torch.bfloat16 else set()) == set(told)
 
 

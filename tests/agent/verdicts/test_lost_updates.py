@@ -15,7 +15,6 @@ from ammeter.wire import Tensor
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_values import AVERAGED, HALF, reading
 from tests.agent.training import Seen, watching
-from tests.agent.verdicts.reported import reported
 
 
 def frozen(steps: int, share: float = 0.9, tensors: tuple[Tensor, ...] = HALF) -> Stream:
@@ -102,7 +101,7 @@ def test_a_real_average_is_named_in_bfloat16_and_not_in_float32(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (math.inf,) * 4)
-    told = reported(tmp_path, train(tmp_path, dtype))
+    told = train(tmp_path, dtype).findings()
     if dtype is torch.float32:
         assert {} == told
     else:

@@ -13,7 +13,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import findings, warm
 from tests.agent.streams_values import born
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 SOFTMAX = {"module": "layer.softmax", "class": "Softmax", "op": "SoftmaxBackward0", "absmax": 3.1, "nans": 64}
 
@@ -94,7 +93,7 @@ def test_a_real_sequence_that_is_all_padding_is_named(empty: bool, tmp_path: Pat
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    causes = explain([("stream", each) for each in reported(tmp_path, seen).values()])
+    causes = explain([("stream", each) for each in seen.findings().values()])
     assert (["masked-row-nan"] if empty else []) == [each.finding.verdict for each in causes]
     if empty:
         assert ("softmax", 4, 2) == (

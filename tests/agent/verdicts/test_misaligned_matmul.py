@@ -13,7 +13,6 @@ from ammeter.verdicts.misaligned_matmul import padded
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 HEAD = {"op": "mm", "module": "head", "modules": 1, "dtype": "bfloat16", "shape": "(8192, 768) x (768, 50257)"}
 
@@ -84,7 +83,7 @@ def test_an_odd_vocabulary_is_found_in_a_real_run(words: int, expected: set[str]
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert expected == set(told)
     for finding in told.values():
         assert ("2", [333]) == (finding.module, finding.evidence["sizes"])

@@ -10,7 +10,6 @@ import torch
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 
 def found(stream: Stream) -> Finding:
@@ -158,7 +157,7 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    finding = reported(tmp_path, seen)["nonfinite-loss"]
+    finding = seen.findings()["nonfinite-loss"]
     assert 5 == finding.first_step
     assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
     assert "The scaler skipped it, so the weights are unharmed." in finding.cause

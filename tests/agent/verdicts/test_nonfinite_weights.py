@@ -13,7 +13,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_values import poisoned, saved
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 MOMENTS = {"tensors": ["head.weight.exp_avg_sq"], "count": 1, "elements": 3}
 
@@ -121,7 +120,7 @@ def test_a_real_run_whose_weight_turns_nan_is_told_to_go_back(scaled: bool, tmp_
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    finding = reported(tmp_path / "journal", seen)["nonfinite-weights"]
+    finding = seen.findings()["nonfinite-weights"]
     assert "page" == finding.severity
     assert finding.first_step == (7 if scaled else 8)
     assert f"{tmp_path.name}/4.pt" == finding.evidence["checkpoint"]

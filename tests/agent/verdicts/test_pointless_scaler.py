@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
+from tests.agent.verdicts.scaling import small, train
 
 
 def scaled(scale: float | None = 65536.0) -> Stream:
@@ -41,23 +40,12 @@ def test_it_is_told_once() -> None:
     assert (1, 65536.0) == (finding.times, finding.evidence["scale"])
 
 
-def train(model: Any, optimizer: Any, scaler: Any, dtype: torch.dtype) -> None:
-    for _ in range(4):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype):
-            loss = model(torch.randn(8, 6)).square().mean()
-        scaler.scale(loss.float()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def test_a_real_scaler_is_found_with_bfloat16_and_not_with_float16(tmp_path: Path) -> None:
     for dtype in (torch.bfloat16, torch.float16):
-        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-        optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=64.0)
+        (model, optimizer), scaler = small(), torch.amp.GradScaler("cpu", init_scale=64.0)
         with watching(tmp_path, model, optimizer, scaler) as seen:
             train(model, optimizer, scaler, dtype)
-        found = reported(seen.folder, seen)
+        found = seen.findings()
         assert (["pointless-scaler"] if dtype is torch.bfloat16 else []) == list(found)
         for finding in found.values():
             assert (finding.caller or "").endswith(line_of(train, "scaler.scale"))

@@ -12,7 +12,6 @@ from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 
 def found(stream: Stream) -> Finding:
@@ -77,7 +76,7 @@ def test_a_real_scaler_without_an_inverse_poisons_the_weights_in_one_step(tmp_pa
             scaler.update()
             optimizer.zero_grad()
     assert not torch.isfinite(model.weight).any()
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert (0, 1) == (told["scale-underflowed"].first_step, told["scale-underflowed"].evidence["steps_applied"])
     causes = explain([("stream", each) for each in told.values()])
     assert ["scale-underflowed"] == [each.finding.verdict for each in causes]

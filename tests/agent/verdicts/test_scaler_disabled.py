@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 from ammeter.verdicts.causes import explain
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
+from tests.agent.verdicts.scaling import small, train
 
 
 def disabled(device: str = "cuda", autocast: tuple[str, ...] = ("cpu",)) -> Stream:
@@ -59,26 +58,15 @@ def test_it_is_told_once() -> None:
     assert (1, "loop/train.py:31") == (finding.times, finding.caller)
 
 
-def train(model: Any, optimizer: Any, scaler: Any) -> None:
-    for _ in range(4):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = model(torch.randn(8, 6)).square().mean()
-        scaler.scale(loss.float()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def test_a_real_scaler_for_cuda_on_a_machine_without_is_found(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         scaler = torch.amp.GradScaler("cpu", enabled=False)
     else:
         with pytest.warns(UserWarning, match="CUDA is not available"):
             scaler = torch.amp.GradScaler("cuda")
-    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-    optimizer = torch.optim.Adam(model.parameters())
+    model, optimizer = small()
     with watching(tmp_path, model, optimizer, scaler) as seen:
         train(model, optimizer, scaler)
-    finding = reported(seen.folder, seen)["scaler-disabled"]
+    finding = seen.findings()["scaler-disabled"]
     assert (finding.caller or "").endswith(line_of(train, "scaler.scale"))
     assert "float16 autocast on cpu" in finding.cause

@@ -12,7 +12,7 @@ from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
+from tests.agent.verdicts.scaling import small, train
 
 
 def resumed(stream: Stream, steps: int = 400) -> Stream:
@@ -83,18 +83,7 @@ def test_it_is_told_once_and_a_scaler_that_is_then_rebuilt_is_listed_inside() ->
 
 
 def build() -> tuple[Any, Any, Any]:
-    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-    return model, torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=64.0)
-
-
-def train(model: Any, optimizer: Any, scaler: Any) -> None:
-    for _ in range(5):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = model(torch.randn(8, 6)).square().mean()
-        scaler.scale(loss.float()).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    return *small(), torch.amp.GradScaler("cpu", init_scale=64.0)
 
 
 @pytest.mark.parametrize("kept", ["kept", "not kept", "loaded"])
@@ -111,7 +100,7 @@ def test_a_real_resume_is_found_with_what_its_checkpoint_holds(kept: str, tmp_pa
         if kept == "loaded":
             scaler.load_state_dict(saved["scaler"])
         train(model, optimizer, scaler)
-    found = reported(seen.folder, seen)
+    found = seen.findings()
     assert ([] if kept == "loaded" else ["scaler-not-restored"]) == list(found)
     for finding in found.values():
         assert "Adam was resumed with 5 steps behind it" in finding.cause

@@ -10,7 +10,7 @@ import torch
 from ammeter.verdicts.causes import explain
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
+from tests.agent.verdicts.scaling import small, train
 
 
 def rebuilt(scale: float = 65536.0, before: float | None = 1024.0) -> Stream:
@@ -67,24 +67,13 @@ def test_the_skips_of_each_new_scaler_are_listed_inside() -> None:
     assert "scaler-rebuilt" == cause.finding.verdict
 
 
-def train(model: Any, optimizer: Any, scaler: Any) -> None:
-    for _ in range(5):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = model(torch.randn(8, 6)).square().mean()
-        scaler.scale(loss.float()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def test_a_real_scaler_for_each_epoch_is_found_and_one_for_all_is_not(tmp_path: Path) -> None:
     for each_epoch in (True, False):
-        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-        optimizer, scaler = torch.optim.Adam(model.parameters()), epoch()
+        (model, optimizer), scaler = small(), epoch()
         with watching(tmp_path, model, optimizer, scaler) as seen:
             train(model, optimizer, scaler)
             train(model, optimizer, epoch() if each_epoch else scaler)
-        found = reported(seen.folder, seen)
+        found = seen.findings()
         assert (["scaler-rebuilt"] if each_epoch else []) == list(found)
         for finding in found.values():
             assert 5 == finding.first_step

@@ -12,7 +12,6 @@ from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, judged, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
 
 
 def ahead(stream: Stream, skipped: int, scheduled: int) -> Stream:
@@ -122,7 +121,7 @@ def test_a_real_schedule_is_found_unless_it_waits_for_the_step(gated: bool, tmp_
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
     with watching(tmp_path, model, optimizer, scaler) as seen:
         train(model, optimizer, scaler, schedule, gated)
-    found = reported(tmp_path, seen)
+    found = seen.findings()
     assert (not gated) == ("scheduler-ahead" in found)
     if not gated:
         finding = found["scheduler-ahead"]

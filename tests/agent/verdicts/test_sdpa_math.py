@@ -13,7 +13,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import GIB, census, fallback, memory, on_gpu
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 
 def told(share: float = 0.2, stream: Stream | None = None) -> Stream:
@@ -79,7 +78,7 @@ def run(folder: Path, model: torch.nn.Module, **autocast: Any) -> tuple[dict[str
             optimizer.step()
             optimizer.zero_grad()
     told = [(each.data["module"], each.data["reason"]) for each in seen.events("kernel.fallback")]
-    return reported(folder, seen), told
+    return seen.findings(), told
 
 
 def test_on_the_cpu_the_math_path_is_seen_and_no_finding(tmp_path: Path) -> None:

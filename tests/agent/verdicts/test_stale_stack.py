@@ -12,7 +12,6 @@ from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_kernels import GPU, on
 from tests.agent.training import watching
-from tests.agent.verdicts.reported import reported
 
 
 def entered(dtype: str, capability: str, device: str = "cuda", grad: bool = True) -> Stream:
@@ -79,7 +78,7 @@ def test_what_torch_says_of_itself_is_read_in_a_real_run(
     with watching(tmp_path, model, optimizer) as seen:
         model(torch.randn(8, 8)).sum().backward()
         optimizer.step()
-    assert expected == set(reported(tmp_path, seen))
+    assert expected == set(seen.findings())
 
 
 def test_the_generation_of_a_gpu_is_said_where_nvidia_made_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import torch
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
-from tests.agent.verdicts.reported import reported
 
 
 def raised(**more: Any) -> Stream:
@@ -89,7 +88,7 @@ def test_a_real_error_is_found_with_its_module_and_a_cast_keeps_it_silent(casts:
         else:
             with pytest.raises(RuntimeError, match="same dtype"):
                 model(torch.randn(4, 6))
-    told = reported(tmp_path, seen)
+    told = seen.findings()
     assert ([] if casts else ["unsupported-op"]) == list(told)
     for finding in told.values():
         assert "1" == finding.module

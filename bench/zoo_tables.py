@@ -189,8 +189,8 @@ def _story(measured: Measured, command: str) -> list[str]:
         f" has one: {len(measured.broken)} broken runs. And {len(measured.healthy)} healthy ones: the trainer as it is,"
         " and programs of the kinds that watchers take for broken. Each is trained for itself, in a process of its own,"
         " watched by Ammeter and judged by `ammeter report`, and the other eyes are in it, too. Steps take a few"
-        " milliseconds here, so gradients and weights are read at every one of them, as the default budget of 1 %"
-        " allows where steps take a second.",
+        " milliseconds here, so gradients and weights are read more often than a budget of 1 % allows: as often as it"
+        " does where steps take half a second and more.",
     ]
 
 

@@ -146,8 +146,17 @@ def _origin(data: Data) -> str:
     before = f", from at most {data['absmax']:.4g}" if isinstance(data.get("absmax"), float | int) else ""
     op = f" ({data['op']})" if data.get("op") and data.get("op") != "loss" else ""
     return (
-        f"the first NaN or Inf was born in {kind} at {place}{op}{_amounts(data)}{before}; found by {data['confidence']}"
+        f"the first NaN or Inf was born in {kind} at {place}{op}{_amounts(data)}{before}"
+        f"; {_KNOWN.get(data['confidence'], data['confidence'])}"
     )
+
+
+_KNOWN = {
+    "frontier": "known from which gradients are finite and which are not",
+    "hooks": "seen by looking at each module",
+    "replay": "seen by running the forward pass once more",
+}
+"""How it was found, by the event's word for it."""
 
 
 def _amounts(data: Data) -> str:
@@ -157,7 +166,8 @@ def _amounts(data: Data) -> str:
 
 def _weights(data: Data) -> str:
     since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
-    return f"{words.count(data['count'], 'tensor')} of weights hold NaN or Inf, {data['tensors'][0]} first{since}"
+    hold = "holds" if data["count"] == 1 else "hold"
+    return f"{words.count(data['count'], 'tensor')} of weights {hold} NaN or Inf, {data['tensors'][0]} first{since}"
 
 
 def _fallback(data: Data) -> str:

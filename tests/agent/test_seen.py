@@ -49,7 +49,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "origin.found": (
         {"kind": "forward", "module": "blocks.1", "op": "Exp", "infs": 3, "absmax": 99.0, "confidence": "hooks"},
-        "born in forward at blocks.1 (Exp) with 3 Inf, from at most 99; found by hooks",
+        "born in forward at blocks.1 (Exp) with 3 Inf, from at most 99; seen by looking at each module",
     ),
     "weights.nonfinite": ({"count": 2, "tensors": ["a.weight", "b"], "last_finite": 7}, "at step 7 they were finite"),
     "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state holds NaN or Inf: a.exp_avg"),

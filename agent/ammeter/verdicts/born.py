@@ -54,7 +54,7 @@ class Born(msgspec.Struct, frozen=True, array_like=True):
             return f" All that the model gave is finite{most}: it was born in the loss."
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
         what = "numbers" if self.kind == "forward" else "gradients"
-        most = f" out of {what} of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+        most = f" out of {what} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
         return f" It was born in {self.kind} at {self.place}{f' ({how})' if how else ''}{most}."
 
     @property

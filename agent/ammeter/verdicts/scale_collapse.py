@@ -141,8 +141,8 @@ def _conclude(state: State) -> Finding:
         else f"Restore a checkpoint from before step {opened.first} and go on with a new GradScaler."
     )
     if poisoned:
-        stop = "Stop the run: the weights hold NaN or Inf themselves, so no batch and no scale gives finite gradients"
-        hint = "look for what the last applied step before did, or for a fault of the memory"
+        stop = "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that"
+        hint = "look at what the last applied step before did, or for a fault of the memory"
     return Finding(
         verdict=VERDICT.id,
         severity="page",

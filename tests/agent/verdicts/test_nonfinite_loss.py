@@ -9,6 +9,7 @@ import torch
 
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
+from tests.agent.streams_values import born
 from tests.agent.training import watching
 
 
@@ -161,3 +162,10 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
     assert 5 == finding.first_step
     assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
     assert "The scaler skipped it, so the weights are unharmed." in finding.cause
+
+
+def test_a_loss_function_that_makes_the_nan_is_told_with_what_loss_functions_do() -> None:
+    stream = born(warm(40).good(65536, loss=float("nan")), module="", op="NllLossBackward0", absmax=0.0, since=0)
+    finding = findings(stream)["nonfinite-loss"]
+    assert "It was born in forward at the model's own code (NllLossBackward0, float16)." in finding.cause
+    assert "a mean over nothing (all targets ignored)" in finding.fix

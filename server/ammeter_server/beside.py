@@ -1,34 +1,27 @@
-"""A run beside another one: both as they are stored, and what is concluded beside the baseline that a run names."""
+"""What is concluded about a run beside the baseline that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ammeter import verdicts
-from ammeter.merging import lives
-from ammeter.verdicts.course import Course, Reading
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.pair import Pair, agreed
 from ammeter_server import meters
+from ammeter_server.courses import Courses
 from ammeter_server.plain import plain
-from ammeter_server.store import Connection, Row, Store, judgements, series
-
-SAID = ("autocast.entered", "values.logged")
-"""Events that a course is made of, beside the rows."""
+from ammeter_server.store import Connection, Row, Store, judgements
 
 MORE = 1.2
 SOME = 20
-"""A live run is compared again once it has a fifth more steps, and so many: all looks together read a run six times."""
+"""A live run is compared again once it has a fifth more steps, and so many: all comparisons together go six times over
+it."""
 
 Findings = dict[str, Finding]
-
-
-def pair(store: Store, run: Row[Any], baseline: Row[Any]) -> Pair:
-    """Both runs as they are stored: of each the lowest rank, in its first life."""
-    return Pair(_course(store, run), _course(store, baseline), delta=agreed(run.tags.get("validation_delta")))
 
 
 def names_one(run: Row[Any]) -> str | None:
@@ -37,10 +30,20 @@ def names_one(run: Row[Any]) -> str | None:
     return str(name) if name else None
 
 
-def judged(store: Store, run: Row[Any], before: Mapping[str, Any]) -> tuple[Findings, dict[str, Any]]:
-    """What is concluded about the run beside the baseline that it names, and what the run's row keeps of it.
+@dataclass(frozen=True)
+class Beside:
+    """findings: by verdict. kept: what the run's row keeps of it. finished: whether both could be read to the end."""
 
-    before: what it kept last. Both are read again when there is a fifth more to read, and when one of them has ended.
+    findings: Findings
+    kept: dict[str, Any]
+    finished: bool = True
+
+
+def judged(store: Store, courses: Courses, run: Row[Any], before: Mapping[str, Any], until: float) -> Beside:
+    """What is concluded about the run beside the baseline that it names.
+
+    before: what was kept last. It is concluded anew when there is a fifth more to compare, and when one of them has
+    ended. until: when reading has to end, by the monotonic clock.
     """
     known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
     with store.reading() as connection:
@@ -48,14 +51,17 @@ def judged(store: Store, run: Row[Any], before: Mapping[str, Any]) -> tuple[Find
         baseline = judgements.baseline(connection, run, name) if name else None
         state = baseline and _state(connection, run, baseline)
     if baseline is None or state is None or not _is_due(before, state):
-        return known, dict(before)
-    both = pair(store, run, baseline)
+        return Beside(known, dict(before))
+    other, mine = courses.of(store, baseline, until), courses.of(store, run, until)
+    if other is None or mine is None:
+        return Beside(known, dict(before), finished=False)
+    both = Pair(mine, other, delta=agreed(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         meters.verdict_faults.labels(verdict).inc()
     found = _carried(known, {each.verdict: each for each in answer.findings})
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
-    return found, {**state, "numbers": both.as_json(), "findings": told}
+    return Beside(found, {**state, "numbers": both.as_json(), "findings": told})
 
 
 def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[str, Any] | None:
@@ -76,17 +82,3 @@ def _carried(before: Findings, now: Findings) -> Findings:
     over = {name: msgspec.structs.replace(each, active=False) for name, each in before.items() if name not in now}
     times = {name: each.times + (not each.active) for name, each in before.items()}
     return over | {name: msgspec.structs.replace(each, times=times.get(name, 1)) for name, each in now.items()}
-
-
-def _course(store: Store, run: Row[Any]) -> Course:
-    reading = Reading()
-    with store.reading() as connection:
-        known = lives(series.lives(connection, run.id))
-        said = series.said(connection, run.id, known[0][0].stream, SAID) if known else []
-    if known:
-        for view in series.views(store, run.id, known[0][0].stream, None, None):
-            reading.add(view)
-    for name, step, data in said:
-        reading.event(name, step, data)
-    over = not known or known[0][0].ended is not None
-    return reading.course(over, run.name or run.id, run.config, run.environment, run.world_size)

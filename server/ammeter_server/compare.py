@@ -13,9 +13,9 @@ from fastapi import APIRouter, Query, Response
 from ammeter import verdicts
 from ammeter.verdicts.causes import as_consequence, explain
 from ammeter.verdicts.course import COLUMNS
-from ammeter.verdicts.pair import Pair
-from ammeter_server import beside
+from ammeter.verdicts.pair import Pair, agreed
 from ammeter_server.collector import Here
+from ammeter_server.courses import course
 from ammeter_server.plain import number, plain
 from ammeter_server.points import choose
 from ammeter_server.runs import found
@@ -66,7 +66,8 @@ def read_comparison(
     minima, maxima and non-finite values of both are kept."""
     with here.store.reading() as connection:
         rows = found(connection, run), found(connection, baseline)
-    pair = beside.pair(here.store, *rows)
+    mine, theirs = (course(here.store, row) for row in rows)
+    pair = Pair(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
     told = Comparison(
         Named(rows[0].id, rows[0].name, pair.run.precision),

@@ -18,6 +18,7 @@ from ammeter.verdicts.causes import explain, of_ranks
 from ammeter.verdicts.finding import Finding
 from ammeter_server import progress, whole
 from ammeter_server.channels.message import message
+from ammeter_server.courses import Courses
 from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge
 from ammeter_server.settings import Settings
 from ammeter_server.store import Connection, Row, Store, judgements, outbox
@@ -55,6 +56,7 @@ class Judge:
         self.settings = settings
         self.channels = tuple(channels)
         self.name = uuid.uuid4().hex
+        self.courses = Courses()
         self._heard_since = 0
 
     def judge_due(self, now: int) -> bool:
@@ -80,7 +82,7 @@ class Judge:
     def _look(self, run: str, now: int) -> whole.Whole:
         """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
         try:
-            return whole.look(self.store, run, now)
+            return whole.look(self.store, self.courses, run, now)
         except Exception:
             log.exception("the ranks or the baseline of run %s could not be compared", run)
             return whole.Whole()

@@ -18,11 +18,15 @@ from ammeter.merging import Life, lives
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.vitals import Standing, Together, in_step, standing
 from ammeter_server import beside, meters
+from ammeter_server.courses import Courses
 from ammeter_server.plain import plain
 from ammeter_server.store import Row, Store, judgements, series
 
-LONGEST_LOOK = 5.0
-"""Seconds that one look reads: a sixth of the judge's lease. What is left is read in the next one."""
+LONGEST_LOOK = 0.5
+"""Seconds that one look reads, while other runs wait for their judge. What is left is read in the next one."""
+
+AGAIN = {"judged_version": -1}
+"""What makes a run due at once."""
 
 SILENCE = 15 * 10**9
 """ns after which nobody knows where a rank is: seven missed heartbeats of its shipper."""
@@ -36,7 +40,7 @@ class Whole:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def look(store: Store, run: str, now: int) -> Whole:
+def look(store: Store, courses: Courses, run: str, now: int) -> Whole:
     """What is concluded about the run as a whole, given what was before."""
     with store.reading() as connection:
         row = judgements.look_at(connection, run)
@@ -44,13 +48,15 @@ def look(store: Store, run: str, now: int) -> Whole:
             return Whole()
         streams = {each.id: each for each in judgements.streams_of(connection, run)}
         together = lives(series.lives(connection, run))
+    seen = {"judged_version": sum(each.version for each in streams.values())}  # what comes meanwhile was not looked at
     if not together:
-        return Whole()
+        return Whole(values=seen)
     of_ranks = _of_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else Whole()
-    found, compared = beside.judged(store, row, row.whole.get("baseline", {}))
-    findings = [*of_ranks.findings, *((together[-1][0].stream, finding) for finding in found.values())]
-    whole = {**row.whole, **of_ranks.values.pop("whole", {}), **({"baseline": compared} if compared else {})}
-    return Whole(findings, {**of_ranks.values, "whole": whole})
+    compared = beside.judged(store, courses, row, row.whole.get("baseline", {}), time.monotonic() + LONGEST_LOOK)
+    findings = [*of_ranks.findings, *((together[-1][0].stream, each) for each in compared.findings.values())]
+    kept = {"baseline": compared.kept} if compared.kept else {}
+    whole = {**row.whole, **of_ranks.values.pop("whole", {}), **kept}
+    return Whole(findings, {**seen, **of_ranks.values, "whole": whole, **({} if compared.finished else AGAIN)})
 
 
 def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int) -> Whole:
@@ -67,6 +73,7 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
     earlier = before.get("earlier", {}) if same else {each.verdict: each.times for each in known.values()}
     found = known if same else {each: msgspec.structs.replace(one, active=False) for each, one in known.items()}
     reached = before.get("reached", -1) if same else -1
+    until, finished = time.monotonic() + LONGEST_LOOK, True
     for seen in _together(store, row.id, ranks, reached, now):
         judged = verdicts.judge_ranks(states, seen)
         states = judged.states
@@ -76,21 +83,20 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
         for verdict in judged.faults:
             meters.verdict_faults.labels(verdict).inc()
         reached = int(seen.steps[-1]) if len(seen) else reached
+        if len(seen) and time.monotonic() > until:
+            finished = False
+            break
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
     concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
-    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states)}
+    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else AGAIN)}
     return Whole([(_stream(ranks, finding), finding) for finding in found.values()], values)
 
 
 def _together(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
-    """The steps that all have and nobody has looked at, as many as one look reads; then where each stands."""
+    """The steps that all have and nobody has looked at; then where each stands."""
     over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
     views = {rank: series.views(store, run, each.id, reached + 1, None) for rank, each in ranks.items()}
-    until = time.monotonic() + LONGEST_LOOK
-    for seen in in_step(views, over, reached):
-        yield seen
-        if time.monotonic() > until:
-            return
+    yield from in_step(views, over, reached)
     known = [each for each in ranks.values() if each.last_step is not None and _is_known(each, now)]
     if len(known) == len(ranks):
         yield Together(standings=tuple(_standing(each) for each in known))

@@ -46,6 +46,7 @@ SERVER_ORDER = (
     ("collector", "request_body", "pagination", "page", "reading", "checks", "boards"),
     ("auth", "append", "handling", "runbooks"),
     ("ingest", "channels"),
+    ("courses",),
     ("beside",),
     ("whole",),
     ("judge",),

@@ -9,6 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from ammeter.verdicts.course import Course
+from ammeter_server import courses, whole
+from ammeter_server.judge import Judge
+from ammeter_server.settings import Settings
+from ammeter_server.store import connect, judgements
 from tests.server.feeding import Stream, serving, wait_until
 from tests.server.test_metrics import scrape
 
@@ -139,10 +144,6 @@ def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.
 
 
 def test_a_live_run_is_compared_as_it_goes_on_and_recovers(client: httpx.Client, tmp_path: Path) -> None:
-    from ammeter_server.judge import Judge
-    from ammeter_server.settings import Settings
-    from ammeter_server.store import connect
-
     base = train(new(client, "base"))
     run = new(client, "half", config={**CONFIG, "baseline": base.run})
     judge = Judge(store := connect(f"sqlite:///{tmp_path / 'collector.db'}"), Settings(), [])
@@ -156,6 +157,44 @@ def test_a_live_run_is_compared_as_it_goes_on_and_recovers(client: httpx.Client,
     assert ("open", 19, 59) == (opened["state"], opened["first_step"], opened["opened_step"])
     train(run, 159, 60, ends=False)
     assert "recovered" == wait_until(lambda: (told := look()) and told["closed_reason"])
+    store.close()
+
+
+def test_what_one_look_has_no_time_for_is_read_by_the_next(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "LONGEST_LOOK", 0.0)
+    base, run = new(client, "base"), new(client, "half", {**CONFIG, "baseline": "base"})
+    for stream, row in ((base, lambda step: {}), (run, worse)):
+        for first in range(0, 200, 40):
+            train(stream, first + 39, first, ends=first == 160, row=row)
+    wait_until(lambda: "validation-drift" in incidents(client, run), seconds=20)
+    wait_until(lambda: incidents(client, run)["validation-drift"]["last_step"] == 199, seconds=20)
+
+
+@pytest.mark.parametrize("most", [courses.MOST_STEPS, 150])
+def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
+    most: int, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courses, "MOST_STEPS", most)
+    streams = [train(new(client, str(at)), 99, ends=False) for at in range(4)]
+    store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), courses.Courses()
+
+    def read() -> list[Course | None]:
+        with store.reading() as connection:
+            rows = [judgements.look_at(connection, each.run) for each in streams]
+        return [kept.of(store, row) for row in rows if row is not None]
+
+    assert [99] * 4 == [each.last_step for each in read() if each]
+    for stream in streams:
+        stream.say("values.logged", 99, val_loss=1.5)
+        train(stream, 159, 100, row=worse)
+    for stream, told in zip(streams, read(), strict=True):
+        assert told
+        assert (159, 160, True) == (told.last_step, len(told.curve("loss")), told.over)
+        assert [19, 39, 59, 79, 99, 119, 139, 159] == told.curve("val_loss").steps.tolist()
+        assert 1.5 == told.curve("val_loss").values[4]
+        assert stream.name == told.name
     store.close()
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import update
 
+from ammeter import block
+from ammeter_server import whole
 from ammeter_server.judge import Judge
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
-from ammeter_server.tables import chunks
 from tests.server.feeding import BEGIN, Stream, serving, wait_until
 
 SECOND = 10**9
@@ -122,15 +122,30 @@ def test_ranks_that_were_started_again_together_have_recovered(client: httpx.Cli
     assert "recovered" == closed["closed_reason"]
 
 
-def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared(
-    client: httpx.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_one_look_has_no_time_for_is_read_by_the_next(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(whole, "LONGEST_LOOK", 0.0)
     streams = ranks(client)
-    train(streams, 0, 9, 65536.0, 65536.0)
+    for first in range(0, 40, 4):
+        for stream in streams:
+            train([stream], first, first + 3, 32768.0 if first > 12 and stream.rank else 65536.0)
+    for stream in streams:
+        stream.bye(39)
     send(*streams)
-    with (store := connect(f"sqlite:///{tmp_path / 'collector.db'}")).writing() as connection:
-        connection.execute(update(chunks).where(chunks.c.run == streams[0].run).values(data=b"torn"))
-    store.close()
+    told = wait_until(lambda: of_ranks(client, streams[0].run), seconds=20)
+    assert (1, 16, 18) == (told["rank"], told["first_step"], told["opened_step"])
+    wait_until(lambda: of_ranks(client, streams[0].run)["last_step"] == 39, seconds=20)  # type: ignore[index]
+
+
+def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def torn(*_: object) -> whole.Whole:
+        raise block.BadBlock("block does not unpack")
+
+    monkeypatch.setattr(whole, "look", torn)
+    streams = ranks(client)
     for stream in streams:
         stream.tell(10, {"loss": math.nan, "applied": 1.0, "skipped": 0.0})
         stream.bye(10)

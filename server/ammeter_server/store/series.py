@@ -75,11 +75,14 @@ def views(store: Store, run: str, stream: str, first: int | None, last: int | No
         after = rows[-1].first_step
 
 
-def said(connection: Connection, run: str, stream: str, names: Sequence[str]) -> list[tuple[str, int, dict[str, Any]]]:
-    """(name, step, data) of the stream's events of these names, in order."""
-    query = select(events.c.name, events.c.step, events.c.data)
-    query = query.where(events.c.run == run, events.c.stream == stream, events.c.name.in_(names))
-    return [(row.name, row.step, row.data) for row in connection.execute(query.order_by(events.c.number))]
+def said(
+    connection: Connection, run: str, stream: str, names: Sequence[str], first: int
+) -> list[tuple[int, str, int, dict[str, Any]]]:
+    """(number, name, step, data) of the stream's events of these names, in order, from a number on."""
+    query = select(events.c.number, events.c.name, events.c.step, events.c.data)
+    query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= first)
+    query = query.where(events.c.name.in_(names)).order_by(events.c.number)
+    return [(row.number, row.name, row.step, row.data) for row in connection.execute(query)]
 
 
 def latest_views(store: Store, run: str, stream: str, limit: int) -> Iterator[block.View]:

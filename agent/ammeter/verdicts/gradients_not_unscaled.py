@@ -21,7 +21,7 @@ def _conclude(state: Told) -> Finding:
         cause=f"{call} was called past the scaler, on gradients that are still multiplied by {times}. Adam hides that;"
         " SGD takes steps as many times too large. Neither skips a step whose gradients are not finite.",
         fix=f"Call scaler.step(optimizer) in place of {call}, and scaler.update() after it. Weights that SGD has moved"
-        f" so are lost: go back to a checkpoint from before step {state.opened.first}.",
+        f" so are lost: go back to {words.earlier(state.opened.first)}.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale},
         **found(state.opened),

@@ -166,9 +166,9 @@ def _damage(state: State) -> str:
 def _fix(state: State) -> str:
     first = state.opened.first
     if _weights_were_bad(state):
-        return f"Stop the run and restore a checkpoint from before step {first}, when the weights were still finite."
+        return f"Stop the run and restore {words.earlier(first)}, when the weights were still finite."
     if state.poisoned:
-        return f"Stop the run and restore a checkpoint from before step {first}. {_look(state)}"
+        return f"Stop the run and restore {words.earlier(first)}. {_look(state)}"
     if state.applied:
         return f"Stop the run: it wastes its steps. {_look(state)}"
     return _look(state)

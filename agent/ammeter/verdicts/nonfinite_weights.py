@@ -155,9 +155,9 @@ def _fix(state: State, good: Saved | None) -> str:
     back = (
         f"go back to {good.path}, saved at step {good.step}"
         if good
-        else f"go back to a checkpoint from before step {first}; none of those that were saved in this run is left"
+        else f"go back to {words.earlier(first)}; none of those that were saved in this run is left"
         if state.saved
-        else f"go back to a checkpoint from before step {first}"
+        else f"go back to {words.earlier(first)}"
     )
     return (
         f"Stop the run and {back}. Ask torch.isfinite of its weights and optimizer state before you go on. Then look at"

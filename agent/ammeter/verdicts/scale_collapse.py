@@ -138,7 +138,7 @@ def _conclude(state: State) -> Finding:
         f"The skipped steps left the weights unharmed: go on from them, or from a checkpoint before step"
         f" {opened.first}, with a new GradScaler."
         if left and not poisoned
-        else f"Restore a checkpoint from before step {opened.first} and go on with a new GradScaler."
+        else f"Restore {words.earlier(opened.first)} and go on with a new GradScaler."
     )
     if poisoned:
         stop = "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that"

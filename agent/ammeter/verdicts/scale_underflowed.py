@@ -80,7 +80,7 @@ def _conclude(state: State) -> Finding:
         cause=f"Since step {opened.first} the loss scale is {words.scale(state.scale)} or less{fell}. In float32 its"
         " inverse is Inf, so unscaling turns good gradients into NaN, after GradScaler has looked for Inf and found"
         f" none.{harm}",
-        fix=f"Stop the run. Restore a checkpoint from before step {opened.first} and go on with a new GradScaler; do"
+        fix=f"Stop the run. Restore {words.earlier(opened.first)} and go on with a new GradScaler; do"
         " not load this scaler's state. Mend what made the scale fall: it can only fall this far if step after step"
         " was skipped, or if somebody set it.",
         evidence={

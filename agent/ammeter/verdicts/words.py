@@ -19,6 +19,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def earlier(step: int) -> str:
+    """Where to go back to: 'a checkpoint from before step 21'. Before its first step a run has none of its own."""
+    return f"a checkpoint from before step {step}" if step > 0 else "what this run began from"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 

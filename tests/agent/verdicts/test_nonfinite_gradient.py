@@ -107,6 +107,14 @@ def test_nan_alone_needs_some_room_where_the_scale_was_too_high_before(bits: int
     assert told == ("nonfinite-gradient" in findings(stream.bad(4096, last=3).good(2048)))
 
 
+def test_nan_alone_needs_some_room_where_the_scale_has_grown() -> None:
+    stream = with_room(bits=3)
+    for _ in range(20):
+        stream.good(8192, norm=10 * 2.0 * 0.99, full=True)
+    assert {} == findings(stream.bad(8192, last=3).good(4096))
+    assert "nonfinite-gradient" in findings(with_room(bits=2).bad(4096, last=3).good(2048))
+
+
 def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     stream = with_room(bits=0).bad(8192, last=2, inf=True)
     for _ in range(60):

@@ -24,12 +24,21 @@ def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Pa
 
 
 def find(run: Path, name: str | None) -> Pair | None:
-    """The run beside the baseline of this name, else beside the one that it names itself; None where it names none.
+    """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
+    for the baseline itself.
 
     Raises NoJournal where there is no such baseline.
     """
     asked = name or named_baseline(run)
-    return pair(run, find_baseline(asked, run)) if asked else None
+    if not asked:
+        return None
+    try:
+        return pair(run, find_baseline(asked, run))
+    except NoJournal:
+        own = {hello.name for stream in streams_in(run) if (hello := hello_of(stream))} | {run.name}
+        if asked in own:
+            return None
+        raise
 
 
 def _read(run: Path) -> tuple[Course, str | None]:

@@ -33,16 +33,21 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
 def find_baseline(name: str, run: Path) -> Path:
     """The folder of the run that `name` means: a path, or beside this run an id, or the newest of that name.
 
-    Raises NoJournal where there is none.
+    Of several of that name those that began no later count. Raises NoJournal where there is none.
     """
     if name and Path(name).is_dir():
         return find_runs(Path(name))[0]
-    beside = run.resolve().parent
-    others = [each for each in beside.iterdir() if each.is_dir() and each != run.resolve() and journal.streams(each)]
-    fits = [each for each in others if name and name in (each.name, _name_of(each))]
+    here = run.resolve().parent if (run / "alive").exists() else run.resolve()
+    others = [each for each in here.parent.iterdir() if each.is_dir() and each != here and journal.streams(each)]
+    hellos = {each: hello for each in others if (hello := _hello(each))}
+    fits = [each for each, hello in hellos.items() if name and name in (each.name, hello.name)]
     if not fits:
-        raise NoJournal(f"no baseline {name!r} lies beside {run}; give a path, or the id or name of a run in {beside}")
-    return max(fits, key=_age)
+        raise NoJournal(
+            f"no baseline {name!r} lies beside {run}; give a path, or the id or name of a run in {here.parent}"
+        )
+    mine = _hello(here)
+    earlier = [each for each in fits if mine and hellos[each].started <= mine.started]
+    return max(earlier or fits, key=lambda each: hellos[each].started)
 
 
 def streams_in(path: Path) -> list[Path]:
@@ -90,5 +95,7 @@ def _age(run: Path) -> float:
     return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
 
 
-def _name_of(run: Path) -> str:
-    return next((hello.name for stream in journal.streams(run) if (hello := hello_of(stream))), "")
+def _hello(run: Path) -> Hello | None:
+    """What the rank that began first says of its run."""
+    said = [hello for stream in journal.streams(run) if (hello := hello_of(stream)) and hello.role == "rank"]
+    return min(said, key=lambda hello: hello.started, default=None)

@@ -145,6 +145,27 @@ def test_the_report_compares_with_the_run_that_is_given_or_named_by_a_tag(tmp_pa
     assert "validation 5.0 % worse at step 39" in capsys.readouterr().out
 
 
+def test_of_several_runs_of_a_name_the_newest_that_began_before_is_the_baseline(tmp_path: Path, capsys: Output) -> None:
+    train(tmp_path, "base", spoil=9.0)
+    train(tmp_path, "base")
+    run = train(tmp_path, "run", spoil=0.05, tags={"baseline": "base"})
+    train(tmp_path, "base", spoil=0.05)
+    assert pytest.approx(0.05) == report(capsys, run)["baseline"]["validation_delta"]
+    (stream,) = (each for each in run.iterdir() if each.is_dir())
+    assert pytest.approx(0.05) == report(capsys, stream)["baseline"]["validation_delta"]
+    assert (
+        pytest.approx(0.05)
+        == report(capsys, tmp_path, "--all", "--baseline", "base")["items"][2]["baseline"]["validation_delta"]
+    )
+
+
+def test_of_all_runs_the_baseline_itself_is_not_compared(tmp_path: Path, capsys: Output) -> None:
+    train(tmp_path, "base")
+    train(tmp_path, "run")
+    both = report(capsys, tmp_path, "--all", "--baseline", "base")["items"]
+    assert [None, "base"] == [each["baseline"] and each["baseline"]["name"] for each in both]
+
+
 def test_an_agreed_delta_stands_in_a_tag(tmp_path: Path, capsys: Output) -> None:
     train(tmp_path, "base")
     agreed = {"baseline": "base", "validation_delta": "0.1"}

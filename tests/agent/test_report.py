@@ -17,7 +17,7 @@ from ammeter import folders, report
 from ammeter.__main__ import main
 from ammeter.journal import Journal
 from ammeter.wire import Bye, Hello, Lost, Schema
-from tests.agent import streams
+from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, Stream, warm
 
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"

@@ -6,7 +6,7 @@ Inert: postmortem.py makes a document of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,9 @@ from ammeter.wire import Bye, Event, Hello, Lost
 
 NEAR = 5
 """Rows before and behind a step that are kept."""
+
+EARLIER = 3
+"""Rows before those whose norm was read: of short steps not every one is."""
 
 TOP = 3
 """Tensors of a row that are named."""
@@ -79,12 +82,16 @@ class Row:
 
 @dataclass
 class Chronicle:
-    """rows: those around the step that was asked for. times: when the steps ended that were asked for."""
+    """rows: those around the step that was asked for; earlier: the last before them with a norm.
+
+    times: when the steps ended that were asked for.
+    """
 
     moments: list[Moment] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    earlier: list[Row] = field(default_factory=list)
     times: dict[int, int] = field(default_factory=dict)
     _scale: float = math.nan
     _streak: tuple[int, int, int] = (-1, 0, 0)
@@ -147,6 +154,8 @@ def _rows(told: Chronicle, rows: View, asked: Collection[int], middle: int | Non
         at, told._bad = int(bad[0]), True
         said = f"the loss is {words.number(float(losses[at]))}"
         told.moments.append(Moment(int(rows.times[at]), int(rows.steps[at]), said))
+    if middle is not None:
+        told.earlier = [*told.earlier, *_with_norm(rows, middle - NEAR)][-EARLIER:]
     times = rows.times.tolist()
     for at, (step, (skipped, scale)) in enumerate(rows.records("skipped", "scale")):
         if step in asked:
@@ -155,6 +164,13 @@ def _rows(told: Chronicle, rows: View, asked: Collection[int], middle: int | Non
         _move(told, step, scale)
         if middle is not None and abs(step - middle) <= NEAR:
             told.rows.append(_row(rows, at, step, skipped > 0))
+
+
+def _with_norm(rows: View, before: int) -> Iterator[Row]:
+    """The last few rows before a step whose norm was read."""
+    read = np.flatnonzero(measured(rows.scalar("grad_norm")) & (rows.steps < before))
+    for at in read[-EARLIER:].tolist():
+        yield _row(rows, at, int(rows.steps[at]), bool(rows.scalar("skipped")[at] > 0))
 
 
 def _row(rows: View, at: int, step: int, skipped: bool) -> Row:

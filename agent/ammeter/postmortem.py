@@ -41,11 +41,11 @@ def document(report: Report, views: Views) -> str:
         _what_happened(report),
         _timeline(report, course),
         _scale(course, told["summary"]),
-        _around(course.rows, bad),
+        _around([*course.earlier, *course.rows], bad),
         _checkpoint(saved, course.saves, bad),
         _ran_on(told["run"], lead),
         _lost(told["summary"], report),
-        _checklist(report, told, saved, lead),
+        _checklist(report, told, saved, course),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -75,8 +75,9 @@ def _head(report: Report, run: dict[str, Any], summary: dict[str, Any]) -> Itera
     yield f"# Post-mortem: {text(run['name'] or 'run')} ({text(run['project'])})"
     yield ""
     first = report.findings[0].finding if report.findings else None
-    what = f"{text(first.title)}, from step {first.first_step} on." if first else "No verdict was reached."
-    yield f"**{what}** The run is {code(run['id'])}, {run['state']}" + (
+    what = f"{text(first.title)}." if first else "No verdict was reached."
+    began = f" It began at step {first.first_step}." if first else ""
+    yield f"**{what}**{began} The run is {code(run['id'])}, {run['state']}" + (
         f" ({text(run['goodbye'])})." if run["goodbye"] else "."
     )
     yield ""
@@ -254,7 +255,7 @@ def _lost(summary: dict[str, Any], report: Report) -> Iterator[str]:
     yield from (f"- {line}" for line in lines or ["No record was lost, and every verdict was judged."])
 
 
-def _checklist(report: Report, told: dict[str, Any], saved: Saved | None, lead: Tally | None) -> Iterator[str]:
+def _checklist(report: Report, told: dict[str, Any], saved: Saved | None, course: Chronicle) -> Iterator[str]:
     run, summary = told["run"], told["summary"]
     module = next((each.module for each in _findings(report) if each.module), None)
     yield "## Checklist"
@@ -263,8 +264,9 @@ def _checklist(report: Report, told: dict[str, Any], saved: Saved | None, lead: 
     yield ""
     ended = run["goodbye"] or run["state"]
     yield f"- [ ] Logs: the process says of its end: {text(ended)}. Read the last hundred lines of its own output."
-    yield f"- [{'x' if summary['scale'] or lead else ' '}] Loss-scale history"
-    yield f"- [{'x' if report.findings and lead and lead.steps else ' '}] Gradient norms around the first bad step"
+    yield f"- [{'x' if summary['steps'] else ' '}] Loss-scale history"
+    norms = any(row.norm is not None for row in course.rows)
+    yield f"- [{'x' if norms else ' '}] Gradient norms around the first bad step"
     yield f"- [{'x' if saved else ' '}] Last good checkpoint" + (
         f": {code(saved.path)}, step {saved.step}" if saved else ""
     )

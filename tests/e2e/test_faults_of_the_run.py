@@ -133,7 +133,7 @@ def test_gradients_that_turn_round_are_the_one_finding(
     tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMMETER_BUDGET", "1")  # else they are compared too rarely for sixty readings in so few steps
-    train(tmp_path, "--fault", "sign-flip", "--steps", "240", "--batch", "32", "--precision", "bf16")
+    train(tmp_path, "--fault", "sign-flip", "--steps", "260", "--batch", "64", "--precision", "bf16")
     finding = only_finding(tmp_path, capsys)
     assert "sign-flip" == finding["verdict"]
     assert 100 <= finding["first_step"] <= 140

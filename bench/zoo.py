@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in zoo_tables.shown(measured):
         print(line)
     if options.write:
-        zoo_tables.write(measured, options.write, f'make zoo ARGS="{" ".join(arguments or sys.argv[1:])}"')
+        words = ["FILE" if each == str(options.go_on) else each for each in arguments or sys.argv[1:]]
+        zoo_tables.write(measured, options.write, f'make zoo ARGS="{" ".join(words)}"')
         print(f"written to {options.write}; for the README: python bench/readme.py")
     return 0 if all(each.met for each in measured.limits) else 1
 

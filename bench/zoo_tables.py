@@ -181,8 +181,9 @@ def _story(measured: Measured, command: str) -> list[str]:
     archs = sorted({each.case.arch for each in measured.broken})
     seeds = len({each.case.seed for each in measured.broken})
     faults = len({each.case.what for each in measured.broken})
+    goes = " FILE held what earlier goes had tried." if "--go-on" in command else ""
     return [
-        f"Written by `{command}` on {processor()}, {os.cpu_count()} cores, torch {torch.__version__}.",
+        f"Written by `{command}` on {processor()}, {os.cpu_count()} cores, torch {torch.__version__}.{goes}",
         "",
         f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with {seeds} seeds,"
         " which take turns with the precisions and optimizers that the fault can have, and with a second onset where it"

@@ -127,7 +127,7 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
         return replace(state, overflows=True, nan_overflows=told, room=room.overflow(state.room, scale))
     bits = state.room.bits(scale)
     if bits < _room_needed(state, only_nan, tried=state.overflows or scale > state.began):
-        return state
+        return replace(state, overflows=True)
     if only_nan and spread:
         return _open(_seen(state, scale, bits), step, place, unprotected=False)
     return replace(_seen(state, scale, bits), waiting=step, origin=place) if state.waiting < 0 else state

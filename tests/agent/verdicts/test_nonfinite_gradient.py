@@ -115,6 +115,13 @@ def test_nan_alone_needs_some_room_where_the_scale_has_grown() -> None:
     assert "nonfinite-gradient" in findings(with_room(bits=2).bad(4096, last=3).good(2048))
 
 
+def test_nan_alone_needs_some_room_where_a_scale_that_had_worked_was_too_high_once() -> None:
+    stream = with_room(bits=0).bad(4096, last=2, inf=True)
+    for _ in range(60):
+        stream.good(2048, norm=10 * 2.0**5 * 0.99, full=True)
+    assert {} == findings(stream.bad(2048, last=3).good(1024))
+
+
 def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     stream = with_room(bits=0).bad(8192, last=2, inf=True)
     for _ in range(60):

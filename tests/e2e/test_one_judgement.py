@@ -136,7 +136,7 @@ def test_a_broken_stream_is_judged_alike(name: str, tmp_path: Path, collector: t
     assert name in found or name in BY_THE_CLOCK
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_stream_in_any_batches_is_judged_alike(data: st.DataObject, collector: tuple[httpx.Client, Store]) -> None:
     made = data.draw(st.one_of(chaos(), st.sampled_from(sorted({**BROKEN, **HEALTHY})).map(made_by_name)))
@@ -171,7 +171,7 @@ def trained(folder: Path, fault: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("size", [2, 50, 10_000])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_journal_of_a_real_run_is_judged_alike(
     fault: str, size: int, recorded: dict[str, Path], collector: tuple[httpx.Client, Store]

@@ -217,7 +217,7 @@ def _fix(state: State) -> str:
         " torch.autocast(..., enabled=False)."
     )
     if state.applied:
-        return f"Stop the run and restore a checkpoint from before step {state.opened.first}. {behind}"
+        return f"Stop the run and restore {words.earlier(state.opened.first)}. {behind}"
     return behind
 
 

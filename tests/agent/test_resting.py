@@ -145,7 +145,7 @@ class Program:
 
     def backward(self, x: torch.Tensor | None = None, factor: float = 1.0) -> None:
         loss = self.loss(x) * factor
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
+        (self.scaler.scale(loss) if self.scaler else loss).backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         if self.scaler:
@@ -468,7 +468,7 @@ def test_a_thread_that_trains_on_is_heard(program: Program) -> None:
 
 
 def _raw(program: Program, scaler: torch.amp.GradScaler) -> None:
-    program.loss().backward()
+    program.loss().backward()  # type: ignore[no-untyped-call]
     scaler.step(program.optimizer)
     scaler.update()
 
@@ -507,6 +507,7 @@ def test_calls_that_change_their_order_late_are_told_in_the_next_step(
     event: str, tmp_path: Path, rests: list[int]
 ) -> None:
     program = Program(tmp_path, scaler=True)
+    assert program.scaler
     for step in range(60):
         if step < BAD:
             program.step()

@@ -12,7 +12,7 @@ from ammeter.stats import transfer
 from ammeter.stats.unseen import has_numbers
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
+    from ammeter.notes import Note
     from ammeter.row import Row
     from ammeter.session import Session
 

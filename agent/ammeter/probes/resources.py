@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
+    from ammeter.notes import Note
     from ammeter.row import Row
     from ammeter.schedule import Bucket
     from ammeter.session import Session

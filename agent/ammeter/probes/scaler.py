@@ -12,7 +12,7 @@ from ammeter.stats.transfer import Transfer
 from ammeter.watched import Held
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
+    from ammeter.notes import Note
     from ammeter.row import Row
     from ammeter.session import Session
 

@@ -23,7 +23,7 @@ from ammeter.probes.origin.replay import Kept, keep
 from ammeter.probes.origin.visits import Visits
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
+    from ammeter.notes import Note
     from ammeter.row import Row
     from ammeter.session import Session
 

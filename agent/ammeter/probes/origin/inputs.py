@@ -13,7 +13,7 @@ from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
 
 if TYPE_CHECKING:
-    from ammeter.resting import Note
+    from ammeter.notes import Note
 
 MOST = 128
 """Tensors remembered in one step, all micro-batches together."""

@@ -46,7 +46,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """A bad step whose place is one tensor, or whose Inf had room: a finding if the run recovers, else scale-collapse
     has it."""
     nan_overflows: bool = False
-    """Whether a scale that was too high gave NaN without Inf in this run: then that is no sign here."""
+    """Whether a scale that was too high gave NaN without Inf in this run, or update() is called between two optimizers,
+    so that the Inf may be in what the second one is still to step on: then that is no sign here."""
     scale: float = math.nan
     recent: tuple[int, ...] = ()
     bad: int = 0
@@ -63,9 +64,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("gradient.nonfinite"):
+    for part in view.parts(*VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
+        elif isinstance(part, Event) and part.name == "usage.update_between_optimizers":
+            state = replace(state, nan_overflows=True)
         elif isinstance(part, Event) and state.opened.last == part.step and not state.origin.count:
             state = replace(state, origin=origin.of_event(part.step, part.data))
     return state, changed(_conclude, before, state)
@@ -237,7 +240,7 @@ VERDICT = Verdict(
         "grad.norm",
         "grad.infs",
     ),
-    events=("gradient.nonfinite",),
+    events=("gradient.nonfinite", "usage.update_between_optimizers"),
     state=State,
     judge=judge,
     explains=(

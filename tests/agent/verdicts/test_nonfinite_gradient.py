@@ -122,6 +122,14 @@ def test_nan_alone_needs_some_room_where_a_scale_that_had_worked_was_too_high_on
     assert {} == findings(stream.bad(2048, last=3).good(1024))
 
 
+def test_nan_alone_says_nothing_of_gradients_of_which_only_those_of_one_optimizer_are_there() -> None:
+    stream = with_room(bits=4).event(
+        "usage.update_between_optimizers", caller="train.py:1", optimizer="SGD", first_step=0
+    )
+    found = findings(stream.bad(4096, last=3).good(2048))
+    assert ["update-between-optimizers"] == list(found)
+
+
 def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     stream = with_room(bits=0).bad(8192, last=2, inf=True)
     for _ in range(60):

@@ -95,7 +95,7 @@ def test_a_new_token_is_printed_once_and_works(tmp_path: Path, capsys: pytest.Ca
 def test_migrate_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["migrate", "--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
     assert [0, 0] == [main(words), main(words)]
-    assert ["(it had None)", "(it had 0001)"] == [
+    assert ["(it had None)", "(it had 0002)"] == [
         line[line.index("(") :] for line in capsys.readouterr().out.splitlines()
     ]
 

@@ -37,21 +37,12 @@ def of(values: torch.Tensor) -> Transfer:
 
 
 def known(values: torch.Tensor) -> float | None:
-    """The one number of a tensor on the CPU; None where it is not known here yet, or there are several.
-
-    Function modes of the program are the caller's to pass by.
-    """
+    """The one number of a tensor on the CPU; None where it is not known here yet, or there are several."""
     if type(values) is not torch.Tensor and not is_plain(values):
         return None
-    try:
-        if not values.is_cpu:
-            return None
-        if not _dispatch_modes():
-            return values.item()
-        with torch._C._DisableTorchDispatch():
-            return values.item()
-    except RuntimeError:  # several numbers
-        return None
+    if _dispatch_modes() or _function_modes():
+        return unseen(lambda: _known(values), (values,))
+    return _known(values)
 
 
 def number(value: float) -> Transfer:
@@ -72,6 +63,13 @@ def _sent(values: torch.Tensor) -> Transfer:
 def _flat(values: torch.Tensor) -> torch.Tensor:
     flat = values.detach().reshape(-1)
     return flat if flat.dtype is torch.float64 else flat.to(torch.float32)
+
+
+def _known(values: torch.Tensor) -> float | None:
+    try:
+        return values.item() if values.is_cpu else None
+    except RuntimeError:  # several numbers
+        return None
 
 
 class Number:

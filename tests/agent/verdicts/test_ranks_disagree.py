@@ -177,6 +177,13 @@ def test_a_rank_that_is_near_or_moved_lately_or_has_ended_does_not_stand(slow: S
     assert [] == verdicts.judge_ranks(shared, Together(standings=(standing(0, 500, 400), slow))).findings
 
 
+def test_ranks_that_share_no_gradients_may_be_as_far_apart_as_they_like() -> None:
+    where = Together(standings=(standing(0, 500, 400), standing(1, 9, 1)))
+    apart, together = (judged(seen(ranks(2, norms=norms)))[0] for norms in ((1.0, 2.0), (2.0, 2.0)))
+    assert [] == verdicts.judge_ranks(apart, where).findings
+    assert 1 == len(verdicts.judge_ranks(together, where).findings)
+
+
 PROGRAM = """
 import torch, ammeter
 import torch.distributed as distributed

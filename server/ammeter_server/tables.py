@@ -87,6 +87,7 @@ runs = Table(
     Column("states", LargeBinary, nullable=False, default=b""),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
+    Index("ix_runs_project_started", "project", "started"),
 )
 """One training job. Its row is made by its first hello; after that only the judge writes it.
 
@@ -279,3 +280,15 @@ tokens = Table(
     whole("expires", None),
 )
 """Bearer tokens and the page's sessions, by their SHA-256. scopes: space separated. project: null for every one."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    key("id"),
+    text("who"),
+    text("action"),
+    text("subject"),
+    text("detail"),
+)
+"""What people did, by hand or by a token with scope admin: see audit.py. Nothing of it is ever changed."""

@@ -89,8 +89,8 @@ def _passed(source: Born) -> str:
     op = f" ({source.op})" if source.op else ""
     return (
         f"{source.place}{op} was given finite numbers of at most {source.absmax:.4g} and made {source.infs} Inf in"
-        " float16: what it computes is above 65504, the largest float16. The scale has no part in it: it multiplies"
-        " the loss, behind all modules."
+        " float16: what it computes is above 65504, the largest float16. The loss scale has no part in it: it"
+        " multiplies the loss, behind all modules."
     )
 
 

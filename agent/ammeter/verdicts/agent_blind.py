@@ -25,6 +25,10 @@ REASONS = {
     "journal-unwritable": "the journal could not be written",
     "device-late": "the device never delivered their numbers",
     "rejected": "the collector refused them",
+    "journal-thinned": "the journal was full, so of older steps only some were kept",
+    "journal-deleted": "files of the journal were deleted",
+    "torn": "a crash cut off what was being written, or the file is damaged",
+    "no-schema": "the record that names their columns is gone",
 }
 
 
@@ -113,14 +117,15 @@ def _blind(probe: str, error: str) -> str:
 
 def _told(reason: str, steps: int, events: int) -> str:
     gone = [words.count(number, noun) for number, noun in ((steps, "step"), (events, "event")) if number]
-    return f"{' and '.join(gone) or 'Records'} are gone because {REASONS.get(reason, reason)}."
+    why = f"because {REASONS[reason]}" if reason in REASONS else f"(reason: {reason})"
+    return f"{' and '.join(gone) or 'Records'} {'is' if steps + events == 1 else 'are'} gone {why}."
 
 
 def _fixes(state: State, lost: bool) -> list[str]:
     fixes = []
     if state.failed:
         fixes.append("Report the error above with the versions of torch and ammeter. The next run tries it again.")
-    if lost and "journal-cap" in state.lost:
+    if lost and {"journal-cap", "journal-thinned"} & set(state.lost):
         fixes.append("See that the collector is reached (`ammeter doctor`): it frees the journal as it acknowledges.")
     if lost and "journal-unwritable" in state.lost:
         fixes.append("Give AMMETER_DIR a folder with space that this user may write.")

@@ -87,8 +87,8 @@ def _conclude(state: State) -> Finding:
         " its cache is off, left too early, or does not hold these weights.",
         fix="Leave cache_enabled of torch.autocast at True (look for cache_enabled=False and for"
         " set_autocast_cache_enabled(False)), and enter autocast once around the whole forward pass, not around each"
-        " call: leaving the outermost empties the cache. Frozen weights, slices of weights and what runs in"
-        " torch.no_grad() are not cached: cast those once by hand, before the loop that uses them.",
+        " call: leaving the outermost empties the cache. Frozen weights and slices of weights are not cached: cast"
+        " those once by hand, before the loop that uses them.",
         evidence={
             "recast_bytes": state.recast_bytes,
             "cast_bytes": state.cast_bytes,

@@ -98,7 +98,7 @@ def _path(event: Event) -> str:
 
 
 def _conclude(state: State) -> Finding:
-    path = state.path or "that is saved in memory"
+    path = state.path or "kept in memory"
     costs = "; ".join(COSTS[name] for name in state.lacks)
     names = _listed(list(state.lacks))
     parts = " ".join(ADD[name] for name in state.lacks)
@@ -106,8 +106,8 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The checkpoints lack {names}",
-        cause=f"{words.count(state.rounds, 'checkpoint')} since step {state.opened.first} could not be resumed from as"
-        f" the run was, the last one {path}: it holds {costs}. No complete one was saved beside it.",
+        cause=f"{words.count(state.rounds, 'checkpoint')} since step {state.opened.first} could not be resumed from"
+        f" without losing something, the last one {path}: it holds {costs}. No complete one was saved beside it.",
         fix=f"Add to what is saved: {parts} and load each of them again before the first step of a resumed run."
         " If this is only an export, save a complete checkpoint beside it.",
         evidence={

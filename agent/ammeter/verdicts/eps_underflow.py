@@ -19,7 +19,7 @@ def _conclude(state: Told) -> Finding:
     is_norm = bad is not None
     smallest = f", whose smallest number is {SMALLEST[dtype]}" if dtype in SMALLEST else ""
     harm = (
-        f"an input without variance becomes NaN there, {100 * float(bad or 0):.0f} % of what was tried."
+        f"an input without variance becomes NaN there; tried, {100 * float(bad or 0):.0f} % of what it gave was NaN."
         if is_norm
         else "a weight whose gradients were zero is divided 0 by 0 and becomes NaN, with finite gradients and no skip."
     )
@@ -41,7 +41,7 @@ def _conclude(state: Told) -> Finding:
 def _fix(where: str, dtype: str, is_norm: bool) -> str:
     raised = f"eps={RAISED[dtype]:g}" if dtype in RAISED else "an eps above the dtype's smallest normal number"
     if is_norm:
-        return f"Keep {where} in float32 ({where}.float(), which autocast leaves so), or give it {raised}."
+        return f"Keep {where} in float32 with {where}.float(), or give it {raised}."
     return (
         "Keep the weights, and with them the optimizer's state, in float32, and let torch.autocast do the forward"
         f" pass in {dtype}; then the present eps is right. Where the state must stay in {dtype}, give the optimizer"

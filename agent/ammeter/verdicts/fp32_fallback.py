@@ -59,8 +59,9 @@ def _fix(place: Place, half: str) -> str:
         f" the autocast(enabled=False) around it. Where float32 is needed, keep it to the one operator that needs it.",
         "wrong-device": f"Open torch.autocast({device}, dtype=torch.{half}) where x is the model's input, instead of"
         " naming a device.",
-        "custom-function": f"Put @torch.amp.custom_fwd({device}, cast_inputs=torch.{half}) on the forward of the"
-        f" function{at(place)}, with the device type written out, and @torch.amp.custom_bwd on its backward.",
+        "custom-function": f'Put @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.{half}) on the forward of'
+        f' the function{at(place)} and @torch.amp.custom_bwd(device_type="cuda") on its backward; "cpu" where it runs'
+        " there.",
         "policy": f"Cast what goes into {place.op}{at(place)} with .to(torch.{half}), or write it as torch.matmul,"
         " linear or a convolution, which autocast casts by itself.",
         "float64": f"Bring the input of {module}{at(place)} to float32 with .float() where it comes into the program,"

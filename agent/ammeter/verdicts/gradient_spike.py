@@ -243,7 +243,7 @@ def _largest(rows: View, at: int) -> str:
 def _conclude(state: State) -> Finding:
     state = replace(state, **dict(zip(SAID, state.told, strict=True)))
     times = state.norm / state.usual if state.up else state.usual / state.norm
-    jumps = f"jumps to {times:.3g} times" if state.up else "falls to nothing of"
+    jumps = f"jumps to {times:.3g} times" if state.up else "falls to next to nothing of"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -271,7 +271,7 @@ def _rise(state: State, times: float) -> str:
     loss = f" The loss was {state.loss:.4g} there and {state.loss_before:.4g} before." if state.loss_known else ""
     return (
         f"At step {state.first} the norm of the gradients left the {state.usual:.3g} it had been around and reached"
-        f" {state.norm:.3g}, {times:.3g} times as much{most}, in {words.count(state.far, 'reading')}.{loss}"
+        f" {state.norm:.3g}, {times:.3g} times as much{most}, in {words.count(state.far, 'step')} that were read.{loss}"
     )
 
 
@@ -284,7 +284,7 @@ def _fall(state: State) -> str:
 
 def _mend(state: State) -> str:
     limit = 2 * state.usual
-    clipped = f"The limit of {state.clip:g} bounds the step, not its direction." if state.clip else ""
+    clipped = f"Your clip at {state.clip:g} bounds the size of the step, not its direction." if state.clip else ""
     limited = clipped or f"Limit the norm: torch.nn.utils.clip_grad_norm_(model.parameters(), {limit:.2g})."
     return (
         f"Look at the batch and at what changed at step {state.first}: data, learning rate, a term of the loss."

@@ -20,8 +20,8 @@ def _conclude(state: Told) -> Finding:
         severity="page" if for_good else "ticket",
         title="NaN or Inf is left in the gradients" if for_good else "Gradients are not reset",
         cause=_for_good(data) if for_good else _added(data, left, _number(data, "scale")),
-        fix="Call optimizer.zero_grad() once in every iteration, under no condition: also where the step was skipped."
-        + (" The weights are unharmed as far as every such step was skipped: the run can go on from them." * for_good),
+        fix="Call optimizer.zero_grad() once in every iteration, unconditionally: also where the step was skipped."
+        + (" If every such step was skipped, the weights are unharmed and the run can go on from them." * for_good),
         caller=data.get("caller") or None,
         evidence={
             "optimizer": data.get("optimizer"),

@@ -18,10 +18,10 @@ def _conclude(state: Told) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="The optimizer steps on scaled gradients",
-        cause=f"{call} was called past the scaler, on gradients that are still multiplied by {times}. Adam hides that;"
-        " SGD takes steps as many times too large. Neither skips a step whose gradients are not finite.",
-        fix=f"Call scaler.step(optimizer) in place of {call}, and scaler.update() after it. Weights that SGD has moved"
-        f" so are lost: go back to {words.earlier(state.opened.first)}.",
+        cause=f"{call} was called directly, past the scaler, on gradients that are still multiplied by {times}. Adam"
+        " hides that; SGD takes steps that many times too large. Neither skips a step whose gradients are not finite.",
+        fix=f"Call scaler.step(optimizer) in place of {call}, and scaler.update() after it. Weights that SGD has"
+        f" moved that far are lost: go back to {words.earlier(state.opened.first)}.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale},
         **found(state.opened),

@@ -44,8 +44,8 @@ def _costs(data: dict[str, Any], coarse: str, caller: str | None) -> str:
             f'GradScaler refuses their gradients{at} with "Attempting to unscale FP16 gradients", which ends the run.'
         )
     return (
-        f"Numbers near 1 are {STEPS_AT_1[coarse]}, apart in {coarse}: what an update changes by less than half of that"
-        " is lost, step after step, and the weight stands still."
+        f"Numbers near 1 are {STEPS_AT_1[coarse]}, apart in {coarse}: an update that changes one by less than half of"
+        " that is lost, step after step, and the weight stands still."
     )
 
 

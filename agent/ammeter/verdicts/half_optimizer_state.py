@@ -20,9 +20,11 @@ state of an adapter, are half on purpose. Integers, the state of 8-bit optimizer
 WHY = {
     "bfloat16": "bfloat16 keeps 8 bits: a second moment that moves by (1 - beta2) = 0.001 of itself per step is less"
     " than its half step of 0.002 to 0.004 and stands still",
-    "float16": "float16 ends at 6e-08: the squares of gradients below 2.4e-04 become zero, and those above 255 Inf",
+    "float16": "float16 ends at 6e-08 and 65504: a second moment, which gains (1 - beta2) = 0.001 of the squared"
+    " gradient per step, stays zero for gradients below 0.005 and becomes Inf where they stay above 255",
 }
-"""2^-9 to 2^-8 of a number is half the distance to the next one in bfloat16 (8 bits); 2^-24 and 65504 bound float16."""
+"""2^-9 to 2^-8 of a number is half the distance to the next one in bfloat16 (8 bits). 2^-24 and 65504 bound float16:
+0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

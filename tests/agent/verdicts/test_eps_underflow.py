@@ -30,7 +30,7 @@ def test_an_optimizer_is_named_with_its_line_and_what_to_set() -> None:
 
 def test_a_norm_is_named_by_its_path() -> None:
     finding = told(where="blocks.1.norm", eps=1e-12, dtype="float16", bad=0.75)
-    assert "an input without variance becomes NaN there, 75 % of what was tried." in finding.cause
+    assert "an input without variance becomes NaN there; tried, 75 % of what it gave was NaN." in finding.cause
     assert "Keep blocks.1.norm in float32" in finding.fix
     assert "blocks.1.norm" == finding.module
 

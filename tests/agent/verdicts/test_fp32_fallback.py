@@ -55,7 +55,7 @@ def test_what_one_pass_has_in_several_places_is_added_up_but_not_over_passes() -
         (
             "custom-function",
             "an autograd.Function of the program",
-            "custom_fwd(device_type=x.device.type, cast_inputs=",
+            'custom_fwd(device_type="cuda", cast_inputs=',
         ),
         ("policy", "autocast runs addmm in the precision of what", "with .to(torch.float16), or write it as"),
         ("float64", "is float64, which autocast leaves", "to float32 with .float() where it comes into the program"),

@@ -187,7 +187,7 @@ def test_its_words_have_the_step_the_norms_the_tensor_and_a_limit() -> None:
 def test_where_the_program_clips_no_limit_is_asked_for() -> None:
     stream = stepped(np.full(80, 0.5), clip_max=1.0)
     fix = found(stream.good(norm=50.0, clip_max=1.0).good(norm=60.0).good(norm=70.0)).fix
-    assert "The limit of 1 bounds the step, not its direction." in fix
+    assert "Your clip at 1 bounds the size of the step, not its direction." in fix
     assert "clip_grad_norm_" not in fix
 
 
@@ -215,7 +215,7 @@ def test_what_is_looked_into_later_changes_no_word_of_it() -> None:
     for norm in (9999.0, *[1.0] * 20):
         stream.good(norm=norm)
     assert before == found(stream)
-    assert "in 5 readings" in before.cause
+    assert "in 5 steps that were read" in before.cause
 
 
 def test_what_lasts_is_the_runs_own_level_in_the_end() -> None:

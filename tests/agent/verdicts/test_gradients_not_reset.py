@@ -26,7 +26,7 @@ def test_what_is_not_finite_and_left_wakes_a_person(left: float | str) -> None:
     assert "loop/train.py:120" == finding.caller
     assert "A step of SGD was skipped with NaN or Inf in its gradients, and they were not reset" in finding.cause
     assert "they are used again at loop/train.py:120" in finding.cause
-    assert finding.fix.startswith("Call optimizer.zero_grad() once in every iteration, under no condition")
+    assert finding.fix.startswith("Call optimizer.zero_grad() once in every iteration, unconditionally")
     assert finding.evidence["left"] in ("Infinity", "NaN")
 
 

@@ -125,37 +125,47 @@ OF_RUNS = tuple(verdict for verdict in ALL if verdict.runs is not never)
 """Those that are asked of one stream, of all ranks of a run together, and of a run beside its baseline."""
 
 
-def judge(states: Mapping[str, bytes], view: View) -> Judged:
+Decoded = dict[str, tuple[bytes, Any]]
+"""Verdict -> (its state packed, the same state): what need not be unpacked again. Belongs to one stream."""
+
+
+def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = None) -> Judged:
     """Runs every verdict over one view of a stream.
 
     states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
-    off for the stream from then on and named in `faults`; the others go on.
+    off for the stream from then on and named in `faults`; the others go on. decoded: what the last call left there.
     """
-    return _asked(states, view, ((verdict, verdict.judge) for verdict in OF_A_STREAM))
+    judges = ((verdict, verdict.judge) for verdict in OF_A_STREAM)
+    return _asked(states, view, judges, {} if decoded is None else decoded)
 
 
 def judge_ranks(states: Mapping[str, bytes], seen: Together) -> Judged:
     """Runs the verdicts that compare ranks over the next steps that all of them have; states as above, of the run."""
-    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in OF_RANKS))
+    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in OF_RANKS), {})
 
 
 def judge_runs(pair: Pair) -> Judged:
     """Runs the verdicts that compare a run with its baseline over what there is of both."""
-    return _asked({}, pair, ((verdict, verdict.runs) for verdict in OF_RUNS))
+    return _asked({}, pair, ((verdict, verdict.runs) for verdict in OF_RUNS), {})
 
 
-def _asked(states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]]) -> Judged:
+def _asked(
+    states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]], decoded: Decoded
+) -> Judged:
     after: dict[str, bytes] = dict(states)
     findings: list[Finding] = []
     faults: dict[str, str] = {}
     for verdict, judge_it in judges:
-        before = states.get(verdict.id)
-        if before == OFF:
+        packed = states.get(verdict.id)
+        if packed == OFF:
             continue
         try:
-            state = msgspec.msgpack.decode(before, type=verdict.state) if before else verdict.state()
-            state, finding = judge_it(state, seen)
-            after[verdict.id] = msgspec.msgpack.encode(state)
+            before = _state(verdict, packed, decoded.get(verdict.id))
+            state, finding = judge_it(before, seen)
+            if packed is None or state is not before:
+                packed = msgspec.msgpack.encode(state)
+            after[verdict.id] = packed
+            decoded[verdict.id] = packed, state
         except Exception as error:  # noqa: BLE001 - a verdict of ours must not cost the stream its data
             after[verdict.id] = OFF
             faults[verdict.id] = f"{type(error).__name__}: {error}"
@@ -163,6 +173,14 @@ def _asked(states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdic
         if finding is not None:
             findings.append(finding)
     return Judged(after, findings, faults)
+
+
+def _state(verdict: Verdict, packed: bytes | None, known: tuple[bytes, Any] | None) -> Any:
+    if packed is None:
+        return verdict.state()
+    if known is not None and known[0] == packed:
+        return known[1]
+    return msgspec.msgpack.decode(packed, type=verdict.state)
 
 
 OFF = b"off"

@@ -32,8 +32,8 @@ def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
     whose = "those of that part" if part else "the gradients"
     return (
         f"backward(){at} was called on {what} did not come out of scaler.scale(), and {data.get('optimizer')} steps"
-        f" through the scaler, which divides {whose} by the scale of {words.scale(scale)} all the same. So the steps"
-        " are as many times too small, and small gradients were not kept from becoming zero in float16."
+        f" through the scaler, which divides {whose} by the scale of {words.scale(scale)} all the same. So they end up"
+        " that many times too small, and small gradients were not kept from becoming zero in float16."
     )
 
 

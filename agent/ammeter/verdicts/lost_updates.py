@@ -144,8 +144,8 @@ def _fix(part: Part) -> str:
             " anew from the present weights."
         )
     return (
-        f"Keep the weights in float32 (model.float()) and let torch.autocast(dtype=torch.{part.dtype}) do the"
-        " forward pass. Where memory is short, an optimizer with float32 master weights, Kahan summation or"
+        f"Keep the weights in float32 (model.float()) and let torch.autocast(device, dtype=torch.{part.dtype}) do"
+        " the forward pass. Where memory is short, an optimizer with float32 master weights, Kahan summation or"
         " stochastic rounding. A larger learning rate only hides it."
     )
 

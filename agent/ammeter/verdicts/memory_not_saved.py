@@ -121,8 +121,8 @@ def _nothing_saved(pair: Pair, memory: Memory) -> Finding:
         title=f"Half precision saves no memory: {mine} against {theirs}",
         cause=f"At their peak tensors took {mine} of the GPU's memory in {pair.run.precision}, and {theirs} in the"
         f" float32 baseline {pair.baseline.name}".rstrip()
-        + ": what autocast saves in activations was not there, or went into"
-        " copies.",
+        + ": there was nothing in activations for autocast to save, or it"
+        " went into copies.",
         fix="See what is kept: torch.cuda.memory._record_memory_history() over two steps, and the snapshot on"
         " pytorch.org/memory_viz. Look for activations kept in float32 (.float() in the model, losses over whole"
         " sequences), weights cast and kept by hand, and a batch that grew. Where weights and optimizer take most of"
@@ -142,7 +142,7 @@ def _nothing_saved(pair: Pair, memory: Memory) -> Finding:
 def _in_pieces() -> str:
     return (
         "Start the run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in its environment, so that free pieces"
-        " join. Where validation needs far more memory than training, call torch.cuda.empty_cache() behind it."
+        " join. Where validation needs far more memory than training, call torch.cuda.empty_cache() after it."
     )
 
 

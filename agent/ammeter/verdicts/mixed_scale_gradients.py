@@ -55,9 +55,10 @@ def _after_update(data: dict[str, Any], scale: float | None, before: float | Non
 
 def _fix(data: dict[str, Any], unscaled: bool) -> str:
     if unscaled:
+        last = f", which is the one{_at(data)}" if _at(data) else ""
         return (
-            f"Call scaler.unscale_(optimizer) once per step, behind its last backward(), which now is that{_at(data)};"
-            " with accumulation only after the last micro-batch."
+            f"Call scaler.unscale_(optimizer) once per step, behind its last backward(){last}; with accumulation only"
+            " after the last micro-batch."
         )
     return (
         f"Take scaler.update(){_at(data)} out of the accumulation: call it once per step, right behind"

@@ -199,12 +199,14 @@ def _when(state: State) -> str:
 
 def _why(state: State) -> str:
     if state.applied:
-        scaler = "" if state.scale > 0 else " and there is no scaler to skip it"
-        return f" {words.count(state.applied, 'such step')} was applied{scaler}: the weights are poisoned."
+        were, them = ("was", "it") if state.applied == 1 else ("were", "them")
+        scaler = "" if state.scale > 0 else f" and there is no scaler to skip {them}"
+        return f" {words.count(state.applied, 'such step')} {were} applied{scaler}: the weights are poisoned."
     if not state.scale > 0:
         return " The optimizer did not step, so the weights are unharmed."
-    spare = state.room_bits
-    left = f"the scale of {words.scale(state.scale)} left {spare:.0f} bits of room" if spare >= 1 else ""
+    spare = round(state.room_bits)
+    room = f"left {words.count(spare, 'bit')} of room, a factor of {2**spare}" if state.room_bits >= 1 else ""
+    left = f"the scale of {words.scale(state.scale)} {room}" if room else ""
     nan = "" if state.origin.inf else "none of them is Inf"
     reason = " and ".join(filter(None, (left, nan))) or f"the scale of {words.scale(state.scale)} had worked"
     skipped = "that step" if state.bad == 1 else "those steps"

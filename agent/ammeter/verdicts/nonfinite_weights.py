@@ -145,7 +145,9 @@ def _cause(state: State) -> str:
             f"The optimizer's state holds NaN or Inf in {words.count(state.moments, 'tensor')}, {state.moment}."
         )
     after = (
-        "every loss from there on is worthless" if state.tensor else "the weights of these will follow or stand still"
+        "every loss from there on is worthless"
+        if state.tensor
+        else "the weights it belongs to will follow, or stand still"
     )
     return " ".join(said) + f" No batch and no loss scale mends that: {after}."
 
@@ -160,9 +162,9 @@ def _fix(state: State, good: Saved | None) -> str:
         else f"go back to {words.earlier(first)}"
     )
     return (
-        f"Stop the run and {back}. Ask torch.isfinite of its weights and optimizer state before you go on. Then look at"
-        f" what step {first} applied: a gradient that no scaler checked, an eps that is zero in the state's dtype, a"
-        " learning rate that overflows."
+        f"Stop the run and {back}. Check its weights and optimizer state with torch.isfinite before you go on. Then"
+        f" look at what step {first} applied: a gradient that no scaler checked, an eps that is zero in the state's"
+        " dtype, a learning rate that overflows."
     )
 
 

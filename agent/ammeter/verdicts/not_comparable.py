@@ -29,7 +29,7 @@ def _conclude(pair: Pair) -> Finding:
         title=f"The baseline was set up differently: {', '.join(keys[:3])}",
         cause=f"The run and its baseline {pair.baseline.name or 'run'} differ in"
         f" {words.count(len(pair.differences), 'setting')} beside their precision: {said}{more}."
-        " What they come to is not the work of the precision alone.",
+        " So a difference in speed or validation may not come from the precision alone.",
         fix="Start the baseline again with the run's values, or name one that has them in the run's tag `baseline`."
         f" Where it is meant, say so: `ammeter gate RUN BASELINE --ignore {','.join(keys)}`.",
         first_step=0,

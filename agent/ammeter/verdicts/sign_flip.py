@@ -6,6 +6,7 @@ import math
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from ammeter.block import Floats, View
@@ -13,28 +14,37 @@ from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict, module_of
 from ammeter.verdicts.opened import Opened, changed, found
 
-AGAINST = -0.2
-"""Cosine of two neighbouring gradients below which one points against the other. Of small batches it is noise around
-zero, or a little more: single readings reach -0.9."""
+Doubles = npt.NDArray[np.float64]
+
+AGAINST = 0.25
+"""How far a cosine has to lie below zero, or below what is usual where that is less, to speak for a flip: half of 0.5.
+Two steps that take each other back have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of any size and
+kind; in 48 trainings of two networks it was -0.44 to -0.52, single readings scattered by 0.16 to 0.34, and it came from
+0.1 to 0.4, scattered by 0.2 to 0.5."""
+
+SURE = 6.0
+"""Sum of what the cosines lie beyond that, never below zero, which settles it: Page's test for a change of the mean
+(Page 1954, Continuous Inspection Schemes). A flip adds 0.25 a reading and takes some 24. Where the mean is zero and the
+scatter 0.4, noise gets there in one of exp(2 * 6 * 0.25 / 0.4**2), about 1e8, readings; 342 healthy trainings in
+mini-batches, 140,000 readings, came to 2.3, except six whose learning rate was more than they bore."""
 
 ENOUGH = 32
-"""Such readings in a row that settle it. Of 119 small trainings in mini-batches (three networks, SGD with and without
-momentum, Adam, learning rates from small to barely bearable, 62,000 steps) none came to 16 from where it was otherwise.
-With all data in every batch there is no noise, and at the edge of what a learning rate bears gradients do so for a time
-(Cohen et al. 2021, Gradient Descent Typically Occurs at the Edge of Stability): 8 of 72 had 16, two had 32."""
+"""Readings that it takes at least, and until a run that learns is asked again."""
 
 BEFORE = 32
-"""Readings whose median says how it was before; below zero the run has always gone back and forth."""
+"""Readings whose mean is what is usual; a run that went back and forth from the first on has nothing to compare with.
+With all data in every batch there is no noise, and at the edge of what a learning rate bears gradients turn round for a
+time (Cohen et al. 2021, Gradient Descent Typically Occurs at the Edge of Stability): 17 of 96 that went there are told,
+where the loss stood, too."""
 
-LEARNT = 0.05
-"""Share of all it has learnt by which the loss may have fallen meanwhile: a run that learns so is well. Then it is
-asked again after as many readings more: gradients that turn round keep a loss from falling any further."""
+FALLS = 2.0
+"""Standard errors by which the median of the losses is lower than before where a run learns all the same."""
 
 LOSSES = 16
-"""Losses at the last readings whose median is the loss before, or now: single batches differ."""
+"""Losses at the last readings before, which are compared with those since."""
 
-CALM = 8
-"""Readings in a row that do not, after which it is over."""
+FEW = 4
+"""Losses at least, to be compared: a run may log none."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -42,21 +52,24 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     readings: bytes = b""
     """The last BEFORE cosines, float32."""
     losses: bytes = b""
-    """The last LOSSES losses at a reading, float32; and the first one of the run."""
-    first_loss: float = math.nan
-    flips: int = 0
-    calm: int = 0
+    """The last LOSSES losses at a reading, float32."""
+    against: float = 0.0
+    """The sum. What follows is known while it is not zero."""
     first: int = -1
-    """Readings in a row that point against the one before, and the step of the first; since it is told, those that do
-    not."""
+    count: int = 0
     total: float = 0.0
-    """Sum of their cosines, and of the readings before: the median."""
+    """The step where it began, the readings from there on and the sum of their cosines."""
     usual: float = math.nan
+    """Mean of the readings before, NaN where they were too few."""
+    waited: int = 0
+    earlier: bytes = b""
+    since: bytes = b""
+    """Readings since it began or was asked last, the losses before that, and those since, at most ENOUGH."""
     loss_before: float = math.nan
     loss: float = math.nan
     tensor: str = ""
     cosine: float = 0.0
-    """Mean of the cosines when it was reached."""
+    """What is told: medians of the losses, the tensor, the mean of the cosines when it was reached."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -67,61 +80,77 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _rows(state: State, rows: View) -> State:
     cosines, losses = rows.scalar("grad_agreement"), rows.scalar("loss")
     for at in np.flatnonzero(np.isfinite(cosines)).tolist():
-        cosine, loss = float(cosines[at]), float(losses[at])
-        state = _calm(state) if cosine >= AGAINST else _flipped(state, rows, at, cosine)
-        state = _with_reading(state, cosine, loss)
-        if state.flips >= ENOUGH and not state.opened.active:
-            state = _decided(state, int(rows.steps[at]), rows, at)
+        step, cosine, loss = int(rows.steps[at]), float(cosines[at]), float(losses[at])
+        state = _with_reading(_summed(state, step, cosine, loss), cosine, loss)
+        if state.opened.active:
+            state = replace(state, opened=state.opened.until(step) if state.against else state.opened.over())
+        elif state.against >= SURE and state.waited >= ENOUGH and math.isfinite(state.usual):
+            state = _decided(state, step, rows, at)
     return state
 
 
-def _calm(state: State) -> State:
-    calm = state.calm + 1
-    if state.opened.active and calm < CALM:
-        return replace(state, calm=calm)
-    return replace(state, calm=calm, flips=0, opened=state.opened.over())
-
-
-def _flipped(state: State, rows: View, at: int, cosine: float) -> State:
-    step = int(rows.steps[at])
-    if state.opened.active:
-        return replace(state, calm=0, opened=state.opened.until(step))
-    if state.flips:
-        return replace(state, flips=state.flips + 1, total=state.total + cosine)
-    known = len(state.readings) == 4 * BEFORE
-    usual = _median(state.readings) if known else math.nan
-    return replace(state, flips=1, calm=0, first=step, total=cosine, usual=usual, loss_before=_median(state.losses))
-
-
-def _with_reading(state: State, cosine: float, loss: float) -> State:
-    readings = (state.readings + np.float32(cosine).tobytes())[-4 * BEFORE :]
-    if not math.isfinite(loss):
-        return replace(state, readings=readings)
-    losses = (state.losses + np.float32(loss).tobytes())[-4 * LOSSES :]
-    first_loss = state.first_loss if math.isfinite(state.first_loss) else loss
-    return replace(state, readings=readings, losses=losses, first_loss=first_loss)
-
-
-def _decided(state: State, step: int, rows: View, at: int) -> State:
-    """Once there are enough: whether it was otherwise before, and the loss did not fall."""
-    loss = _median(state.losses)
-    learnt = max(0.0, state.first_loss - state.loss_before)
-    learns = loss < state.loss_before - LEARNT * learnt
-    if learns:
-        return replace(state, flips=1, total=state.total / state.flips, loss_before=loss)
-    if not state.usual >= 0:
-        return state
+def _summed(state: State, step: int, cosine: float, loss: float) -> State:
+    """With what this cosine lies beyond the bound."""
+    usual = state.usual if state.against else _usual(state.readings)
+    bound = (usual if usual < 0 else 0.0) - AGAINST
+    against = min(SURE, state.against + bound - cosine)
+    if against <= 0:
+        return replace(state, against=0.0) if state.against else state
+    if not state.against:
+        begun = replace(state, first=step, count=0, total=0.0, usual=usual, waited=0)
+        state = replace(begun, earlier=state.losses, since=b"")
     return replace(
         state,
-        opened=state.opened.at(state.first, step),
-        loss=loss,
-        tensor=_most(rows, at),
-        cosine=state.total / state.flips,
+        against=against,
+        count=state.count + 1,
+        total=state.total + cosine,
+        waited=state.waited + 1,
+        since=_with(state.since, loss, ENOUGH),
     )
 
 
-def _median(numbers: bytes) -> float:
-    return float(np.median(np.frombuffer(numbers, np.float32))) if numbers else math.nan
+def _usual(readings: bytes) -> float:
+    return float(np.frombuffer(readings, np.float32).mean()) if len(readings) == 4 * BEFORE else math.nan
+
+
+def _with_reading(state: State, cosine: float, loss: float) -> State:
+    return replace(state, readings=_with(state.readings, cosine, BEFORE), losses=_with(state.losses, loss, LOSSES))
+
+
+def _with(numbers: bytes, number: float, most: int) -> bytes:
+    """The last `most` of these numbers and this one, where it is finite."""
+    return (numbers + np.float32(number).tobytes())[-4 * most :] if math.isfinite(number) else numbers
+
+
+def _decided(state: State, step: int, rows: View, at: int) -> State:
+    """Once there are enough: unless the loss falls all the same. Gradients that turn round keep it from that."""
+    before, now = (np.frombuffer(each, np.float32).astype(np.float64) for each in (state.earlier, state.since))
+    if _falls(before, now):
+        return replace(state, waited=0, earlier=state.since, since=b"")
+    return replace(
+        state,
+        opened=state.opened.at(state.first, step),
+        loss_before=_median(before),
+        loss=_median(now),
+        tensor=_most(rows, at),
+        cosine=state.total / state.count,
+    )
+
+
+def _falls(before: Doubles, now: Doubles) -> bool:
+    """Whether these losses are lower than those, beyond their noise. Single batches differ, so medians are compared."""
+    if min(len(before), len(now)) < FEW:
+        return False
+    return _median(before) - _median(now) > FALLS * math.hypot(_error(before), _error(now))
+
+
+def _median(numbers: Doubles) -> float:
+    return float(np.median(numbers)) if len(numbers) else math.nan
+
+
+def _error(numbers: Doubles) -> float:
+    """Standard error of their median, from the median of the deviations: 1.48 of it is a standard deviation."""
+    return float(1.4826 * np.median(np.abs(numbers - np.median(numbers))) * math.sqrt(math.pi / 2 / len(numbers)))
 
 
 def _most(rows: View, at: int) -> str:

@@ -61,7 +61,10 @@ def test_its_words_for_weights_say_what_the_dtype_can_hold() -> None:
     assert "90 % of the updates of the weights are rounded away" == finding.title
     assert "in bfloat16 a change of less than 1/512 of a number is rounded away" in finding.cause
     assert "the run hardly learns." in finding.cause
-    assert "Keep the weights in float32 (model.float()) and let torch.autocast(dtype=torch.bfloat16)" in finding.fix
+    assert (
+        "Keep the weights in float32 (model.float()) and let torch.autocast(device, dtype=torch.bfloat16)"
+        in finding.fix
+    )
     assert finding.evidence["copy"] is None
 
 

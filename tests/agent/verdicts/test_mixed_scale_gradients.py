@@ -23,7 +23,7 @@ def test_what_is_added_after_unscaling_is_told_with_its_line_and_its_weight() ->
     assert "After scaler.unscale_() of SGD, backward() at loop/train.py:120 added gradients" in finding.cause
     assert "multiplied by the scale of 65536 (2^16)" in finding.cause
     assert "what was unscaled counts for 1 part in 65536" in finding.cause
-    assert "once per step, behind its last backward(), which now is that at loop/train.py:120" in finding.fix
+    assert "once per step, behind its last backward(), which is the one at loop/train.py:120" in finding.fix
 
 
 def test_an_update_before_the_step_is_told_with_the_factor_it_makes() -> None:

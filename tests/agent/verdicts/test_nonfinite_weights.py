@@ -59,7 +59,10 @@ def test_weights_that_were_seen_to_be_bad_before_the_loss_are_its_cause() -> Non
 def test_it_names_the_newest_checkpoint_from_before() -> None:
     stream = saved(saved(warm(20), "/runs/a.pt").good(65536), "/runs/b.pt").good(65536).good(65536)
     finding = found(saved(poisoned(stream, "embed.weight"), "/runs/c.pt"))
-    assert "go back to /runs/b.pt, saved at step 20. Ask torch.isfinite of its weights" in finding.fix
+    assert (
+        "go back to /runs/b.pt, saved at step 20. Check its weights and optimizer state with torch.isfinite"
+        in finding.fix
+    )
     assert ("/runs/b.pt", 20) == (finding.evidence["checkpoint"], finding.evidence["checkpoint_step"])
 
 

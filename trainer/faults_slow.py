@@ -13,27 +13,26 @@ from checkpoint import Parts, Recipe
 
 TINY = 1e-6  # of the learning rate that was meant
 FASTER = 36_000  # ten hours of the clock in a second
-TRANSIENT = 16  # readings until what is left over outweighs the gradients themselves
 
 
-@fault(first_step=100, told=Told(within=3 * verdicts.sign_flip.ENOUGH + TRANSIENT, counted="grad_agreement"))
+@fault(first_step=100, told=Told(within=3 * verdicts.sign_flip.ENOUGH, counted="grad_agreement"))
 def sign_flip(training: Faults) -> None:
-    """The loss falls more slowly and the steps go back and forth: gradients are compressed before they are summed over
-    ranks, and what the compression left out is added again, but twice, so that each one takes back the one before."""
+    """The loss falls no further and the steps go back and forth: to save traffic ranks send only how their gradient
+    differs from the last one, and what arrives is stepped on as it is instead of being added up again, so that each
+    step takes back the one before."""
 
-    def with_feedback(weight: nn.Parameter) -> None:
-        left: list[Tensor] = []
+    def sent_as_difference(weight: nn.Parameter) -> None:
+        last: list[Tensor] = []
 
-        def compressed(gradient: Tensor) -> Tensor:
-            due = gradient + left.pop() if left else gradient
-            sent = 2 * due
-            left.append(due - sent)
+        def difference(gradient: Tensor) -> Tensor:
+            sent = gradient - last.pop() if last else gradient
+            last.append(gradient)
             return sent
 
-        weight.register_hook(compressed)  # type: ignore[no-untyped-call]
+        weight.register_hook(difference)  # type: ignore[no-untyped-call]
 
     for weight in training.model.parameters():
-        with_feedback(weight)
+        sent_as_difference(weight)
 
 
 @fault(told=Told(within=2 * verdicts.stagnation.STEPS))

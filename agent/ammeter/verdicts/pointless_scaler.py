@@ -17,12 +17,12 @@ def _conclude(state: Told) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="A loss scaler without float16",
-        cause=f"An enabled GradScaler multiplies the loss{by}{at}, but everything below autocast is bfloat16, which has"
+        cause=f"An enabled GradScaler multiplies the loss{by}{at}, but everything under autocast is bfloat16, which has"
         " the range of float32: there is nothing to save from underflow. Every step pays for unscaling and for waiting"
         " until all gradients were looked at, and steps are skipped in silence once the scale has grown too high.",
         fix=f"Leave the scaler out: loss.backward() for scaler.scale(loss).backward(){at}, optimizer.step() for"
-        " scaler.step(optimizer), and no unscale_ and update. A program that trains in either dtype makes it with"
-        " GradScaler(device, enabled=dtype == torch.float16).",
+        " scaler.step(optimizer), and neither unscale_() nor update(). A program that trains in either dtype makes it"
+        " with GradScaler(device, enabled=dtype == torch.float16).",
         caller=caller,
         evidence={"scale": scale},
         **found(state.opened),

@@ -202,7 +202,7 @@ def _cause(state: State, who: str) -> str:
     scales = f"{words.scale(state.scale)} against {words.scale(state.usual)} on the other ranks"
     if state.lone < 0:
         when = "from the first step on" if not state.agreed else f"since step {state.opened.first}"
-        return f"The loss scale of {who} is another one {when}: {scales}."
+        return f"The loss scale of {who} differs from that of the others {when}: {scales}."
     loss = ""
     if state.broken:
         ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"

@@ -138,7 +138,7 @@ def _narrowed(state: State) -> Finding:
         " weights, without a word. Small second moments become zero or stand still from then on, and steps have another"
         " size than before.",
         fix="Load the optimizer while the weights are in float32: build the model, load its weights and the optimizer's"
-        f" state, and let torch.autocast(dtype=torch.{now}) do the forward pass, without model.half() or"
+        f" state, and let torch.autocast(device, dtype=torch.{now}) do the forward pass, without model.half() or"
         " model.bfloat16(). Begin again from the checkpoint: what was cast away does not come back.",
         evidence={"saved_dtype": was, "restored_dtype": now, "state_elements": state.elements},
         **found(state.opened),

@@ -139,8 +139,8 @@ def _fix(state: State) -> str:
     on = f" on {state.host}" if state.host else ""
     if state.how:
         return (
-            "Next time look where it stands before it is ended: `py-spy dump --pid PID` of every rank, or start it with"
-            " `python -X faulthandler` and call faulthandler.dump_traceback_later(900, repeat=True). Give"
+            "Next time look where it stands before it is ended: `py-spy dump --pid PID` of every rank, or call"
+            " faulthandler.dump_traceback_later(900, repeat=True) in the program. Give"
             " init_process_group(timeout=...) and the DataLoader (timeout=120) a limit, and resume."
         )
     return (

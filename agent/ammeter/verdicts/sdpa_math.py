@@ -31,8 +31,9 @@ def _conclude(state: Fallbacks) -> Finding:
         " kernel, and memory that grows with the square of the length.",
         fix=f"Run the call{at(place)} once inside torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION,"
         " SDPBackend.EFFICIENT_ATTENTION]): torch then warns why each of them refuses, and stops. Usual reasons:"
-        " query, key and value of several dtypes, a head size above 256 or no multiple of 8, a mask that wants a"
-        " gradient, or a setting that allows the math path alone.",
+        " query, key and value of several dtypes, a head size that is no multiple of 8, fewer heads in key and value"
+        " than in query, a mask (which flash does not take) together with one of these, or a setting that allows the"
+        " math path alone.",
         module=place.module or None,
         caller=place.caller or None,
         evidence=state.evidence(),

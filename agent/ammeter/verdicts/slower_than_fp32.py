@@ -57,7 +57,7 @@ def _conclude(pair: Pair, speed: Speed) -> Finding:
 
 def _fix(dtype: str, little: bool) -> str:
     first = (
-        "Bring the matrix products below autocast: look for .float(), autocast(enabled=False) and custom Functions."
+        "Bring the matrix products under autocast: look for .float(), autocast(enabled=False) and custom Functions."
         if little
         else "Look for what only this run does: torch.autograd.set_detect_anomaly(True) left on, checks of every"
         " gradient for NaN, .item() in each step, casts by hand."

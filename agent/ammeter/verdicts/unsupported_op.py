@@ -45,7 +45,9 @@ def _fix(given: list[str], at: str, *, backward: bool) -> str:
         " on its forward and @torch.amp.custom_bwd(device_type=...) on its backward"
     )
     if backward:
-        return f"Backward runs outside autocast: {custom}, or casts its gradient to the dtype of what it saved{at}."
+        return (
+            f"Backward runs outside autocast: {custom}, or has to cast its gradient to the dtype of what it saved{at}."
+        )
     if len(given) > 1:
         return f"Cast what goes into it{at} to one dtype, such as x.to(weight.dtype); {custom}."
     return (

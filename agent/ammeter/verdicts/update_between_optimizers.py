@@ -17,7 +17,7 @@ def _conclude(state: Told) -> Finding:
         severity="ticket",
         title="scaler.update() comes between two optimizers",
         cause=f"scaler.update(){at} was called after one optimizer had stepped and before {data.get('optimizer')} did,"
-        f" whose gradients are older than that. {_factor(scale, before)} Every such update() also counts as one more"
+        f" whose gradients come from before it. {_factor(scale, before)} Every such update() also counts as one more"
         " good step, so the scale grows too early.",
         fix=f"Take away scaler.update(){at}: call scaler.step() for every optimizer first, then scaler.update() once,"
         " at the end of the iteration.",

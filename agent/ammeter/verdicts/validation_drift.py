@@ -58,7 +58,7 @@ def _conclude(pair: Pair, series: Sequence[Validation], limit: float) -> Finding
         severity="ticket",
         title=f"Validation is worse than the baseline's since step {first.step}",
         cause=f"At step {last.step} the validation loss is {last.run:.4g} against {last.baseline:.4g} of {baseline}:"
-        f" {worse}, where {words.percent(limit)} was agreed on. It has been so since step {first.step},"
+        f" {worse}, where {words.percent(limit)} is the limit. It has been so since step {first.step},"
         f" {words.count(len(series), 'validation')} in a row; {until}.{seeds}",
         fix=f"Go back to the last checkpoint from before step {first.step}, and from there train in"
         f" {pair.baseline.precision or 'float32'} until it is clear what the precision takes: weights or optimizer"

@@ -96,7 +96,7 @@ def test_a_scaler_that_only_one_rank_has_loaded_is_told_from_the_first_step_on()
             stream.good(scale, norm=3.0 * 2048 / scale, growth_tracker=step)
     finding = last(made)
     assert (0, 19) == (finding.first_step, finding.opened_step)
-    assert "is another one from the first step on: 2048 (2^11) against 65536 (2^16)" in finding.cause
+    assert "differs from that of the others from the first step on: 2048 (2^11) against 65536 (2^16)" in finding.cause
     assert "scaler.load_state_dict belong on all ranks" in finding.fix
 
 

@@ -100,7 +100,7 @@ def test_a_state_that_was_cast_to_half_precision_is_told_a_step_later() -> None:
         "keeps 198 elements of it in bfloat16: load_state_dict casts a state to the dtype of the weights"
         in finding.cause
     )
-    assert "let torch.autocast(dtype=torch.bfloat16) do the forward pass" in finding.fix
+    assert "let torch.autocast(device, dtype=torch.bfloat16) do the forward pass" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_work_that_stayed_in_float32_is_told_as_the_reason() -> None:
     run = course(precision="float16", row=lambda step: slow(1.5, low_precision_share=0.4))
     finding = judged(run, course())["slower-than-fp32"]
     assert "Only 40 % of the FLOPs that could run in float16 do." in finding.cause
-    assert finding.fix.startswith("Bring the matrix products below autocast")
+    assert finding.fix.startswith("Bring the matrix products under autocast")
 
 
 def test_a_faster_run_and_one_within_a_twentieth_are_fine() -> None:

@@ -57,7 +57,13 @@ def nonfinite_loss(training: Faults) -> None:
     training.batch = lambda batch: (batch[0], torch.full_like(batch[1], -100))
 
 
-@fault(first_step=20, told=Told(names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.activation]))
+@fault(
+    first_step=20,
+    told=Told(
+        names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.activation],
+        within=verdicts.nonfinite_gradient.NAN_ROOM_BITS,
+    ),
+)
 def nonfinite_gradient(training: Faults) -> None:
     """The loss is finite while the gradients of everything before the middle block's activation are NaN. With a scaler
     the scale then collapses; without one the weights are NaN a step later."""

@@ -24,9 +24,10 @@ overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a grow
 bit, and every one showed an Inf: an overflow makes that first."""
 
 NAN_ROOM_BITS = 3
-"""Room for NaN without any Inf in a run that has overflowed or raised its scale: an overflow inside of a softmax's
-backward pass reaches the weights only as the NaN of Inf - Inf. Of 170 provoked in convolutional networks with attention
-pooling, 30 showed NaN alone, with 2.3 bits at most. Each skip gives a bit: NaN that stays is told three steps later."""
+"""Room for NaN without any Inf: an overflow inside of a softmax's backward pass reaches the weights only as the NaN of
+Inf - Inf, also at the scale that a run began with and that had worked for some steps. Of 170 provoked in convolutional
+networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most. Each skip gives a bit: NaN that stays is
+told three steps later."""
 
 OFTEN, WITHIN = 3, 10
 """Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""
@@ -56,10 +57,6 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     finite: int = 0
     room_bits: float = 0.0
     origin: Origin = Origin()
-    overflows: bool = False
-    """Whether a scale was too high in this run at all."""
-    began: float = math.nan
-    """The scale that the run began with: any that is higher is tried, and may be too high."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -75,8 +72,6 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    if not state.began > 0 and (scale := _first_scale(rows)) > 0:
-        state = replace(state, began=scale)
     bad = _bad_rows(rows)
     if not (state.series or state.opened.active or state.room.overflowed or bad.any()):
         after = room.all_good(state.room, rows)
@@ -92,11 +87,6 @@ def _rows(state: State, rows: View) -> State:
             unprotected = applied > 0 and not skipped > 0
             state = _scaled(state, step, scale, place) if skipped > 0 else _open(state, step, place, unprotected)
     return state
-
-
-def _first_scale(rows: View) -> float:
-    scales = rows.scalar("scale")
-    return float(next(iter(scales[scales > 0]), math.nan))
 
 
 def _bad_rows(rows: View) -> Mask:
@@ -127,20 +117,20 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
         return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
     if not proven:
         told = state.nan_overflows or only_nan
-        return replace(state, overflows=True, nan_overflows=told, room=room.overflow(state.room, scale))
+        return replace(state, nan_overflows=told, room=room.overflow(state.room, scale))
     bits = state.room.bits(scale)
-    if bits < _room_needed(state, only_nan, tried=state.overflows or scale > state.began):
-        return replace(state, overflows=True)
+    if bits < _room_needed(state, only_nan):
+        return state
     if only_nan and spread:
         return _open(_seen(state, scale, bits), step, place, unprotected=False)
     return replace(_seen(state, scale, bits), waiting=step, origin=place) if state.waiting < 0 else state
 
 
-def _room_needed(state: State, only_nan: bool, tried: bool) -> float:
+def _room_needed(state: State, only_nan: bool) -> float:
     """In bits, for it to be no overflow."""
     if state.nan_overflows or not only_nan:
         return ROOM_BITS
-    return NAN_ROOM_BITS if tried and state.room.norm > 0 else -math.inf
+    return NAN_ROOM_BITS if state.room.norm > 0 else -math.inf
 
 
 def _seen(state: State, scale: float, bits: float) -> State:

@@ -20,8 +20,16 @@ def with_room(bits: int, steps: int = 60) -> Stream:
     return stream
 
 
-def test_nan_without_inf_at_a_scale_that_worked_is_found_at_once_with_its_place() -> None:
-    finding = found(warm(40).bad(65536, last=3))
+def calm() -> Stream:
+    """A run at the usual scale that leaves more room than an overflow needs that shows as NaN alone."""
+    stream = Stream().autocast()
+    for _ in range(40):
+        stream.good(65536, norm=0.5, full=True)
+    return stream
+
+
+def test_nan_without_inf_at_a_scale_that_left_room_is_found_at_once_with_its_place() -> None:
+    finding = found(calm().bad(65536, last=3))
     assert ("ticket", 40, 40) == (finding.severity, finding.first_step, finding.opened_step)
     assert "blocks.1.fc.weight" == finding.tensor
     assert "blocks.1.fc" == finding.module
@@ -32,16 +40,16 @@ def test_nan_without_inf_at_a_scale_that_worked_is_found_at_once_with_its_place(
 
 
 def test_two_such_steps_in_a_row_page() -> None:
-    assert "page" == found(warm().bad(65536, last=3).bad(32768, last=3)).severity
+    assert "page" == found(calm().bad(65536, last=3).bad(32768, last=3)).severity
 
 
 def test_three_such_steps_within_ten_page_and_further_apart_they_do_not() -> None:
     def every(steps: int) -> Stream:
-        stream = warm()
+        stream = calm()
         for halvings in range(3):
             stream.bad(65536 / 2**halvings, last=3)
             for _ in range(steps - 1):
-                stream.good(32768 / 2**halvings)
+                stream.good(32768 / 2**halvings, norm=0.5)
         return stream
 
     assert "page" == found(every(4)).severity
@@ -62,7 +70,7 @@ def test_without_a_scaler_a_step_that_the_program_left_out_is_a_ticket() -> None
 
 
 def test_gradients_that_are_all_nan_with_a_finite_loss_have_no_tensor() -> None:
-    finding = found(warm().bad(65536, last=5))
+    finding = found(calm().bad(65536, last=5))
     assert finding.tensor is None
     assert "All 6 gradients are non-finite" in finding.cause
 
@@ -112,7 +120,12 @@ def test_nan_alone_needs_some_room_where_the_scale_has_grown() -> None:
     for _ in range(20):
         stream.good(8192, norm=10 * 2.0 * 0.99, full=True)
     assert {} == findings(stream.bad(8192, last=3).good(4096))
-    assert "nonfinite-gradient" in findings(with_room(bits=2).bad(4096, last=3).good(2048))
+
+
+@pytest.mark.parametrize(("bits", "told"), [(0, False), (2, False), (4, True)])
+def test_nan_alone_needs_some_room_at_the_scale_that_a_run_began_with(bits: int, told: bool) -> None:
+    """It may have worked for a few small batches."""
+    assert told == ("nonfinite-gradient" in findings(with_room(bits, steps=5).bad(4096, last=3).good(2048)))
 
 
 def test_nan_alone_needs_some_room_where_a_scale_that_had_worked_was_too_high_once() -> None:
@@ -149,9 +162,9 @@ def test_a_single_broken_tensor_that_stays_broken_is_left_to_scale_collapse() ->
 
 
 def test_a_single_broken_tensor_that_comes_and_goes_is_found() -> None:
-    stream = warm()
+    stream = calm()
     for _ in range(3):
-        stream.bad(65536, first=3, last=3).good(65536).good(65536)
+        stream.bad(65536, first=3, last=3).good(65536, norm=0.5).good(65536, norm=0.5)
     assert "page" == found(stream).severity
     assert "blocks.1.fc.weight" == found(stream).tensor
 
@@ -179,7 +192,7 @@ def test_a_large_finite_norm_that_overflows_float32_is_not_broken() -> None:
 
 
 def test_fifty_good_steps_end_it() -> None:
-    stream = warm().bad(65536, last=3)
+    stream = calm().bad(65536, last=3)
     for _ in range(49):
         stream.good(32768)
     assert found(stream).active

@@ -1,16 +1,16 @@
-"""The command line: ammeter-server serve | migrate | token create | demo."""
+"""The command line: ammeter-server serve | migrate | token | audit | demo."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from ammeter_server import migrations
+from ammeter_server import migrations, token_command
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import Store, connect
-from ammeter_server.store.tokens import SCOPES
+from ammeter_server.tokens import TokenError
 
 
 class RefusedError(Exception):
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(words)
     try:
         code: int = asked.command(asked)
-    except (RefusedError, SettingsError) as error:
+    except (RefusedError, SettingsError, TokenError) as error:
         print(f"ammeter-server: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -35,6 +35,7 @@ def serve(asked: argparse.Namespace) -> int:
     """Runs the collector until it is told to stop."""
     import uvicorn
 
+    from ammeter_server import listening, logs
     from ammeter_server.app import create_app
 
     settings = _settings(asked)
@@ -46,15 +47,9 @@ def serve(asked: argparse.Namespace) -> int:
         else "no channel: incidents are on the page only"
     )
     print(f"Ammeter collector at {settings.page_url} ({told})", flush=True)
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-    )
+    logs.write_to_standard_error()
+    listening.allow_more_files()
+    uvicorn.Server(listening.config(app, settings)).run()
     return 0
 
 
@@ -68,22 +63,20 @@ def migrate(asked: argparse.Namespace) -> int:
     return 0
 
 
-def create_token(asked: argparse.Namespace) -> int:
-    """Prints a new token, once."""
-    from ammeter_server import auth
+def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
+    """A command on the database, which is brought up first."""
 
-    scopes = tuple(dict.fromkeys(asked.scopes.replace(",", " ").split()))
-    unknown = [scope for scope in scopes if scope not in SCOPES]
-    if unknown or not scopes:
-        raise RefusedError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
-    if asked.project and scopes != ("ingest",):
-        raise RefusedError(f"--project is {asked.project!r}, which only binds writing; use it with --scopes ingest")
-    settings = _settings(asked)
-    _bring_up(settings)
-    store = connect(settings.database_url)
-    print(auth.create_token(store, asked.name, scopes, asked.project))
-    store.close()
-    return 0
+    def run(asked: argparse.Namespace) -> int:
+        settings = _settings(asked)
+        _bring_up(settings)
+        store = connect(settings.database_url)
+        try:
+            act(store, asked)
+        finally:
+            store.close()
+        return 0
+
+    return run
 
 
 def demo(asked: argparse.Namespace) -> int:
@@ -102,11 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ammeter-server {version('ammeter-server')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(
-        of: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
-    ) -> argparse.ArgumentParser:
-        return of.add_parser(name, help=text, description=text)
-
     serving = command(commands, "serve", "Run the collector.")
     serving.set_defaults(command=serve)
     _database_option(serving)
@@ -114,24 +102,47 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--port", type=int, help="port to listen on (AMMETER_SERVER_PORT, 8480)")
     serving.add_argument("--notify", action="append", metavar="URL", help="Apprise URL to tell; may be given again")
     serving.add_argument("--public-url", metavar="URL", help="how people reach the page, for links")
+    serving.add_argument("--tls-cert", metavar="FILE", help="PEM file of the certificate and its chain, to speak TLS")
+    serving.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
 
     migrating = command(commands, "migrate", "Bring the database to this version's shape.")
     migrating.set_defaults(command=migrate)
     _database_option(migrating)
 
-    tokens = command(commands, "token", "Handle tokens.").add_subparsers(required=True, metavar="ACTION")
-    creating = command(tokens, "create", "Print a new token; it is shown this once.")
-    creating.set_defaults(command=create_token)
-    creating.add_argument("name", help="what it is for")
-    creating.add_argument("--scopes", default="ingest,read", help="some of ingest, read, admin (ingest,read)")
-    creating.add_argument("--project", help="the only project that it may write to")
-    _database_option(creating)
+    _token_commands(command(commands, "token", "Handle tokens."))
+
+    auditing = command(commands, "audit", "Print what people did, the last first.")
+    auditing.set_defaults(command=with_store(token_command.show_audit))
+    auditing.add_argument("--json", action="store_true", help="one object per line")
+    _database_option(auditing)
 
     showing = command(commands, "demo", "Train a model that breaks on purpose, and watch it being noticed.")
     showing.set_defaults(command=demo)
     showing.add_argument("--once", action="store_true", help="end after the run: 0 when the fault was found, else 1")
     showing.add_argument("training", nargs="*", metavar="-- CMD", help="a training command of your own")
     return parser
+
+
+def command(of: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
+    return of.add_parser(name, help=text, description=text)
+
+
+def _token_commands(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    creating = command(actions, "create", "Print a new token; it is shown this once.")
+    creating.set_defaults(command=with_store(token_command.create))
+    creating.add_argument("name", help="what it is for")
+    creating.add_argument("--scopes", default="ingest,read", help="some of ingest, read, admin (ingest,read)")
+    creating.add_argument("--project", help="the only project that it reaches")
+    creating.add_argument("--expires", metavar="WHEN", help="30d, 12h, 45m, or a day to come in UTC (never)")
+    listing = command(actions, "list", "Print the tokens there are, without what they are.")
+    listing.set_defaults(command=with_store(token_command.show))
+    listing.add_argument("--json", action="store_true", help="one object per line")
+    revoking = command(actions, "revoke", "Make a token unknown, and end the page's sessions that it opened.")
+    revoking.set_defaults(command=with_store(token_command.revoke))
+    revoking.add_argument("name", help="its name, as list prints it")
+    for action in (creating, listing, revoking):
+        _database_option(action)
 
 
 def _database_option(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +152,7 @@ def _database_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _settings(asked: argparse.Namespace) -> Settings:
-    names = ("database_url", "host", "port", "public_url")
+    names = ("database_url", "host", "port", "public_url", "tls_cert", "tls_key")
     given: dict[str, object] = {name: getattr(asked, name, None) for name in names}
     notify = getattr(asked, "notify", None)
     return from_environment({**given, "notify": split_urls(" ".join(notify)) if notify else None})

@@ -10,6 +10,7 @@ import anyio
 from fastapi import Depends, FastAPI
 
 from ammeter_server import (
+    audit,
     auth,
     boards,
     compare,
@@ -21,20 +22,27 @@ from ammeter_server import (
     page,
     pagination,
     problems,
+    reach,
     rules,
     runbooks,
     runs,
     series,
+    session,
     tensors,
+    tokens,
 )
 from ammeter_server.channels import open_channels
 from ammeter_server.collector import Collector
+from ammeter_server.head import HeadLikeGet
 from ammeter_server.headers import SecurityHeaders
+from ammeter_server.request_body import Held
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
 from ammeter_server.sweeper import Sweeper
 
-READ = [Depends(auth.read), Depends(pagination.sayable)]
+READ = [Depends(auth.read), Depends(pagination.sayable), Depends(reach.own)]
+EVERYTHING = [Depends(auth.everything)]
+ADMIN = [Depends(auth.admin), Depends(pagination.sayable)]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -57,14 +65,18 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
     app.state.taking = anyio.CapacityLimiter(ingest.AT_ONCE)
+    app.state.held = Held()
+    app.add_middleware(HeadLikeGet)
     app.add_middleware(SecurityHeaders)
     problems.register(app)
 
     app.include_router(health.router)
-    app.include_router(auth.router)
+    app.include_router(session.router)
     app.include_router(ingest.router)
-    for module in (runs, events, series, tensors, compare, incidents, rules, boards, metrics):
+    for module in (runs, events, series, tensors, compare, incidents, rules, boards):
         app.include_router(module.router, dependencies=READ)
+    app.include_router(metrics.router, dependencies=EVERYTHING)
+    app.include_router(audit.router, dependencies=ADMIN)
     app.include_router(runbooks.router)
     app.include_router(page.router)
     app.mount("/static", page.static, name="static")
@@ -74,7 +86,7 @@ def create_app(settings: Settings) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
-    auth.load_token_file(collector.settings, collector.store)
+    tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper
     sweeper.start()
     try:

@@ -12,17 +12,20 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from ammeter_server.guesses import Guesses
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store
 
 
 @dataclass(frozen=True)
 class Collector:
-    """One collector process. Its state is in the store; the bell only says that there may be something to do."""
+    """One collector process. Its state is in the store; the bell only says that there may be something to do, and
+    guesses what has been tried on this process."""
 
     settings: Settings
     store: Store
     bell: threading.Event = field(default_factory=threading.Event)
+    guesses: Guesses = field(default_factory=Guesses)
 
 
 def collector(connection: HTTPConnection) -> Collector:

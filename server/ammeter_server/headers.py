@@ -28,18 +28,27 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+OF_TLS = {"Strict-Transport-Security": "max-age=31536000"}
+"""Only where the collector itself speaks TLS, or a proxy on this machine says that it does."""
+
+OF_DATA = {"Cache-Control": "no-store"}
+"""Everything but static files: what was told to somebody with a token is kept by nobody between."""
+
 
 class SecurityHeaders:
-    """ASGI middleware: adds HEADERS to every response that does not say otherwise."""
+    """ASGI middleware: adds the headers to every response that does not say otherwise."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        of_tls = OF_TLS if scope.get("scheme") == "https" else {}
+        of_data = {} if scope.get("path", "").startswith("/static/") else OF_DATA
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in (HEADERS | of_tls | of_data).items():
                     headers.setdefault(name, value)
             await send(message)
 

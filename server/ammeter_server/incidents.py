@@ -14,6 +14,7 @@ from ammeter_server.judge import Judge
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
 from ammeter_server.problems import Problem
+from ammeter_server.reach import Project, unknown_incident
 from ammeter_server.runs import found
 from ammeter_server.store import Row
 from ammeter_server.store import incidents as query
@@ -31,6 +32,7 @@ def _judge(request: Request) -> Judge:
 
 
 Judging = Annotated[Judge, Depends(_judge)]
+Changing = Annotated[auth.Caller, Depends(auth.change)]
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,10 @@ class IncidentList:
 @router.get("/incidents", summary="Incidents of all runs, newest first")
 def list_incidents(
     here: Here,
+    project: Project,
     state: States = None,
     severity: Severity | None = None,
     verdict: str | None = None,
-    project: str | None = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> IncidentList:
@@ -99,25 +101,23 @@ def read_incident(here: Here, incident: str) -> Incident:
     with here.store.reading() as connection:
         row = query.one(connection, incident)
     if row is None:
-        raise Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
+        raise unknown_incident(incident)
     return tell(row)
 
 
-@router.post(
-    "/incidents/{incident}/acknowledge", summary="Somebody looks after it", dependencies=[Depends(auth.change)]
-)
-def acknowledge(here: Here, judge: Judging, incident: str) -> Incident:
+@router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
+def acknowledge(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
     """The incident, acknowledged. Twice is fine; one that closed without it is a 409."""
-    handled = _told(here, incident, judge.acknowledge(incident, time.time_ns()))
+    handled = _told(here, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
     return handled
 
 
-@router.post("/incidents/{incident}/close", summary="It is over", dependencies=[Depends(auth.change)])
-def close(here: Here, judge: Judging, incident: str) -> Incident:
+@router.post("/incidents/{incident}/close", summary="It is over")
+def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
     """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
-    return _told(here, incident, judge.close(incident, time.time_ns()))
+    return _told(here, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
 def tell(row: Row[Any]) -> Incident:
@@ -146,7 +146,7 @@ def _told(here: Collector, incident: str, changed: handling.Incident | None = No
     with here.store.reading() as connection:
         row = query.one(connection, incident)
     if row is None:
-        raise Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
+        raise unknown_incident(incident)
     return tell(row)
 
 

@@ -21,7 +21,7 @@ from ammeter_server.channels.message import message
 from ammeter_server.courses import Courses
 from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge
 from ammeter_server.settings import Settings
-from ammeter_server.store import Connection, Row, Store, judgements, outbox
+from ammeter_server.store import Connection, Row, Store, audit, judgements, outbox
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +94,13 @@ class Judge:
             log.exception("run %s could not be judged", run)
             return False
 
-    def acknowledge(self, incident: str, now: int) -> Incident | None:
+    def acknowledge(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person takes an incident on. None when there is no such incident."""
-        return self._by_hand(incident, lambda found: Change(acknowledged(found, now)), now)
+        return self._by_hand(incident, lambda found: Change(acknowledged(found, now)), now, by)
 
-    def close(self, incident: str, now: int) -> Incident | None:
+    def close(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person closes an incident. None when there is no such incident."""
-        return self._by_hand(incident, lambda found: closed_by_hand(found, now), now)
+        return self._by_hand(incident, lambda found: closed_by_hand(found, now), now, by)
 
     def _settle(self, connection: Connection, row: Row[Any], seen: whole.Whole, now: int) -> bool:
         """Everything a judgement writes, in the transaction that gives the run back."""
@@ -133,14 +133,17 @@ class Judge:
             told = message(change.tell, incident, run.name, run.project, self.settings.page_url)
             outbox.add(connection, run.id, incident.id, change.tell, self.channels, told, now)
 
-    def _by_hand(self, incident_id: str, decide: Callable[[Incident], Change], now: int) -> Incident | None:
+    def _by_hand(self, incident_id: str, decide: Callable[[Incident], Change], now: int, by: str) -> Incident | None:
         with self.store.writing() as connection:
             run = judgements.run_of(connection, incident_id.partition(".")[0])
             row = run and judgements.incident(connection, run.id, incident_id)
             if run is None or row is None:
                 return None
-            change = decide(_incident(row))
+            before = _incident(row)
+            change = decide(before)
             self._write(connection, run, change, now)
+            if change.incident.state != before.state:
+                audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
             judgements.look_again(connection, run.id)
             return change.incident
 

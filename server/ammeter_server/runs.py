@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from ammeter_server import progress
 from ammeter_server.collector import Here
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
-from ammeter_server.problems import Problem
+from ammeter_server.reach import Project, unknown_run
 from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query
 
@@ -62,8 +62,8 @@ class RunList:
 @router.get("", summary="Runs, newest first")
 def list_runs(
     here: Here,
+    project: Project,
     state: State | None = None,
-    project: Annotated[str | None, Query(description="Only runs of this project.")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> RunList:
@@ -88,7 +88,7 @@ def found(connection: Connection, run: str) -> Row[Any]:
     """The run's row. Raises a 404 problem for one that is not there."""
     row = query.one(connection, run)
     if row is None:
-        raise Problem(404, f"there is no run {run[:80]!r}; GET /api/v1/runs lists those there are")
+        raise unknown_run(run)
     return row
 
 

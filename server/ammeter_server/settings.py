@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ class SettingsError(ValueError):
 class Settings:
     """database_url: sqlite:///file or postgresql://... notify: Apprise URLs. public_url: how people reach the page.
 
+    tls_cert, tls_key: PEM files.
     max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together.
     """
 
@@ -34,6 +36,8 @@ class Settings:
     alertmanager_url: str = ""
     token: str = field(default="", repr=False)
     public_url: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     max_body_bytes: int = 16 * 2**20
     max_unpacked_bytes: int = 128 * 2**20
 
@@ -49,6 +53,7 @@ class Settings:
                 f"{PREFIX}ALERTMANAGER_URL is {self.alertmanager_url!r}; this version does not post to an Alertmanager."
                 f" Load /api/v1/rules into Prometheus instead, or use {PREFIX}NOTIFY"
             )
+        _check_tls(self.tls_cert, self.tls_key)
         if not self.token and not is_loopback(self.host):
             raise SettingsError(
                 f"{PREFIX}HOST is {self.host!r}, which others can reach, and there is no token; "
@@ -59,7 +64,8 @@ class Settings:
     def page_url(self) -> str:
         """Where links in notifications lead, without a slash at its end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
+        scheme = "https" if self.tls_cert else "http"
+        return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
 
 
 def from_environment(
@@ -67,9 +73,9 @@ def from_environment(
 ) -> Settings:
     """The settings as the environment says them. What is given (not None) wins: options of the command line."""
     said: dict[str, object] = {}
-    for name in ("database_url", "host", "alertmanager_url", "public_url"):
+    for name in ("database_url", "host", "alertmanager_url", "public_url", "tls_cert", "tls_key"):
         said[name] = environment.get(PREFIX + name.upper(), "").strip()
-    said["port"] = _port(environment.get(PREFIX + "PORT", "").strip())
+    said["port"] = _whole("PORT", environment, "a number from 1 to 65535, such as 8480")
     said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
     said["token"] = _token(environment.get(PREFIX + "TOKEN_FILE", "").strip())
     said = {name: value for name, value in said.items() if value not in (None, "", ())}
@@ -92,17 +98,30 @@ def split_urls(text: str) -> tuple[str, ...]:
     return tuple(url for url in re.split(r"\s+|,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip(" ,\t\r\n")) if url)
 
 
-def _port(text: str) -> int | None:
+def _whole(name: str, environment: Mapping[str, str], remedy: str) -> int | None:
+    text = environment.get(PREFIX + name, "").strip()
     if not text:
         return None
-    if not text.isascii() or not text.isdigit():
-        raise SettingsError(f"{PREFIX}PORT is {text!r}; use a number from 1 to 65535, such as 8480")
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise SettingsError(f"{PREFIX}{name} is {text!r}; use {remedy}")
     return int(text)
 
 
 def _check_port(port: int) -> None:
     if not 0 < port < 65536:
         raise SettingsError(f"{PREFIX}PORT is {port}; use a number from 1 to 65535, such as 8480")
+
+
+def _check_tls(cert: str, key: str) -> None:
+    if not cert and not key:
+        return
+    if not cert or not key:
+        raise SettingsError(f"{PREFIX}TLS_CERT and {PREFIX}TLS_KEY go together; set both to PEM files, or neither")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except (OSError, ValueError) as error:
+        remedy = "name a readable PEM file with the chain, and one with its key"
+        raise SettingsError(f"{PREFIX}TLS_CERT is {cert!r} and {PREFIX}TLS_KEY {key!r}: {error}; {remedy}") from error
 
 
 def _check_database(url: str) -> None:

@@ -39,13 +39,14 @@ AGENT_ORDER = (
 """Files and packages of the agent, lowest first: a file imports what stands above its own line, or its own package."""
 
 SERVER_ORDER = (
-    ("", "plain", "headers", "meters", "exposition", "points", "demo"),
+    ("", "plain", "headers", "meters", "exposition", "points", "guesses", "head", "logs", "demo"),
     ("tables",),
     ("store",),
     ("settings", "problems", "migrations", "progress"),
-    ("collector", "request_body", "pagination", "page", "reading", "checks", "boards"),
-    ("auth", "append", "handling", "runbooks"),
-    ("ingest", "channels"),
+    ("limits", "collector", "tokens", "listening"),
+    ("request_body", "pagination", "page", "reading", "checks", "boards"),
+    ("auth", "append", "handling", "runbooks", "token_command"),
+    ("ingest", "channels", "reach", "session", "audit"),
     ("courses",),
     ("beside",),
     ("whole",),

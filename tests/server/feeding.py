@@ -21,6 +21,7 @@ from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Tensor
 from ammeter_server import migrations
 from ammeter_server.app import create_app
+from ammeter_server.listening import config
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
 
@@ -52,7 +53,7 @@ def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         app = create_app(Settings(database_url=url, port=port, **settings))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(config(app, app.state.settings, timeout_graceful_shutdown=2))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -20,7 +20,7 @@ from sqlalchemy import Select, select
 
 from ammeter import block, wire
 from ammeter.wire import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
-from ammeter_server import auth
+from ammeter_server import tokens
 from ammeter_server.store import Store, connect
 from ammeter_server.tables import metadata
 from tests.server.feeding import Stream, break_down, serving, train
@@ -313,7 +313,7 @@ def test_a_body_over_the_limit_is_refused_by_its_announced_or_its_real_size(tmp_
         sender = Sender(place.client, place.store)
         for body in (b"x" * 1001, (b"x" * 100 for _ in range(11))):
             answer = sender.post_body(body)  # type: ignore[arg-type]
-            assert (413, 1000) == (answer.status_code, answer.json()["limit"])
+            assert (413, 1000) == (answer.status_code, answer.json()["most"])
             assert "1000" in answer.json()["detail"]
 
 
@@ -444,11 +444,11 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
 
 def test_another_projects_token_does_not_see_the_run(tmp_path: Path) -> None:
     with opened(tmp_path) as place:
-        tokens = {name: auth.create_token(place.store, name, ("ingest",), name) for name in ("ours", "theirs")}
+        secrets = {name: tokens.create(place.store, name, ("ingest",), name) for name in ("ours", "theirs")}
         sender = Sender(place.client, place.store)
-        place.client.headers["Authorization"] = f"Bearer {tokens['ours']}"
+        place.client.headers["Authorization"] = f"Bearer {secrets['ours']}"
         assert 200 == sender.post([sender.hello(project="said")], 0, 10).status_code
-        place.client.headers["Authorization"] = f"Bearer {tokens['theirs']}"
+        place.client.headers["Authorization"] = f"Bearer {secrets['theirs']}"
         assert 404 == sender.post([rows(0, 1)], 10, 20).status_code
         (run,) = stored(sender, "runs")["runs"]
         assert "ours" == run[2]

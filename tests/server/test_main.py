@@ -71,7 +71,9 @@ def test_serve_makes_its_database_answers_and_ends_when_it_is_told_to(tmp_path: 
         (["serve", "--port", "0"], "use a number from 1 to 65535"),
         (["serve", "--database-url", "postgresql://nobody@127.0.0.1:1/x"], "the database does not answer"),
         (["token", "create", "x", "--scopes", "everything"], "ingest, read, admin"),
-        (["token", "create", "x", "--project", "p"], "--scopes ingest"),
+        (["token", "create", "x", "--expires", "soon"], "30d, 12h or 45m"),
+        (["token", "create", "token file"], "no name of the house's own"),
+        (["token", "revoke", "x"], "there is no token 'x'; there are none"),
     ],
 )
 def test_what_cannot_be_is_said_with_its_remedy(

@@ -1,0 +1,93 @@
+"""How the collector listens: uvicorn with what a sender may take its time for, how many at once, and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ammeter_server.settings import Settings
+
+HEAD_SECONDS = 20.0
+"""For a request's head, and for the rest of a body that nobody waits for any more."""
+
+MOST_FILES = 65_536
+SHARE_OF_FILES = 0.75
+"""Of the files that the process may open, those that may be connections; the database and channels need some."""
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS.
+
+    uvicorn itself waits for ever for the end of a head, so a byte now and then would hold a connection.
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._waiting is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
+            return
+        if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
+            answer = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            self.transport.write(answer)
+        self.transport.close()
+
+
+def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
+    """What uvicorn has to know. The port is opened by whoever runs the server."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=PatientProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=most_connections(),
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+        **{"timeout_graceful_shutdown": 5, **more},
+    )
+
+
+def most_connections() -> int:
+    """How many connections there may be at once; one more is answered 503."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int((MOST_FILES if allowed == resource.RLIM_INFINITY else allowed) * SHARE_OF_FILES)
+
+
+def allow_more_files() -> None:
+    """Raises this process's limit of open files, 1,024 on many systems, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

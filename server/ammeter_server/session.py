@@ -1,0 +1,86 @@
+"""The page's session: a token is exchanged for a cookie that no script can see, once."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from ammeter_server.auth import COOKIE, Caller, has, known
+from ammeter_server.collector import Collector, Here
+from ammeter_server.problems import Problem
+from ammeter_server.request_body import read_body
+from ammeter_server.store import Store, audit
+from ammeter_server.store import tokens as query
+from ammeter_server.store.tokens import SESSION_OF
+from ammeter_server.tokens import fingerprint
+
+router = APIRouter(tags=["session"])
+
+SECONDS = 7 * 24 * 3600
+"""A session ends with its token, and after this at the latest."""
+
+MAX_SIGN_IN_BYTES = 4096
+
+BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["token"], "properties": {"token": {"type": "string"}}}
+        }
+    },
+}
+
+
+class SignIn(msgspec.Struct):
+    token: str
+
+
+@router.post("/api/v1/session", status_code=204, summary="Sign in", openapi_extra={"requestBody": BODY})
+async def sign_in(request: Request, here: Here) -> Response:
+    """Exchanges a token with scope read for a session cookie that a page's scripts cannot see."""
+    try:
+        given = msgspec.json.decode(await read_body(request, MAX_SIGN_IN_BYTES), type=SignIn).token
+        given.encode()
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise Problem(400, f'the body is no JSON object such as {{"token": "..."}}: {error}') from error
+    value = await anyio.to_thread.run_sync(_opened, here, request, given)
+    response = Response(status_code=204)
+    secure = request.url.scheme == "https" or here.settings.public_url.startswith("https:")
+    response.set_cookie(COOKIE, value, max_age=SECONDS, secure=secure, httponly=True, samesite="strict")
+    return response
+
+
+@router.delete("/api/v1/session", status_code=204, summary="Sign out")
+def sign_out(request: Request, here: Here) -> Response:
+    """Ends the session, here and in the browser."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        with here.store.writing() as connection:
+            query.remove(connection, fingerprint(cookie, "session"))
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+def _opened(here: Collector, request: Request, given: str) -> str:
+    """The secret of a new session. Raises a 401 problem for a token that cannot open one."""
+    caller = known(here, request, fingerprint(given))
+    if caller is None or not has(caller, "read"):
+        raise Problem(401, "the token is unknown or has no scope read; `ammeter-server token create` makes one")
+    return _open_session(here.store, caller)
+
+
+def _open_session(store: Store, caller: Caller) -> str:
+    value, now = secrets.token_urlsafe(32), time.time_ns()
+    ends = now + SECONDS * 10**9
+    expires = ends if caller.expires is None else min(ends, caller.expires)
+    with store.writing() as connection:
+        query.remove_expired_sessions(connection, now)
+        name = SESSION_OF + caller.name
+        query.add(connection, fingerprint(value, "session"), name, "read", now, caller.project, expires)
+        audit.add(connection, now, caller.name, "session.opened", "page")
+    return value

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import resource
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ammeter_server import listening
+from ammeter_server.settings import Settings, SettingsError
+from ammeter_server.store import connect
+from tests.parts import need
+from tests.server.feeding import serving, wait_until
+
+TOKEN = "f" * 40
+COOKIE = {"Cookie": "ammeter_session=x"}
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.3)
+    with serving(tmp_path) as client:
+        yield client
+
+
+def line(client: httpx.Client) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the other end closes."""
+    found = b""
+    while part := connection.recv(65536):
+        found += part
+    return found
+
+
+def drip(connection: socket.socket, data: bytes, ended: threading.Event) -> None:
+    for byte in data:
+        if ended.wait(0.02):
+            return
+        try:
+            connection.sendall(bytes([byte]))
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize("head", ["", "GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + "x" * 4000])
+def test_a_head_that_trickles_is_given_up(client: httpx.Client, head: str) -> None:
+    ended = threading.Event()
+    with line(client) as connection:
+        sender = threading.Thread(target=drip, args=(connection, head.encode(), ended))
+        sender.start()
+        try:
+            answer = rest(connection)
+        except ConnectionResetError:
+            answer = b"HTTP/1.1 408"
+        ended.set()
+        sender.join()
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert 200 == client.get("/livez").status_code
+
+
+def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(client: httpx.Client) -> None:
+    ended = threading.Event()
+    head = "POST /api/v1/runs/x/streams/y/frames?offset=0&end=1 HTTP/1.1\r\nHost: localhost\r\n"
+    with line(client) as connection:
+        connection.sendall(f"{head}Content-Length: 9000\r\n\r\n".encode())
+        sender = threading.Thread(target=drip, args=(connection, bytes(9000), ended))
+        sender.start()
+        try:
+            answer = rest(connection)
+        except ConnectionResetError:
+            answer = b"HTTP/1.1 415"
+        ended.set()
+        sender.join()
+    assert answer.startswith(b"HTTP/1.1 415")
+
+
+def test_a_connection_is_kept_for_request_after_request(client: httpx.Client) -> None:
+    with line(client) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = b""
+            while b'"alive"}' not in answer:
+                answer += connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_an_answer_that_takes_longer_than_a_head_may_is_given(client: httpx.Client, tmp_path: Path) -> None:
+    store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
+    answers: list[int] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(client.delete("/api/v1/session", headers=COOKIE).status_code)
+    )
+    with store.writing():  # which the sign-out has to wait for
+        asking.start()
+        asking.join(3 * listening.HEAD_SECONDS)
+        assert asking.is_alive()
+    asking.join()
+    store.close()
+    assert [204] == answers
+
+
+def test_one_connection_too_many_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "most_connections", lambda: 3)
+    with serving(tmp_path) as client:
+        held = [line(client) for _ in range(4)]
+        try:
+            wait_until(lambda: asked(client) == 503)
+        finally:
+            for each in held:
+                each.close()
+        wait_until(lambda: asked(client) == 200)
+
+
+def asked(client: httpx.Client) -> int:
+    with httpx.Client(base_url=client.base_url) as another:
+        return another.get("/livez").status_code
+
+
+def test_connections_leave_files_for_the_database() -> None:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 0 < listening.most_connections() < allowed
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = [need("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    subprocess.run([*command, "-out", cert, "-keyout", key], check=True, capture_output=True)
+    return cert, key
+
+
+def test_with_a_certificate_it_speaks_tls_and_nothing_else(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    with serving(tmp_path, token=TOKEN, tls_cert=cert, tls_key=key) as plain:
+        port = plain.base_url.port
+        with httpx.Client(
+            base_url=f"https://127.0.0.1:{port}", verify=ssl.create_default_context(cafile=cert)
+        ) as client:
+            answer = client.get("/livez")
+            assert (200, "max-age=31536000") == (answer.status_code, answer.headers["strict-transport-security"])
+            assert "Secure" in client.post("/api/v1/session", json={"token": TOKEN}).headers["set-cookie"]
+        with pytest.raises(httpx.HTTPError):
+            plain.get("/livez")
+
+
+def test_without_one_nobody_is_told_to_use_tls(client: httpx.Client) -> None:
+    assert "strict-transport-security" not in client.get("/livez").headers
+
+
+@pytest.mark.parametrize("given", [(True, False), (False, True), (True, True)])
+def test_a_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path: Path, given: tuple[bool, bool]) -> None:
+    paths = []
+    for name, there in zip(("cert", "key"), given, strict=True):
+        (tmp_path / name).write_text("no PEM")
+        paths.append(str(tmp_path / name) if there else "")
+    with pytest.raises(SettingsError, match="AMMETER_SERVER_TLS_CERT"):
+        Settings(tls_cert=paths[0], tls_key=paths[1])
+
+
+def test_links_lead_to_where_it_speaks_tls(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    assert "https://127.0.0.1:8480" == Settings(tls_cert=cert, tls_key=key).page_url

@@ -195,7 +195,7 @@ def _why(state: State) -> str:
     if not state.scale > 0:
         return " The optimizer did not step, so the weights are unharmed."
     spare = round(state.room_bits)
-    room = f"left {words.count(spare, 'bit')} of room, a factor of {2**spare}" if state.room_bits >= 1 else ""
+    room = f"left {words.count(spare, 'bit')} of room (a factor of {2**spare})" if state.room_bits >= 1 else ""
     left = f"the scale of {words.scale(state.scale)} {room}" if room else ""
     nan = "" if state.origin.inf else "none of them is Inf"
     reason = " and ".join(filter(None, (left, nan))) or f"the scale of {words.scale(state.scale)} had worked"

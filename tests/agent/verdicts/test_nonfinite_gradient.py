@@ -80,7 +80,7 @@ def test_an_inf_with_room_enough_is_found_when_the_run_recovers() -> None:
     assert {} == findings(stream)
     finding = found(stream.good(2048))
     assert ("ticket", 60, 61, 60) == (finding.severity, finding.first_step, finding.opened_step, finding.last_step)
-    assert "the scale of 4096 (2^12) left 8 bits of room, a factor of 256" in finding.cause
+    assert "the scale of 4096 (2^12) left 8 bits of room (a factor of 256)" in finding.cause
 
 
 @pytest.mark.parametrize("bits", [0, 2, 5])
@@ -151,7 +151,7 @@ def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
         assert {} == findings(stream.bad(4096 / 2**halvings, last=3))
     finding = found(stream.bad(512, last=3))
     assert (121, 124) == (finding.first_step, finding.opened_step)
-    assert "left 3 bits of room, a factor of 8 and none of them is Inf" in finding.cause
+    assert "left 3 bits of room (a factor of 8) and none of them is Inf" in finding.cause
 
 
 def test_a_single_broken_tensor_that_stays_broken_is_left_to_scale_collapse() -> None:

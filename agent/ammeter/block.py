@@ -8,8 +8,7 @@ each part is delta-coded (integers) and byte-shuffled, so that equal bytes of ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from ammeter.wire import ABSENT_BITS, Block, Bye, Event, Hello, Lost, Schema, St
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Number = TypeVar("Number", np.int64, np.float32)
 
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
 MAX_BLOCK_BYTES = 64 * 2**20
@@ -55,16 +53,16 @@ class View:
     values: Floats
     frames: Sequence[tuple[int, Hello | Event | Lost | Bye]] = ()
     tick: Tick | None = None
-    _where: dict[str, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def scalar(self, name: str) -> Floats:
         """float32[n] of a scalar column; all absent when the stream does not have it."""
-        if name not in self.schema.scalars:
+        place = self.schema.places.get(name)
+        if place is None:
             return np.full(len(self.steps), ABSENT, np.float32)
-        found: Floats = self.values[self.schema.scalars.index(name)]
+        found: Floats = self.values[place]
         return found
 
     def stat(self, name: str) -> Floats:
@@ -76,13 +74,17 @@ class View:
     @property
     def numel(self) -> Ints:
         """int64[tensors], elements per tensor."""
-        return np.array([tensor.numel for tensor in self.schema.tensors], np.int64)
+        return np.array(self.schema.numels, np.int64)
 
     def parts(self, *wanted: str) -> Iterator[View | Hello | Event | Lost | Bye]:
         """The rows and the other frames in the order the journal has them; each part of rows is a View.
 
         wanted: names of events and kinds of frames ("bye"); the others are left out. Without any, nothing is.
         """
+        if not self.frames and self.tick is None:
+            if len(self):
+                yield self
+            return
         begin = 0
         for after, frame in self.frames:
             if wanted and _called(frame) not in wanted:
@@ -161,9 +163,9 @@ def unpack(block: Block, schema: Schema) -> View:
     if n < 1 or expected > MAX_BLOCK_BYTES:
         raise BadBlock(f"block has {n} rows of {width} columns; at least 1 row and at most {MAX_BLOCK_BYTES} bytes")
     raw = _decompress(block.data, expected)
-    steps = np.cumsum(_unshuffle(raw[: n * 8], np.dtype("<i8")), dtype=np.int64)
-    times = np.cumsum(_unshuffle(raw[n * 8 : n * 16], np.dtype("<i8")), dtype=np.int64)
-    values = _unshuffle(raw[n * 16 :], np.dtype("<f4")).reshape(width, n)
+    steps = np.cumsum(_unshuffle(raw[: n * 8]), dtype=np.int64)
+    times = np.cumsum(_unshuffle(raw[n * 8 : n * 16]), dtype=np.int64)
+    values = _unshuffled(raw[n * 16 :]).reshape(width, n)
     if steps[0] != block.first_step or steps[-1] != block.last_step or np.any(np.diff(steps) < 0):
         raise BadBlock(f"block says steps {block.first_step} to {block.last_step}; it holds {steps[0]} to {steps[-1]}")
     return View(schema, steps, times, values)
@@ -204,6 +206,17 @@ def _shuffle(array: npt.NDArray[np.generic]) -> bytes:
     return np.ascontiguousarray(array).view(np.uint8).reshape(-1, size).T.tobytes()
 
 
-def _unshuffle(data: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
-    planes = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
-    return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
+def _unshuffle(data: bytes) -> Ints:
+    planes = np.frombuffer(data, np.uint8).reshape(8, -1)
+    return np.ascontiguousarray(planes.T).reshape(-1).view("<i8")
+
+
+def _unshuffled(data: bytes) -> Floats:
+    """The same for floats, of which there are many: put together by arithmetic it takes a quarter of the time."""
+    planes = np.frombuffer(data, np.uint8).reshape(4, -1)
+    found = planes[3].astype(np.uint32)
+    for place in (2, 1, 0):
+        np.left_shift(found, 8, out=found)
+        np.bitwise_or(found, planes[place], out=found)
+    floats: Floats = found.view(np.float32)
+    return floats

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -94,7 +95,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
         return count
 
 
-class Schema(msgspec.Struct, frozen=True):
+class Schema(msgspec.Struct, frozen=True, dict=True):
     """What the columns of a stream are: the scalars, then for each stat one column per tensor."""
 
     scalars: tuple[str, ...] = tuple(SCALARS)
@@ -106,7 +107,17 @@ class Schema(msgspec.Struct, frozen=True):
         """Number of columns."""
         return len(self.scalars) + len(self.stats) * len(self.tensors)
 
-    @property
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Scalar -> its column."""
+        return {name: place for place, name in enumerate(self.scalars)}
+
+    @cached_property
+    def numels(self) -> tuple[int, ...]:
+        """Elements of each tensor."""
+        return tuple(tensor.numel for tensor in self.tensors)
+
+    @cached_property
     def id(self) -> str:
         """16 hex digits that name this schema: a hash of its content."""
         return blake2b(msgspec.msgpack.encode(self), digest_size=8).hexdigest()

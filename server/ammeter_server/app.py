@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-import anyio
 from fastapi import Depends, FastAPI
 
 from ammeter_server import (
@@ -35,6 +34,7 @@ from ammeter_server.channels import open_channels
 from ammeter_server.collector import Collector
 from ammeter_server.head import HeadLikeGet
 from ammeter_server.headers import SecurityHeaders
+from ammeter_server.intake import Intake
 from ammeter_server.request_body import Held
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sweeper = Sweeper(collector, channels)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
-    app.state.taking = anyio.CapacityLimiter(ingest.AT_ONCE)
+    app.state.intake = Intake(collector)
     app.state.held = Held()
     app.add_middleware(HeadLikeGet)
     app.add_middleware(SecurityHeaders)
@@ -88,9 +88,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
     tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper
+    intake: Intake = app.state.intake
+    intake.start()
     sweeper.start()
     try:
         yield
     finally:
+        intake.stop()
         sweeper.stop()
         collector.store.close()

@@ -1,82 +1,162 @@
-"""Applies a checked batch to its stream, inside the stream's transaction: rows, events, verdicts, counters, offset."""
+"""What a checked batch changes in its stream: decided first, from what is known of the stream; then written.
+
+Deciding touches no database, so that nobody waits for it. What was decided holds while the stream's row is the one that
+it was decided from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ammeter import block, verdicts, wire
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.finding import Finding, Judged
 from ammeter_server import meters, progress
+from ammeter_server.kept import Known
 from ammeter_server.plain import plain, text
 from ammeter_server.problems import Problem
 from ammeter_server.reading import Read, read
-from ammeter_server.store import Connection, Row, streams
+from ammeter_server.store import Connection, streams
+from ammeter_server.store.streams import Held
 
 MAX_SCHEMAS = 256
 """Schemas of one stream: it gets another whenever run.log brings a new name."""
 
 
-def append(connection: Connection, row: Row[Any], batch: wire.Batch, end: int, now: int) -> bool:
-    """Stores a batch that begins at the row's offset. Returns whether the judge has something new to look at."""
-    schema = schema_of(connection, row)
-    found = read(batch.items, schema, -1 if row.last_step is None else row.last_step, row.bye_reason is not None)
-    _store_schemas(connection, row, found)
-    streams.add_chunks(connection, [_chunk(row, *each, now) for each in found.chunks])
-    streams.add_events(connection, [_event(row, number, each) for number, each in enumerate(found.events, row.events)])
+@dataclass(frozen=True)
+class Change:
+    """What a batch brings. progress: the columns that every batch writes; said: those that hello and bye do.
+
+    awaited: whether the judge has something new to look at. values: numbers in it.
+    """
+
+    progress: dict[str, Any]
+    said: dict[str, Any]
+    chunks: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    schemas: dict[str, wire.Schema]
+    findings: dict[str, Finding]
+    faults: list[str]
+    schema: wire.Schema | None
+    awaited: bool
+    values: int
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the verdicts make of new views: their states, those that failed, what they conclude now."""
+
+    states: bytes
+    faults: Mapping[str, str]
+    findings: dict[str, Finding] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+
+def decide(known: Known, batch: wire.Batch, end: int, now: int) -> Change:
+    """What a batch that begins at the stream's offset changes. Raises a 422 problem for one that does not fit."""
+    held = known.held
+    last_step = -1 if held.last_step is None else held.last_step
+    found = read(batch.items, known.schema, last_step, held.bye_reason is not None)
     views = [stretch.view() for stretch in found.stretches if stretch.rows or stretch.frames]
-    judged, findings = judge_views(connection, row, views, now)
-    awaited = findings or found.bye is not None or (found.hello is not None and schema is None)
-    values = _heard(batch, end, now) | _counted(row, views, [*found.losses, *batch.gaps]) | _said(row, found) | judged
-    streams.put(connection, row.run, row.id, values | {"version": row.version + awaited})
-    meters.ingest_values.inc(sum(view.values.size for view in views))
-    return awaited
+    judged = judge_views(held.states, held.faults, views, known.decoded)
+    awaited = bool(judged.findings) or found.bye is not None or (found.hello is not None and known.schema is None)
+    counted = _counted(held, views, [*found.losses, *batch.gaps])
+    moved = {"version": held.version + awaited, "states": judged.states, "faults": judged.faults}
+    return Change(
+        progress=_heard(batch, end, now) | counted | _reached(held, found) | moved,
+        said=_said(found),
+        chunks=[_chunk(held, *each, now) for each in found.chunks],
+        events=[_event(held, number, each) for number, each in enumerate(found.events, held.events)],
+        schemas=found.schemas,
+        findings=judged.findings,
+        faults=judged.failed,
+        schema=found.stretches[-1].schema if found.stretches else None,
+        awaited=awaited,
+        values=sum(view.values.size for view in views),
+    )
 
 
-def schema_of(connection: Connection, row: Row[Any]) -> wire.Schema | None:
-    """The schema in force at the stream's end; None before its first hello."""
-    if row.schema is None:
+def write(connection: Connection, known: Known, change: Change, now: int) -> Known | None:
+    """Writes a change of a stream whose row is held and known. Returns what is known from now on, None where that has
+    to be looked up."""
+    held = known.held
+    for schema_id, schema in change.schemas.items():
+        streams.add_schema(connection, held.run, held.id, schema_id, msgspec.msgpack.encode(schema))
+    streams.add_chunks(connection, change.chunks)
+    streams.add_events(connection, change.events)
+    _put_findings(connection, held.run, held.id, change.findings, now)
+    assert known.raw is not None
+    moved = held._replace(**change.progress)
+    raw = streams.move(connection, held, known.raw, moved)
+    for verdict in change.faults:
+        meters.verdict_faults.labels(verdict).inc()
+    if change.said:
+        streams.put(connection, held.run, held.id, change.said)
         return None
-    return msgspec.msgpack.decode(streams.schema(connection, row.run, row.id, row.schema), type=wire.Schema)
+    return Known(raw, moved, change.schema, known.decoded)
+
+
+def check_schemas(connection: Connection, held: Held, schemas: Mapping[str, wire.Schema]) -> None:
+    """Raises a 422 problem where a stream has too many."""
+    if schemas and streams.count_schemas(connection, held.run, held.id) + len(schemas) > MAX_SCHEMAS:
+        meters.limited.labels("schemas").inc()
+        raise Problem(422, f"the stream has more than {MAX_SCHEMAS} schemas; log a fixed set of names")
+
+
+def known_of(connection: Connection, raw: streams.Raw) -> Known:
+    """What a stream's row says, and its schema."""
+    held = streams.held(connection, raw)
+    return Known(raw, held, schema_of(connection, held))
+
+
+def schema_of(connection: Connection, held: Held) -> wire.Schema | None:
+    """The schema in force at the stream's end; None before its first hello."""
+    if held.schema is None:
+        return None
+    return msgspec.msgpack.decode(streams.schema(connection, held.run, held.id, held.schema), type=wire.Schema)
 
 
 def judge_views(
-    connection: Connection, row: Row[Any], views: Iterable[block.View], now: int
-) -> tuple[dict[str, Any], bool]:
-    """Runs the verdicts over the views and stores what they conclude.
-
-    Returns the stream's values that changed, and whether any finding did.
-    """
-    states = msgspec.msgpack.decode(row.states, type=dict[str, bytes])
-    faults, findings = dict(row.faults), dict[str, Finding]()
+    states: bytes,
+    faults: Mapping[str, str],
+    views: Iterable[block.View],
+    decoded: dict[str, tuple[bytes, Any]] | None = None,
+) -> Judgement:
+    """Runs the verdicts over the views of a stream, from the states and faults that it had before."""
+    judged = Judged(msgspec.msgpack.decode(states, type=dict[str, bytes]), [])
+    findings, failed = dict[str, Finding](), list[str]()
     for view in views:
-        judged = verdicts.judge(states, view)
-        states = judged.states
-        faults |= judged.faults
+        judged = verdicts.judge(judged.states, view, decoded)
         findings |= {finding.verdict: finding for finding in judged.findings}
-        for verdict in judged.faults:
-            meters.verdict_faults.labels(verdict).inc()
+        faults = {**faults, **judged.faults} if judged.faults else faults
+        failed += judged.faults
+    return Judgement(msgspec.msgpack.encode(judged.states), faults, findings, failed)
+
+
+def store_tick(connection: Connection, held: Held, view: block.View, now: int) -> bool:
+    """Lets the verdicts look at the clock, and stores what they conclude. Returns whether any did."""
+    judged = judge_views(held.states, held.faults, [view])
+    _put_findings(connection, held.run, held.id, judged.findings, now)
+    found = bool(judged.findings)
+    values = {"states": judged.states, "faults": judged.faults, "version": held.version + found}
+    streams.put(connection, held.run, held.id, values)
+    for verdict in judged.failed:
+        meters.verdict_faults.labels(verdict).inc()
+    return found
+
+
+def _put_findings(connection: Connection, run: str, stream: str, findings: Mapping[str, Finding], now: int) -> None:
     for verdict, finding in findings.items():
-        streams.put_finding(connection, row.run, row.id, verdict, plain(msgspec.structs.asdict(finding)), now)
-    return {"states": msgspec.msgpack.encode(states), "faults": faults}, bool(findings)
+        streams.put_finding(connection, run, stream, verdict, plain(msgspec.structs.asdict(finding)), now)
 
 
-def _store_schemas(connection: Connection, row: Row[Any], found: Read) -> None:
-    if not found.schemas:
-        return
-    if streams.count_schemas(connection, row.run, row.id) + len(found.schemas) > MAX_SCHEMAS:
-        meters.limited.labels("schemas").inc()
-        raise Problem(422, f"the stream has more than {MAX_SCHEMAS} schemas; log a fixed set of names")
-    for schema_id, schema in found.schemas.items():
-        streams.add_schema(connection, row.run, row.id, schema_id, msgspec.msgpack.encode(schema))
-
-
-def _chunk(row: Row[Any], packed: wire.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
+def _chunk(held: Held, packed: wire.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
     return {
-        "run": row.run,
-        "stream": row.id,
+        "run": held.run,
+        "stream": held.id,
         "first_step": packed.first_step,
         "last_step": packed.last_step,
         "first_time": first_time,
@@ -89,8 +169,8 @@ def _chunk(row: Row[Any], packed: wire.Block, first_time: int, last_time: int, n
     }
 
 
-def _event(row: Row[Any], number: int, event: wire.Event) -> dict[str, Any]:
-    place = {"run": row.run, "stream": row.id, "number": number}
+def _event(held: Held, number: int, event: wire.Event) -> dict[str, Any]:
+    place = {"run": held.run, "stream": held.id, "number": number}
     return place | {"name": text(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 
@@ -98,9 +178,8 @@ def _heard(batch: wire.Batch, end: int, now: int) -> dict[str, Any]:
     return {"acknowledged": end, "heard": now, "alive": batch.alive, "backlog": batch.backlog}
 
 
-def _counted(row: Row[Any], views: Iterable[block.View], losses: list[wire.Lost]) -> dict[str, Any]:
-    counters: Mapping[str, Any] = row.counters
-    latest, precision = row.latest, row.precision
+def _counted(held: Held, views: Sequence[block.View], losses: Sequence[wire.Lost]) -> dict[str, Any]:
+    counters, latest, precision = held.counters, held.latest, held.precision
     for view in views:
         counters = progress.advance(counters, view)
         latest = progress.latest(latest, view)
@@ -108,18 +187,24 @@ def _counted(row: Row[Any], views: Iterable[block.View], losses: list[wire.Lost]
     return {
         "counters": counters,
         "latest": latest,
-        "precision": text(precision) if precision else None,
-        "lost": progress.lost(row.lost, losses),
+        "precision": precision if precision is held.precision else text(precision or ""),
+        "lost": progress.lost(held.lost, losses) if losses else held.lost,
     }
 
 
-def _said(row: Row[Any], found: Read) -> dict[str, Any]:
-    """What hello, rows, events and bye say about the stream itself."""
-    said: dict[str, Any] = {"events": row.events + len(found.events)}
-    if found.chunks:
-        said["rows"] = row.rows + sum(packed.rows for packed, _, _ in found.chunks)
-        said["last_step"] = found.last_step
-        said["last_step_time"] = found.chunks[-1][2]
+def _reached(held: Held, found: Read) -> dict[str, Any]:
+    """How far the stream has come."""
+    return {
+        "events": held.events + len(found.events),
+        "rows": held.rows + sum(packed.rows for packed, _, _ in found.chunks),
+        "last_step": found.last_step if found.chunks else held.last_step,
+        "last_step_time": found.chunks[-1][2] if found.chunks else held.last_step_time,
+    }
+
+
+def _said(found: Read) -> dict[str, Any]:
+    """What hello and bye say about the stream itself."""
+    said: dict[str, Any] = {}
     if found.hello is not None:
         hello = found.hello
         said |= {"role": hello.role, "rank": hello.rank, "world_size": hello.world_size, "host": text(hello.host)}

@@ -75,13 +75,17 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
     after = dict(before)
     if not len(view):
         return _joined(after, _logged_late(view))
-    seen: dict[str, float] = {}
-    for index, name in enumerate(view.schema.scalars):
-        column = view.values[index]
-        where = np.flatnonzero(measured(column))
-        if len(where):
-            seen[name] = float(column[where[-1]])
-    return _joined(after, _underflow(view) | seen | _logged_late(view))
+    return _joined(after, _underflow(view) | _last_measured(view) | _logged_late(view))
+
+
+def _last_measured(view: View) -> dict[str, float]:
+    names = view.schema.scalars
+    scalars = view.values[: len(names)]
+    there = measured(scalars)
+    last = len(view) - 1 - there[:, ::-1].argmax(axis=1)
+    columns = np.flatnonzero(there.any(axis=1))
+    values = scalars[columns, last[columns]].tolist()
+    return {names[column]: value for column, value in zip(columns.tolist(), values, strict=True)}
 
 
 def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ammeter import block, wire
-from ammeter_server.append import judge_views, schema_of
+from ammeter_server.append import known_of, store_tick
 from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
@@ -105,17 +105,17 @@ def tick(store: Store, now: int, awake_since: int) -> bool:
 
 def _tick_one(store: Store, run: str, stream: str, now: int, awake_since: int) -> bool:
     with store.writing() as connection:
-        row = streams.lock(connection, run, stream)
-        if row is None or row.bye_reason is not None:
+        raw = streams.look(connection, run, stream)
+        if raw is None:
             return False
-        heard = max(row.heard, awake_since)
-        alive = row.alive if now - heard < SILENCE else None
-        schema = schema_of(connection, row) or wire.Schema()
-        view = block.view(schema, (), tick=block.Tick(now, alive, heard))
-        values, found = judge_views(connection, row, [view], now)
-        values["version"] = row.version + found
-        streams.put(connection, run, stream, values)
-        return found
+        known = known_of(connection, raw)
+        held = known.held
+        if held.bye_reason is not None:
+            return False
+        heard = max(held.heard, awake_since)
+        alive = held.alive if now - heard < SILENCE else None
+        view = block.view(known.schema or wire.Schema(), (), tick=block.Tick(now, alive, heard))
+        return store_tick(connection, held, view, now)
 
 
 def _guarded(what: str, work: Callable[[], Any]) -> Any:

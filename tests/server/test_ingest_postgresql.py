@@ -12,8 +12,9 @@ from sqlalchemy.exc import OperationalError
 
 from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
-from ammeter_server import ingest, migrations
+from ammeter_server import migrations
 from ammeter_server.collector import Collector
+from ammeter_server.intake import Intake, Sent
 from ammeter_server.judge import Judge
 from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
@@ -45,11 +46,19 @@ def batch(run: str, stream: str, index: int) -> bytes:
     return wire.encode_batch(Batch(items))
 
 
+def taken(here: Collector, run: str, stream: str, offset: int, body: bytes) -> int:
+    """The offset that is committed once the body was taken. Raises what refused it."""
+    (answer,) = Intake(here).take([Sent(run, stream, offset, offset + 1, body)])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 def send(here: Collector, run: str, stream: str) -> None:
     for index in range(BATCHES):
         body = batch(run, stream, index)
         try:
-            ingest.take(here, run, stream, index, index + 1, body, None)
+            taken(here, run, stream, index, body)
         except Problem as refused:  # the other sender was faster, or a 409 tells that it is not that far
             if refused.status != 409:
                 raise
@@ -97,14 +106,14 @@ def test_goodbyes_that_meet_end_the_run(collectors: list[Collector]) -> None:
 def test_a_run_under_judgement_cannot_be_claimed_but_takes_frames(collectors: list[Collector]) -> None:
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
     here, there = collectors
-    ingest.take(here, run, stream, 0, 1, batch(run, stream, 0), None)
+    taken(here, run, stream, 0, batch(run, stream, 0))
     with here.store.writing() as judging:
         assert judgements.claim(judging, run, "slow", 1, 2)
     with here.store.writing() as judging:
         held = judgements.run_of(judging, run)
         assert held is not None
         assert "slow" == held.claimed_by
-        assert 2 == ingest.take(there, run, stream, 1, 2, batch(run, stream, 1), None)
+        assert 2 == taken(there, run, stream, 1, batch(run, stream, 1))
         with there.store.writing() as claiming:
             claiming.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
             with pytest.raises(OperationalError, match="lock timeout"):

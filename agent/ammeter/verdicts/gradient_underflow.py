@@ -165,6 +165,8 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     nonzero = numel - zeros
     empty = read & (nonzero <= 0)
     sinking = read & on_grid(rows, sampled) & (subnormals >= UNDERFLOWING * nonzero) & ~empty
+    if not (sinking.any() or empty.any()):
+        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
     gone = empty & (sinking.any(axis=0) | (empty == read).all(axis=0))
     counted = sinking | gone
     structural = np.where(read & ~counted, zeros, 0.0)

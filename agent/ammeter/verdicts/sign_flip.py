@@ -79,14 +79,29 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _rows(state: State, rows: View) -> State:
     cosines, losses = rows.scalar("grad_agreement"), rows.scalar("loss")
-    for at in np.flatnonzero(np.isfinite(cosines)).tolist():
+    taken = np.flatnonzero(np.isfinite(cosines))
+    begin = 0
+    while begin < len(taken):
+        calm = 0 if state.against or state.opened.active else _calm(cosines[taken[begin:]])
+        if calm:
+            state = _with_readings(state, cosines[taken[begin : begin + calm]], losses[taken[begin : begin + calm]])
+            begin += calm
+            continue
+        at = int(taken[begin])
         step, cosine, loss = int(rows.steps[at]), float(cosines[at]), float(losses[at])
-        state = _with_reading(_summed(state, step, cosine, loss), cosine, loss)
+        state = _with_readings(_summed(state, step, cosine, loss), cosines[at : at + 1], losses[at : at + 1])
         if state.opened.active:
             state = replace(state, opened=state.opened.until(step) if state.against else state.opened.over())
         elif state.against >= SURE and state.waited >= ENOUGH and math.isfinite(state.usual):
             state = _decided(state, step, rows, at)
+        begin += 1
     return state
+
+
+def _calm(cosines: Floats) -> int:
+    """Readings at the beginning that lie beyond no bound there can be: nothing begins with them."""
+    beyond = np.flatnonzero(cosines < -AGAINST)
+    return int(beyond[0]) if beyond.size else len(cosines)
 
 
 def _summed(state: State, step: int, cosine: float, loss: float) -> State:
@@ -113,8 +128,10 @@ def _usual(readings: bytes) -> float:
     return float(np.frombuffer(readings, np.float32).mean()) if len(readings) == 4 * BEFORE else math.nan
 
 
-def _with_reading(state: State, cosine: float, loss: float) -> State:
-    return replace(state, readings=_with(state.readings, cosine, BEFORE), losses=_with(state.losses, loss, LOSSES))
+def _with_readings(state: State, cosines: Floats, losses: Floats) -> State:
+    readings = (state.readings + cosines[-BEFORE:].tobytes())[-4 * BEFORE :]
+    finite = losses[np.isfinite(losses)]
+    return replace(state, readings=readings, losses=(state.losses + finite[-LOSSES:].tobytes())[-4 * LOSSES :])
 
 
 def _with(numbers: bytes, number: float, most: int) -> bytes:

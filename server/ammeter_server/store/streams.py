@@ -2,23 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from ammeter_server.store.engine import insert_or_ignore, upsert
+from ammeter_server.store.prepared import Prepared
 from ammeter_server.tables import chunks, events, findings, projects, runs, schemas, streams
 
 
-def lock(connection: Connection, run: str, stream: str) -> Row[Any] | None:
-    """The stream's row, held until the transaction ends; None for a stream that nobody has opened."""
-    query = select(streams).where(streams.c.run == run, streams.c.id == stream).with_for_update()
-    return connection.execute(query).one_or_none()
+class Held(NamedTuple):
+    """A stream's row, its columns by their names and in their order; by default, of one that nobody has opened."""
+
+    run: str
+    id: str
+    role: str = "rank"
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    acknowledged: int = 0
+    schema: str | None = None
+    rows: int = 0
+    events: int = 0
+    last_step: int | None = None
+    last_step_time: int | None = None
+    precision: str | None = None
+    latest: Mapping[str, Any] = {}
+    counters: Mapping[str, Any] = {}
+    lost: Mapping[str, Any] = {}
+    faults: Mapping[str, Any] = {}
+    states: bytes = b"\x80"
+    alive: bool = True
+    backlog: int = 0
+    heard: int = 0
+    bye: Mapping[str, Any] = {}
+    bye_reason: str | None = None
+    version: int = 0
+
+
+Raw = tuple[Any, ...]
+"""The same as the driver has it: documents as text."""
+
+PROGRESS = (
+    "acknowledged",
+    "rows",
+    "events",
+    "last_step",
+    "last_step_time",
+    "precision",
+    "latest",
+    "counters",
+    "lost",
+    "faults",
+    "states",
+    "alive",
+    "backlog",
+    "heard",
+    "version",
+)
+"""The columns that every batch writes."""
+
+_this = (streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+_look = Prepared(select(streams).where(*_this).with_for_update())
+_move = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
+_project = Prepared(select(runs.c.project).where(runs.c.id == bindparam("of_run")))
+_add_chunk = Prepared(chunks.insert())
+_places = {name: place for place, name in enumerate(Held._fields)}
+_moving = [_places[name] for name in PROGRESS]
+
+
+def look(connection: Connection, run: str, stream: str) -> Raw | None:
+    """The stream's row as the driver has it, held until the transaction ends; None for one that nobody has opened."""
+    return _look.one(connection, {"of_run": run, "of_stream": stream})
+
+
+def held(connection: Connection, raw: Raw) -> Held:
+    """What such a row says."""
+    readers = _codecs(connection).readers
+    return Held(*(read(value) if read else value for read, value in zip(readers, raw, strict=True)))
+
+
+def move(connection: Connection, before: Held, raw: Raw, moved: Held) -> Raw:
+    """Writes the PROGRESS columns of a row that was `before`. Returns it as it is from now on; what is the same is not
+    put in words again."""
+    after, writers = list(raw), _codecs(connection).writers
+    for place in _moving:
+        if moved[place] is not before[place]:
+            write = writers[place]
+            after[place] = write(moved[place]) if write else moved[place]
+    written = {f"to_{name}": after[_places[name]] for name in PROGRESS}
+    _move.do(connection, {"of_run": before.run, "of_stream": before.id, **written})
+    return tuple(after)
+
+
+class _Codecs(NamedTuple):
+    """What makes values of what the driver gives, and the driver's of them: of each column in order."""
+
+    readers: Sequence[Callable[[Any], Any] | None]
+    writers: Sequence[Callable[[Any], Any] | None]
+
+
+_known_codecs: dict[str, _Codecs] = {}
+
+
+def _codecs(connection: Connection) -> _Codecs:
+    dialect = connection.dialect
+    if dialect.name not in _known_codecs:
+        readers = [column.type.result_processor(dialect, None) for column in streams.c]
+        writers = [column.type.bind_processor(dialect) for column in streams.c]
+        _known_codecs[dialect.name] = _Codecs(readers, writers)
+    return _known_codecs[dialect.name]
 
 
 def run_project(connection: Connection, run: str) -> str | None:
-    return connection.execute(select(runs.c.project).where(runs.c.id == run)).scalar_one_or_none()
+    found = _project.one(connection, {"of_run": run})
+    return found[0] if found else None
 
 
 def count(connection: Connection, run: str) -> int:
@@ -54,8 +155,8 @@ def add_schema(connection: Connection, run: str, stream: str, schema_id: str, bo
 
 
 def add_chunks(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        connection.execute(chunks.insert(), rows)
+    for row in rows:
+        _add_chunk.do(connection, row)
 
 
 def add_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

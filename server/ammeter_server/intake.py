@@ -1,0 +1,307 @@
+"""Takes batches in: checks them, decides what they change, and commits. Threads of its own do nothing else.
+
+SQLite has one writer, and a commit takes longer than all else: batches that wait for it together are committed
+together. PostgreSQL has a transaction for each, so that each touches one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ammeter import wire
+from ammeter_server import checks, meters
+from ammeter_server.append import Change, check_schemas, decide, known_of, write
+from ammeter_server.collector import Collector
+from ammeter_server.kept import Kept, Known
+from ammeter_server.plain import text
+from ammeter_server.problems import Problem
+from ammeter_server.store import Connection, StoreFullError, streams
+from ammeter_server.store.streams import Held
+
+MAX_STREAMS = 16_384
+"""Streams of one run: the ranks of a large job, and some lives of each."""
+
+AT_ONCE = 4
+"""Transactions at the same time, where the database can have several."""
+
+TOGETHER = 32
+TOGETHER_BYTES = 4 * 2**20
+"""Batches of one transaction, and their bytes, beyond the first: whoever else writes waits that long."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to."""
+
+    run: str
+    stream: str
+    offset: int
+    end: int
+    body: bytes
+    project: str | None = None
+
+
+Answer = int | Exception
+"""The offset that is committed, or why nothing was."""
+
+
+class Intake:
+    """For one collector process. take() is for whoever has a thread; put() hands over to those of start()."""
+
+    def __init__(self, here: Collector) -> None:
+        self._here = here
+        self._kept = Kept()
+        self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._together = TOGETHER if here.store.is_sqlite else 1
+
+    def start(self) -> None:
+        for number in range(1 if self._here.store.is_sqlite else AT_ONCE):
+            thread = threading.Thread(target=self._run, name=f"ammeter-intake-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Takes what waits and ends the threads. Twice is fine."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        while self._threads:
+            self._threads.pop().join()
+
+    async def put(self, sent: Sent) -> int:
+        """Returns the offset that is committed once it is. Raises Problem, or what else went wrong."""
+        waiting = _Waiting(sent, asyncio.get_running_loop().create_future())
+        self._waiting.put(waiting)
+        return await waiting.answer
+
+    def take(self, several: Sequence[Sent]) -> list[Answer]:
+        """Commits all of these together, each of which stands or falls by itself."""
+        now = time.time_ns()
+        batches = [self._foreseen(sent, now) for sent in several]
+        try:
+            taken = self._commit(batches)
+        except StoreFullError as full:
+            return [full for _ in several]
+        except Exception as fault:  # noqa: BLE001 - one of them, and not all who happened to wait with it
+            return [fault] if len(several) == 1 else [self.take([sent])[0] for sent in several]
+        for each in taken:
+            self._note(each)
+        if any(each.change is not None and each.change.awaited for each in taken):
+            self._here.bell.set()
+        return [each.answer for each in taken]
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            group = self._group(first)
+            try:
+                answers = self.take([each.sent for each in group])
+            except Exception as fault:  # noqa: BLE001 - nobody must wait for ever
+                answers = [fault for _ in group]
+            _tell(group, answers)
+
+    def _group(self, first: _Waiting) -> list[_Waiting]:
+        """Those that wait already, with the first of them."""
+        group, size = [first], 0
+        while len(group) < self._together and size < TOGETHER_BYTES:
+            try:
+                more = self._waiting.get_nowait()
+            except Empty:
+                break
+            if more is None:
+                self._waiting.put(None)
+                break
+            group.append(more)
+            size += len(more.sent.body)
+        return group
+
+    def _foreseen(self, sent: Sent, now: int) -> _Foreseen:
+        """What the batch changes if its stream is as it was left, which is found out later."""
+        try:
+            _check_place(sent)
+            batch = checks.decoded(sent.body)
+            checks.check(batch, sent.run, sent.stream, sent.offset, sent.end, self._here.settings.max_unpacked_bytes)
+        except Exception as wrong:  # noqa: BLE001 - raised where the sender is answered
+            return _Foreseen(sent, now, wire.Batch(), wrong=wrong)
+        known = self._kept.get(sent.run, sent.stream)
+        if known is None or known.held.acknowledged != sent.offset or sent.offset == sent.end:
+            return _Foreseen(sent, now, batch, known)
+        try:
+            return _Foreseen(sent, now, batch, known, decide(known, batch, sent.end, now))
+        except Problem:  # which may be for what is known, and that may be of yesterday
+            return _Foreseen(sent, now, batch)
+
+    def _commit(self, several: Sequence[_Foreseen]) -> list[_Taken]:
+        with self._here.store.writing() as connection:
+            return [_take(connection, each) for each in several]
+
+    def _note(self, taken: _Taken) -> None:
+        """What has been committed is known from now on, and counted."""
+        if taken.known is not None:
+            self._kept.keep(taken.known)
+        elif taken.change is not None:
+            self._kept.forget(taken.sent.run, taken.sent.stream)
+        if taken.change is not None:
+            meters.ingest_values.inc(taken.change.values)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    sent: Sent
+    answer: asyncio.Future[int]
+
+
+@dataclass(frozen=True)
+class _Foreseen:
+    """A batch, what is thought to be known of its stream, and what it changes then; or why it cannot be right."""
+
+    sent: Sent
+    now: int
+    batch: wire.Batch
+    known: Known | None = None
+    change: Change | None = None
+    wrong: Exception | None = None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What was written, unless the transaction fails. known: of the stream from now on."""
+
+    sent: Sent
+    answer: Answer
+    known: Known | None = None
+    change: Change | None = None
+
+
+def _take(connection: Connection, each: _Foreseen) -> _Taken:
+    sent = each.sent
+    try:
+        known, change = _decided(connection, each)  # what is refused is refused here, with nothing written yet
+    except Exception as wrong:  # noqa: BLE001 - the others of the transaction are taken
+        return _Taken(sent, wrong)
+    if known.held.acknowledged != sent.offset:
+        return _Taken(sent, known.held.acknowledged)
+    if change is None:
+        return _Taken(sent, sent.offset, _heartbeat(connection, known, each))
+    if known.held.schema is None:
+        opened = _opened(connection, known, each)
+        if opened.held.acknowledged != sent.offset:  # another sender opened it between our two looks
+            return _Taken(sent, _elsewhere(sent, opened.held.acknowledged))
+        known = opened
+    return _Taken(sent, sent.end, write(connection, known, change, each.now), change)
+
+
+def _decided(connection: Connection, each: _Foreseen) -> tuple[Known, Change | None]:
+    """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
+    sent = each.sent
+    if each.wrong is not None:
+        raise each.wrong
+    if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
+        raise Problem(404, f"run {sent.run} is not known to this token's project")
+    raw = streams.look(connection, sent.run, sent.stream)
+    same = each.known is not None and each.known.raw == raw
+    known = each.known if each.known is not None and same else _looked_up(connection, sent, raw, each.now)
+    if known.held.acknowledged != sent.offset:
+        wrong = _elsewhere(sent, known.held.acknowledged)
+        if isinstance(wrong, Exception):
+            raise wrong
+        return known, None
+    if sent.offset == sent.end:
+        return known, None
+    if raw is None:
+        _check_opening(connection, each)
+    change = each.change if same and each.change is not None else decide(known, each.batch, sent.end, each.now)
+    check_schemas(connection, known.held, change.schemas)
+    return known, change
+
+
+def _looked_up(connection: Connection, sent: Sent, raw: streams.Raw | None, now: int) -> Known:
+    return known_of(connection, raw) if raw else Known(None, Held(sent.run, sent.stream, heard=now))
+
+
+def _heartbeat(connection: Connection, known: Known, each: _Foreseen) -> Known | None:
+    """Somebody is there, and how far behind."""
+    if known.raw is None:
+        return None
+    held = known.held._replace(heard=each.now, alive=each.batch.alive, backlog=each.batch.backlog)
+    raw = streams.move(connection, known.held, known.raw, held)
+    return Known(raw, held, known.schema, known.decoded)
+
+
+def _check_place(sent: Sent) -> None:
+    try:
+        well_formed = str(uuid.UUID(sent.run)) == sent.run and uuid.UUID(sent.stream).hex == sent.stream
+    except ValueError:
+        well_formed = False
+    if not well_formed:
+        said = f"run {sent.run!r} and stream {sent.stream!r}"
+        raise Problem(422, f"{said}: use a lower-case UUID with dashes, and one without")
+    if sent.end < sent.offset:
+        raise Problem(422, f"offset {sent.offset} is behind end {sent.end}")
+
+
+def _elsewhere(sent: Sent, committed: int) -> Answer:
+    """What to answer to a batch that does not begin where the stream ends."""
+    if sent.end <= committed:
+        return committed
+    said = f"the batch holds {sent.offset} to {sent.end}; everything before {committed} is committed: go on there"
+    return Problem(409, said, offset=committed)
+
+
+def _check_opening(connection: Connection, each: _Foreseen) -> None:
+    """The hello tells what a run and a stream are; without one all that is known is what was lost."""
+    first = each.batch.items[0] if each.batch.items else None
+    if first is not None and not isinstance(first, wire.Hello):
+        raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
+    if streams.count(connection, each.sent.run) >= MAX_STREAMS:
+        meters.limited.labels("streams").inc()
+        raise Problem(403, f"run {each.sent.run} has {MAX_STREAMS} streams, which is the limit; start a new run")
+
+
+def _opened(connection: Connection, known: Known, each: _Foreseen) -> Known:
+    """Makes what is missing of run and stream, or fills in the run of a stream whose beginning was lost."""
+    hellos = [item for item in each.batch.items if isinstance(item, wire.Hello)]
+    sent = each.sent
+    if hellos or known.raw is None:
+        streams.add_run(connection, sent.run, _of_run(hellos[0] if hellos else None, each))
+    if known.raw is not None:
+        return known
+    streams.add(connection, sent.run, sent.stream, each.now)
+    return _looked_up(connection, sent, streams.look(connection, sent.run, sent.stream), each.now)
+
+
+def _of_run(hello: wire.Hello | None, each: _Foreseen) -> dict[str, Any]:
+    if hello is None:
+        return {"project": each.sent.project or "default", "started": 0}
+    return {
+        "name": text(hello.name),
+        "project": each.sent.project or text(hello.project),
+        "config": hello.config,
+        "tags": hello.tags,
+        "environment": hello.environment,
+        "world_size": hello.world_size,
+        "started": hello.started or each.now,
+    }
+
+
+def _tell(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
+    """Wakes those who wait, all at once."""
+
+    def tell() -> None:
+        for each, answer in zip(group, answers, strict=True):
+            if each.answer.done():  # who asked has gone
+                continue
+            if isinstance(answer, Exception):
+                each.answer.set_exception(answer)
+            else:
+                each.answer.set_result(answer)
+
+    with suppress(RuntimeError):  # the loop has ended, and everybody with it
+        group[0].answer.get_loop().call_soon_threadsafe(tell)

@@ -1,6 +1,6 @@
 """Every fault of the trainer on every network, and healthy trainings: what Ammeter says of them, and what others do.
 
-    make zoo [ARGS="--quick | --only gradient-spike,adapters | --write"]
+    make zoo [ARGS="--quick | --only gradient-spike,adapters | --seeds 3 4 5 | --write"]
 
 A fault counts as named when `ammeter report` has the verdict of its name first, and as pointed at when that finding
 names the module, tensor or line which the fault's registry says is broken. Ends with 1 where a limit is missed.
@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that w
 from bench import zoo_pool, zoo_tables  # noqa: E402 - after the path above
 from bench.zoo_judging import healthy, judged, limits  # noqa: E402
 from bench.zoo_plan import Plan  # noqa: E402
+from bench.zoo_runs import Result  # noqa: E402
 from bench.zoo_tables import Measured  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
@@ -31,9 +32,8 @@ RESULTS = ROOT / "bench" / "results"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    plan = Plan(only=options.only.split(","))
-    if options.quick:
-        plan = Plan(seeds=(0,), onsets=1, only=plan.only)
+    seeds, only = tuple(dict.fromkeys(options.seeds)), options.only.split(",")
+    plan = Plan(seeds[:1], onsets=1, only=only, frugal=False) if options.quick else Plan(seeds, only=only)
     measured = measure(plan, options.workers, options.go_on)
     for line in zoo_tables.shown(measured):
         print(line)
@@ -51,9 +51,10 @@ def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Measured:
         os.chmod(folder, 0o755)  # noqa: S103 - a fault lets everybody read its checkpoint, which a private folder would prevent
         results = zoo_pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], kept=kept)
     by_case = {each.case: each for each in results}
-    broken = [judged(each, by_case[each.case.twin]) for each in results if each.case.fault]
+    broken = [judged(each, by_case[each.case.twin]) for each in results if each.case.fault and not each.case.frugal]
+    frugal = [judged(each, Result(each.case.twin, 0, [])) for each in results if each.case.frugal]
     sound = [healthy(each) for each in results if not each.case.fault]
-    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results))
+    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results), frugal, plan.seeds)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -62,6 +63,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="faults and programs with one of these words in them"
     )
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2), metavar="N", help="of the trainings (0 1 2)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="cases at a time (2)")
     parser.add_argument("--go-on", type=Path, metavar="FILE", help="keep each result there; an interrupted run goes on")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")

@@ -28,7 +28,7 @@ class Judged(msgspec.Struct, frozen=True):
 
     first: the verdict that is named first, "" for none. culprit: whether it names the part or line that is broken; None
     where nothing is. after, limit: how much later than the first symptom, in `unit`; None where nothing was found, and
-    of two runs that are compared as wholes.
+    of two runs that are compared as wholes; steps: the same in steps.
     beside: other findings that were told beside the first one. looked: eyes that were there; others: those that saw
     it, and what they named of it.
     """
@@ -45,6 +45,7 @@ class Judged(msgspec.Struct, frozen=True):
     seconds: float | None
     looked: list[str]
     others: dict[str, list[str]]
+    steps: int | None = None
     trouble: str = ""
 
     @property
@@ -91,6 +92,7 @@ def judged(result: Result, twin: Result) -> Judged:
         seconds=None if mine is None or compared else seconds_between(result, symptom, mine["opened_step"]),
         looked=looked(result),
         others=noticed(result, twin, onset),
+        steps=None if mine is None or compared else max(0, mine["opened_step"] - symptom),
         trouble=result.trouble,
     )
 

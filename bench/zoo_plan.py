@@ -1,6 +1,7 @@
 """Which trainings there are in the zoo: every fault of the trainer's registry on every network, and healthy ones.
 
-A fault's precisions and optimizers take turns with the seeds.
+A fault's precisions and optimizers take turns with the seeds. With the first seed each is tried once more as a budget
+of 1 % has it read, which is what a user has.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ FIRST_LIFE = 60
 LATER = 27
 """Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
 
+LONGER = 10
+"""Times as many steps where the default budget decides what is read: of steps as short as these it reads few."""
+
 OFTEN = ["--eval-every", "15"]
 """So that two runs can be compared by their validation."""
 
@@ -39,7 +43,8 @@ class Case(msgspec.Struct, frozen=True):
     """One training. what: a fault, a program of bench/healthy.py, or "" for the trainer as it is.
 
     onset: the step at which the fault begins, in the run that is looked at. life: "" for a run as such, "kept" for one
-    that saves checkpoints, "resumed" for one that goes on from one.
+    that saves checkpoints, "resumed" for one that goes on from one. frugal: it is read as the default budget has it,
+    not at every step.
     """
 
     what: str
@@ -51,6 +56,7 @@ class Case(msgspec.Struct, frozen=True):
     life: str = ""
     steps: int = STEPS
     ranks: int = 1
+    frugal: bool = False
 
     @property
     def fault(self) -> bool:
@@ -59,7 +65,7 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def twin(self) -> Case:
         """The same training without the fault."""
-        return msgspec.structs.replace(self, what="", onset=0)
+        return msgspec.structs.replace(self, what="", onset=0, frugal=False)
 
     @property
     def is_first_onset(self) -> bool:
@@ -82,25 +88,31 @@ class Case(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         name = self.what or "the trainer"
         onset = f"@{self.onset}" if self.onset else ""
-        rest = (self.arch, self.precision, self.optimizer, self.life, f"seed {self.seed}")
+        rest = (self.arch, self.precision, self.optimizer, self.life, f"seed {self.seed}", "frugal" * self.frugal)
         return " ".join((name + onset, *filter(None, rest)))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is tried. only: words of which a case's name has to have one."""
+    """How much is tried. only: words of which a case's name has to have one. frugal: whether faults are tried at the
+    default budget, too."""
 
     seeds: Sequence[int] = (0, 1, 2)
     onsets: int = 2
     only: Sequence[str] = ("",)
+    frugal: bool = True
 
     def cases(self) -> list[Case]:
-        """Twins first, then each fault, then the healthy programs."""
+        """Twins first, then each fault, then the healthy programs, then faults at the default budget."""
         broken = [each for each in faulty(self.seeds, self.onsets) if self.wants(each.what)]
         twins = list(dict.fromkeys(each.twin for each in broken))
         if self.wants("the trainer"):
             twins = list(dict.fromkeys([*twins, *trainer_as_it_is(self.seeds)]))
-        return [*twins, *broken, *(each for each in programs(self.seeds) if self.wants(each.what))]
+        sound = [each for each in programs(self.seeds) if self.wants(each.what)]
+        return [*twins, *broken, *sound, *map(at_default_budget, self._firsts(broken) if self.frugal else ())]
+
+    def _firsts(self, broken: Sequence[Case]) -> Iterator[Case]:
+        return (each for each in broken if each.seed == self.seeds[0] and each.is_first_onset)
 
     def wants(self, name: str) -> bool:
         return any(word in name for word in self.only)
@@ -115,6 +127,10 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
                 for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
                     steps = enough(fault, onset)
                     yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps, fault.ranks)
+
+
+def at_default_budget(case: Case) -> Case:
+    return msgspec.structs.replace(case, steps=LONGER * case.steps, frugal=True)
 
 
 def enough(fault: Fault, onset: int) -> int:

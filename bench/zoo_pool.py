@@ -55,7 +55,7 @@ def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, ke
         while waiting or going:
             while waiting and len(going) < workers:
                 number, case = waiting.pop(0)
-                going.append(_started(case, folder / str(number), anomaly=case.seed == first))
+                going.append(_started(case, folder / str(number), anomaly=case.seed == first and not case.frugal))
             wait([each.process.sentinel for each in going], timeout=1.0)
             for each in [each for each in going if _is_over(each)]:
                 going.remove(each)

@@ -31,9 +31,8 @@ import train as trainer
 from faults import REGISTRY
 
 READINGS = (schedule.EVERY, schedule.EVERY, schedule.EVERY, 0.04)
-"""Shares of step time for norms, full statistics, weights and the census of kernels. Steps take some 5 ms here only to
-make the zoo fast; the default budget of 1 % has them read so often where steps take a second. And what is read does not
-depend on what else the machine does."""
+"""Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them
+read so often where steps take a second. And what is read does not depend on what else the machine does."""
 
 NEVER_ENDS = "run-stalled"
 SILENT_SECONDS = 2.0
@@ -159,7 +158,8 @@ class Watched:
         return report.find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
-        schedule.PRESETS["default"] = lambda _: READINGS
+        if not self.case.frugal:
+            schedule.PRESETS["default"] = lambda _: READINGS
         self.others = Others(of_first_rank(self.said))
         try:
             self.others.runs(lambda: self.work(self))

@@ -16,6 +16,7 @@ import torch
 from bench.tables import piped, processor
 from bench.zoo_eyes import CAUSE, EYES, PART
 from bench.zoo_judging import Healthy, Judged, Limit, own_alarm
+from bench.zoo_plan import LONGER
 
 HEADINGS = ("watched by", "noticed", "what is wrong named first", "broken part or line named", "healthy runs disturbed")
 
@@ -34,18 +35,23 @@ OTHERS = ("loss and norm thresholds, as published there: the same 20", "2 of 20"
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything. seconds: that all trainings took, one after the other."""
+    """Everything. seconds: that all trainings took, one after the other. frugal: faults at the default budget."""
 
     broken: Sequence[Judged]
     healthy: Sequence[Healthy]
     limits: Sequence[Limit]
     seconds: float
+    frugal: Sequence[Judged] = ()
+    seeds: Sequence[int] = ()
 
 
 def shown(measured: Measured) -> list[str]:
     """For the terminal: what was missed, and whether the limits hold."""
     lines = [*misses(measured), *alarms(measured)]
     lines += [f"{each.words}: {each.told}, at least {each.wanted}: {each.verdict}" for each in measured.limits]
+    if measured.frugal:
+        named = _of(sum(each.right for each in measured.frugal), len(measured.frugal))
+        lines.append(f"named first at the default budget: {named}")
     return [*lines, f"{len(measured.broken)} broken and {len(measured.healthy)} healthy runs: {measured.seconds:.0f} s"]
 
 
@@ -53,7 +59,8 @@ def write(measured: Measured, folder: Path, command: str) -> None:
     """zoo.md and zoo.json in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "zoo.md").write_text(markdown(measured, command))
-    plain = {"command": command, "limits": measured.limits, "broken": measured.broken, "healthy": measured.healthy}
+    plain = {"command": command, "seeds": list(measured.seeds), "limits": measured.limits}
+    plain |= {"broken": measured.broken, "healthy": measured.healthy, "frugal": measured.frugal}
     (folder / "zoo.json").write_text(json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
 
 
@@ -64,6 +71,8 @@ def markdown(measured: Measured, command: str) -> str:
     lines += ["## What has to hold", "", *piped(held(measured)), ""]
     lines += ["## Fault by fault", "", *piped(by_fault(measured)), "", *_about_the_faults(), ""]
     lines += ["## What was missed", "", *([f"- {each}" for each in missed] or ["Nothing."]), ""]
+    if measured.frugal:
+        lines += ["## At the default budget", "", *piped(at_default_budget(measured)), "", *_about_the_budget(), ""]
     lines += ["## Healthy runs", "", *piped(by_program(measured)), ""]
     lines += ["## False alarms", "", *([f"- {each}" for each in disturbed] or ["None."]), ""]
     return "\n".join(lines)
@@ -137,6 +146,30 @@ def by_fault(measured: Measured) -> list[tuple[str, ...]]:
     return rows
 
 
+def at_default_budget(measured: Measured) -> list[tuple[str, ...]]:
+    """How much later each verdict is reached when 1 % of the step time decides what is read."""
+    rows: list[tuple[str, ...]] = [("fault", "named first", "steps later", "where all is read", "s")]
+    for fault, group in groupby(measured.frugal, lambda each: each.case.what):
+        runs = list(group)
+        dense = [each for each in measured.broken if each.case.what == fault]
+        rows.append(
+            (
+                f"`{fault}`",
+                f"{sum(each.right for each in runs)} of {len(runs)}",
+                _steps(runs),
+                _steps(dense),
+                ", ".join(f"{each.seconds:.2f}" for each in runs if each.seconds is not None) or "–",
+            )
+        )
+    return rows
+
+
+def _steps(runs: Sequence[Judged]) -> str:
+    """Median and most."""
+    steps = sorted(each.steps for each in runs if each.steps is not None)
+    return f"{median(steps):g}, {steps[-1]}" if steps else "–"
+
+
 def by_program(measured: Measured) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("program", "runs", "pages", "tickets", *EYES)]
     for name, group in groupby(sorted(measured.healthy, key=_kind), _kind):
@@ -179,13 +212,14 @@ def alarms(measured: Measured) -> list[str]:
 
 def _story(measured: Measured, command: str) -> list[str]:
     archs = sorted({each.case.arch for each in measured.broken})
-    seeds = len({each.case.seed for each in measured.broken})
+    seeds = sorted({each.case.seed for each in measured.broken})
     faults = len({each.case.what for each in measured.broken})
     goes = " FILE held what earlier goes had tried." if "--go-on" in command else ""
     return [
         f"Written by `{command}` on {processor()}, {os.cpu_count()} cores, torch {torch.__version__}.{goes}",
         "",
-        f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with {seeds} seeds,"
+        f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with the seeds"
+        f" {', '.join(map(str, seeds))},"
         " which take turns with the precisions and optimizers that the fault can have, and with a second onset where it"
         f" has one: {len(measured.broken)} broken runs. And {len(measured.healthy)} healthy ones: the trainer as it is,"
         " and programs of the kinds that watchers take for broken. Each is trained for itself, in a process of its own,"
@@ -212,6 +246,16 @@ def _about_the_faults() -> list[str]:
         " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds:"
         " the median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of"
         " `checkpoint-stale` goes fast, and `run-stalled` is judged as after twenty minutes.",
+    ]
+
+
+def _about_the_budget() -> list[str]:
+    return [
+        f"Once on each network, with the first seed, in {LONGER} times as many steps: what a user has who changes"
+        " nothing."
+        " Steps later: median and most, than the first symptom; beside it those of the runs above, in which everything"
+        " is read at every step. A budget is a share of time, so readings are as many in a second, however long a step"
+        " is: what comes a thousand steps of 5 ms later here comes ten steps later where one takes half a second.",
     ]
 
 

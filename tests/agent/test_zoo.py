@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from bench import readme, zoo, zoo_eyes, zoo_judging, zoo_plan, zoo_tables
+from bench import readme, zoo, zoo_eyes, zoo_judging, zoo_plan, zoo_runs, zoo_tables
 from bench.zoo_eyes import ANOMALY, CAUSE, LOSS, NAN, NORM, PART, TORCH, Said
 from bench.zoo_judging import Healthy, Judged
 from bench.zoo_plan import Case, Plan
@@ -149,11 +150,46 @@ def test_every_fault_is_tried_on_every_network_that_can_have_it_and_beside_its_t
     cases = Plan().cases()
     assert len(cases) == len(set(cases))
     assert set(REGISTRY) == {each.what for each in cases if each.fault}
-    assert all(each.twin in cases for each in cases if each.fault)
+    assert all(each.twin in cases for each in cases if each.fault and not each.frugal)
     tried = {(each.what, each.precision) for each in cases if each.fault}
     assert {(name, each) for name, fault in REGISTRY.items() for each in fault.precisions} == tried
     assert {0, 1, 2} == {each.seed for each in cases}
     assert 40 <= len([each for each in cases if not each.fault and each.what])
+
+
+def test_at_the_default_budget_every_fault_is_tried_once_on_every_network() -> None:
+    tried = [each for each in Plan(seeds=(7, 3)).cases() if each.frugal]
+    assert sorted((fault, arch) for fault in REGISTRY for arch in zoo_plan.archs()) == sorted(
+        (each.what, each.arch) for each in tried
+    )
+    assert {7} == {each.seed for each in tried}
+    assert not [each for each in Plan(frugal=False).cases() if each.frugal]
+
+
+def test_the_default_budget_has_much_less_read(tmp_path: Path) -> None:
+    case = Case("", "gpt", "bf16", "adamw", steps=150)
+    (tmp_path / "dense").mkdir()
+    (tmp_path / "frugal").mkdir()
+    dense = zoo_runs.run(case, tmp_path / "dense", anomaly=False)
+    frugal = zoo_runs.run(msgspec.structs.replace(case, frugal=True), tmp_path / "frugal", anomaly=False)
+    assert 149 == sum("grad_agreement" in row.columns for row in dense.rows)
+    assert 0 < sum("grad_agreement" in row.columns for row in frugal.rows) < 120
+
+
+def test_what_the_default_budget_costs_is_shown_beside_what_is_reached_where_all_is_read() -> None:
+    broken = [judged(*GOOD), judged(finding("scale-collapse", 24, module="blocks.1.mlp"))]
+    frugal = [judged(finding("scale-collapse", 220), case=msgspec.structs.replace(CASE, frugal=True)), judged()]
+    told = zoo_tables.at_default_budget(Measured(broken, [], [], 1.0, frugal))
+    assert ("`scale-collapse`", "1 of 2", "200, 200", "2.5, 4") == told[1][:4]
+
+
+def test_the_seeds_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr(zoo, "measure", lambda plan, *_: plans.append(plan) or measured([], []))
+    for words in ([], ["--seeds", "8", "6", "8"], ["--seeds", "8", "6", "--quick"]):
+        zoo.main(words)
+    assert [(0, 1, 2), (8, 6), (8,)] == [each.seeds for each in plans]
+    assert {8, 6} == {each.seed for each in Plan(seeds=plans[1].seeds, only=["scale"]).cases()}
 
 
 def test_quick_numbers_are_not_kept_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:

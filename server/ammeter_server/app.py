@@ -18,6 +18,7 @@ from ammeter_server import (
     incidents,
     ingest,
     metrics,
+    openapi,
     page,
     pagination,
     problems,
@@ -77,6 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(module.router, dependencies=READ)
     app.include_router(metrics.router, dependencies=EVERYTHING)
     app.include_router(audit.router, dependencies=ADMIN)
+    app.include_router(openapi.router)
     app.include_router(runbooks.router)
     app.include_router(page.router)
     app.mount("/static", page.static, name="static")

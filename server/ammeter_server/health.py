@@ -1,12 +1,10 @@
-"""Whether the collector lives, whether it can work, and what its API is."""
+"""Whether the collector lives, and whether it can work."""
 
 from __future__ import annotations
 
-from typing import Any
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Depends, Request
-
-from ammeter_server import auth, migrations
+from ammeter_server import migrations
 from ammeter_server.collector import Here
 from ammeter_server.problems import Problem
 
@@ -28,9 +26,3 @@ def ready(here: Here) -> dict[str, str]:
     if found != wanted:
         raise Problem(503, f"the database has shape {found}, this version needs {wanted}; run `ammeter-server migrate`")
     return {"status": "ready", "database": str(found)}
-
-
-@router.get("/openapi.json", dependencies=[Depends(auth.read)], include_in_schema=False)
-def openapi(request: Request) -> dict[str, Any]:
-    described: dict[str, Any] = request.app.openapi()
-    return described

@@ -36,10 +36,14 @@ class Alert:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-@router.get("/api/v1/rules", response_class=PlainTextResponse, summary="Prometheus rule file")
-def read_rules(here: Here) -> PlainTextResponse:
+class RuleFile(PlainTextResponse):
+    media_type = "application/yaml"
+
+
+@router.get("/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file")
+def read_rules(here: Here) -> RuleFile:
     """A rule file for Prometheus: an alert for every verdict, and what only Prometheus can know."""
-    return PlainTextResponse(rule_file(here.settings.page_url), media_type="application/yaml")
+    return RuleFile(rule_file(here.settings.page_url))
 
 
 def rule_file(public_url: str = DEFAULT_URL, incidents: bool = True) -> str:

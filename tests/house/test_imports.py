@@ -52,7 +52,7 @@ SERVER_ORDER = (
     ("beside",),
     ("whole",),
     ("judge",),
-    ("sweeper", "runs", "health", "rules"),
+    ("sweeper", "runs", "health", "rules", "openapi"),
     ("events", "series", "tensors", "compare", "incidents", "metrics"),
     ("app",),
     ("__main__",),

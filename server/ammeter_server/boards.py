@@ -14,7 +14,15 @@ FOLDER = files("ammeter_server") / "assets" / "boards"
 """A link to dashboards/boards in the source; a folder of its own in the installed package."""
 
 
-@router.get("/api/v1/dashboards/{name}", summary="A Grafana board", response_class=Response)
+CONTENT = {"application/json": {"schema": {"type": "object", "required": ["uid", "panels"]}}}
+
+
+@router.get(
+    "/api/v1/dashboards/{name}",
+    summary="A Grafana board",
+    response_class=Response,
+    responses={200: {"content": CONTENT}},
+)
 def read_board(name: str) -> Response:
     """The board's JSON model. Its datasource is a variable: choose yours in the board."""
     if name not in names():

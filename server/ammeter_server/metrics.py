@@ -35,7 +35,13 @@ MOST_INCIDENTS = 16
 Accept = Annotated[str, Header()]
 
 
-@router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response)
+TEXT: dict[str, Any] = {"schema": {"type": "string"}}
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": TEXT, "application/openmetrics-text": TEXT}}
+}
+
+
+@router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response, responses=ANSWERS)
 def read_metrics(here: Here, accept: Accept = "") -> Response:
     """Text exposition, or OpenMetrics for who accepts it."""
     now = time.time_ns()
@@ -55,7 +61,7 @@ def read_metrics(here: Here, accept: Accept = "") -> Response:
     return exposed(shown.collect(), accept)
 
 
-@router.get("/metrics/self", summary="This process for Prometheus", response_class=Response)
+@router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
 def read_own_metrics(here: Here, accept: Accept = "") -> Response:
     """What this collector process did, and what its database holds."""
     shown = Exposition(PROCESS)

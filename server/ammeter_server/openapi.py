@@ -69,7 +69,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             responses[status] = WRONG | {"description": said["description"]}
     responses["default"] = WRONG
     if not path.startswith(OPEN):
-        by_browser = [] if path.endswith("/frames") else [{"session": []}]
+        by_browser: list[dict[str, list[str]]] = [] if path.endswith("/frames") else [{"session": []}]
         operation["security"] = [{"token": []}, *by_browser]
     if method == "post" and "/incidents/" in path:
         header = {"name": auth.CHANGE_HEADER, "in": "header", "schema": {"type": "string"}}

@@ -40,7 +40,12 @@ class RuleFile(PlainTextResponse):
     media_type = "application/yaml"
 
 
-@router.get("/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file")
+CONTENT = {"application/yaml": {"schema": {"type": "object", "required": ["groups"]}}}
+
+
+@router.get(
+    "/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file", responses={200: {"content": CONTENT}}
+)
 def read_rules(here: Here) -> RuleFile:
     """A rule file for Prometheus: an alert for every verdict, and what only Prometheus can know."""
     return RuleFile(rule_file(here.settings.page_url))

@@ -30,8 +30,8 @@ FIRST_LIFE = 60
 LATER = 27
 """Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
 
-LONGER = 10
-"""Times as many steps where the default budget decides what is read: of steps as short as these it reads few."""
+LONG = 1500
+"""Steps at least where the default budget decides what is read: of steps as short as these it reads few."""
 
 OFTEN = ["--eval-every", "15"]
 """So that two runs can be compared by their validation."""
@@ -130,7 +130,7 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
 
 
 def at_default_budget(case: Case) -> Case:
-    return msgspec.structs.replace(case, steps=LONGER * case.steps, frugal=True)
+    return msgspec.structs.replace(case, steps=max(LONG, case.steps), frugal=True)
 
 
 def enough(fault: Fault, onset: int) -> int:

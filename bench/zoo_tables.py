@@ -16,7 +16,7 @@ import torch
 from bench.tables import piped, processor
 from bench.zoo_eyes import CAUSE, EYES, PART
 from bench.zoo_judging import Healthy, Judged, Limit, own_alarm
-from bench.zoo_plan import LONGER
+from bench.zoo_plan import LONG
 
 HEADINGS = ("watched by", "noticed", "what is wrong named first", "broken part or line named", "healthy runs disturbed")
 
@@ -51,6 +51,7 @@ def shown(measured: Measured) -> list[str]:
     lines += [f"{each.words}: {each.told}, at least {each.wanted}: {each.verdict}" for each in measured.limits]
     if measured.frugal:
         named = _of(sum(each.right for each in measured.frugal), len(measured.frugal))
+        lines += [f"missed: {each}" for each in too_frugal(measured)]
         lines.append(f"named first at the default budget: {named}")
     return [*lines, f"{len(measured.broken)} broken and {len(measured.healthy)} healthy runs: {measured.seconds:.0f} s"]
 
@@ -73,6 +74,7 @@ def markdown(measured: Measured, command: str) -> str:
     lines += ["## What was missed", "", *([f"- {each}" for each in missed] or ["Nothing."]), ""]
     if measured.frugal:
         lines += ["## At the default budget", "", *piped(at_default_budget(measured)), "", *_about_the_budget(), ""]
+        lines += [*(f"- {each}" for each in too_frugal(measured)), ""]
     lines += ["## Healthy runs", "", *piped(by_program(measured)), ""]
     lines += ["## False alarms", "", *([f"- {each}" for each in disturbed] or ["None."]), ""]
     return "\n".join(lines)
@@ -185,6 +187,11 @@ def misses(measured: Measured) -> list[str]:
     return [line for each in measured.broken if (line := _missed(each))]
 
 
+def too_frugal(measured: Measured) -> list[str]:
+    """Those that the default budget does not show within so many steps."""
+    return [_missed(each) for each in measured.frugal if not each.right]
+
+
 def _missed(each: Judged) -> str:
     beside = f" (beside it: {', '.join(each.beside)})" if each.beside else ""
     wrong = []
@@ -196,7 +203,7 @@ def _missed(each: Judged) -> str:
         wrong.append(f"`{each.first}` was named first{beside}")
     if each.detected and each.culprit is False:
         wrong.append(f"it pointed at {each.pointed or 'nothing'}")
-    if not each.in_time:
+    if not each.in_time and not each.case.frugal:
         wrong.append(f"reached {each.after} {_unit(each)} later, not {each.limit}")
     return f"{each.case}: {'; '.join(wrong)}" if wrong else ""
 
@@ -251,8 +258,7 @@ def _about_the_faults() -> list[str]:
 
 def _about_the_budget() -> list[str]:
     return [
-        f"Once on each network, with the first seed, in {LONGER} times as many steps: what a user has who changes"
-        " nothing."
+        f"Once on each network, with the first seed, in {LONG} steps or more: what a user has who changes nothing."
         " Steps later: median and most, than the first symptom; beside it those of the runs above, in which everything"
         " is read at every step. A budget is a share of time, so readings are as many in a second, however long a step"
         " is: what comes a thousand steps of 5 ms later here comes ten steps later where one takes half a second.",

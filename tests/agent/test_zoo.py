@@ -185,7 +185,12 @@ def test_what_the_default_budget_costs_is_shown_beside_what_is_reached_where_all
 
 def test_the_seeds_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
-    monkeypatch.setattr(zoo, "measure", lambda plan, *_: plans.append(plan) or measured([], []))
+
+    def measure(plan: Plan, *_: object) -> Measured:
+        plans.append(plan)
+        return measured([], [])
+
+    monkeypatch.setattr(zoo, "measure", measure)
     for words in ([], ["--seeds", "8", "6", "8"], ["--seeds", "8", "6", "--quick"]):
         zoo.main(words)
     assert [(0, 1, 2), (8, 6), (8,)] == [each.seeds for each in plans]

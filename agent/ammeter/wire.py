@@ -118,6 +118,11 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         return tuple(tensor.numel for tensor in self.tensors)
 
     @cached_property
+    def sharded(self) -> bool:
+        """Whether this rank holds parts of tensors."""
+        return any(tensor.copies for tensor in self.tensors)
+
+    @cached_property
     def id(self) -> str:
         """16 hex digits that name this schema: a hash of its content."""
         return blake2b(msgspec.msgpack.encode(self), digest_size=8).hexdigest()

@@ -31,6 +31,7 @@ from ammeter_server import (
     tensors,
     tokens,
 )
+from ammeter_server.admission import Admission
 from ammeter_server.channels import open_channels
 from ammeter_server.collector import Collector
 from ammeter_server.head import HeadLikeGet
@@ -65,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sweeper = Sweeper(collector, channels)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
+    app.state.admission = Admission()
     app.state.intake = Intake(collector)
     app.state.held = Held()
     app.add_middleware(HeadLikeGet)

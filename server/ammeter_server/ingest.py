@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from ammeter import wire
-from ammeter_server import auth, meters
-from ammeter_server.collector import Here
+from ammeter_server import meters
 from ammeter_server.intake import Intake, Sent
 from ammeter_server.problems import Problem
 from ammeter_server.request_body import body_of
@@ -57,14 +56,14 @@ async def append_frames(
     stream: str,
     offset: Offset,
     end: Offset,
-    here: Here,
-    caller: Annotated[auth.Caller, Depends(auth.ingest)],
 ) -> Response:
     """Appends what a journal holds from `offset` to `end`; answers the offset that is committed."""
-    intake: Intake = request.app.state.intake
+    state = request.app.state
+    intake: Intake = state.intake
+    caller = await state.admission.ingest(request)
     try:
         _check_type(request)
-        async with body_of(request, here.settings.max_body_bytes, request.app.state.held) as body:
+        async with body_of(request, state.settings.max_body_bytes, state.held) as body:
             with meters.ingest_seconds.time():
                 committed = await intake.put(Sent(run, stream, offset, end, body, caller.project))
     except Problem as problem:

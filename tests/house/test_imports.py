@@ -46,7 +46,7 @@ SERVER_ORDER = (
     ("limits", "collector", "tokens", "listening"),
     ("request_body", "pagination", "page", "reading", "checks", "boards"),
     ("auth", "append", "handling", "runbooks", "token_command"),
-    ("intake",),
+    ("intake", "admission"),
     ("ingest", "channels", "reach", "session", "audit"),
     ("courses",),
     ("beside",),

@@ -15,6 +15,9 @@ from ammeter.block import Floats, Ints, View
 
 VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
 
+TOGETHER = 64
+"""Rows of each rank that are compared at once, at least, where there are so many."""
+
 AHEAD_SECONDS = 300
 """How long a rank that others have left behind makes no step: half of what NCCL waits before it raises."""
 
@@ -61,35 +64,63 @@ def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: i
 
     over: ranks that have ended; those that are left are compared without them from there on.
     """
-    readers = {rank: _behind(ranks[rank], after) for rank in sorted(ranks)}
+    readers = {rank: _gathered(_behind(ranks[rank], after)) for rank in sorted(ranks)}
     here = {rank: next(reader, None) for rank, reader in readers.items()}
     while True:
-        if any(view is None and rank not in over for rank, view in here.items()):
+        if any(rows is None and rank not in over for rank, rows in here.items()):
             return
-        views = {rank: view for rank, view in here.items() if view is not None}
-        if len(views) < 2:
+        rows_of = {rank: rows for rank, rows in here.items() if rows is not None}
+        if len(rows_of) < 2:
             return
-        reached = min(int(view.steps[-1]) for view in views.values())
-        cuts = {rank: int(np.searchsorted(view.steps, reached, "right")) for rank, view in views.items()}
-        yield _stacked({rank: view.rows(0, cuts[rank]) for rank, view in views.items()})
-        rest = {rank: view.rows(cuts[rank], len(view)) for rank, view in views.items()}
-        here = {rank: view if len(view) else next(readers[rank], None) for rank, view in rest.items()}
+        reached = min(int(rows.steps[-1]) for rows in rows_of.values())
+        cuts = {rank: int(np.searchsorted(rows.steps, reached, "right")) for rank, rows in rows_of.items()}
+        yield _stacked({rank: rows.part(0, cuts[rank]) for rank, rows in rows_of.items()})
+        rest = {rank: rows.part(cuts[rank], len(rows.steps)) for rank, rows in rows_of.items()}
+        here = {rank: rows if len(rows.steps) else next(readers[rank], None) for rank, rows in rest.items()}
 
 
-def _behind(views: Iterable[View], after: int) -> Iterator[View]:
+@dataclass(frozen=True)
+class _Rows:
+    """What matters of one rank's rows. columns: float32[VITALS, rows]."""
+
+    steps: Ints
+    columns: Floats
+    sharded: bool
+
+    def part(self, begin: int, end: int) -> _Rows:
+        return _Rows(self.steps[begin:end], self.columns[:, begin:end], self.sharded)
+
+
+def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
     for view in views:
         begin = int(np.searchsorted(view.steps, after, "right"))
         if begin < len(view):
-            yield view.rows(begin, len(view))
+            columns = np.array([view.scalar(name)[begin:] for name in VITALS], np.float32)
+            yield _Rows(view.steps[begin:], columns, view.schema.sharded)
 
 
-def _stacked(views: Mapping[int, View]) -> Together:
-    every: Sequence[View] = list(views.values())
-    steps: Ints = reduce(np.intersect1d, [view.steps for view in every])
-    places = [np.searchsorted(view.steps, steps) for view in every]
-    columns = {
-        name: np.array([view.scalar(name)[at] for view, at in zip(every, places, strict=True)], np.float32)
-        for name in VITALS
-    }
-    sharded = any(tensor.copies for view in every for tensor in view.schema.tensors)
-    return Together(tuple(views), steps, columns, sharded)
+def _gathered(several: Iterable[_Rows]) -> Iterator[_Rows]:
+    """The same rows in fewer parts: a rank may have sent each by itself."""
+    waiting: list[_Rows] = []
+    for rows in several:
+        waiting.append(rows)
+        if sum(len(each.steps) for each in waiting) >= TOGETHER:
+            yield _one(waiting)
+            waiting = []
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(several: Sequence[_Rows]) -> _Rows:
+    if len(several) == 1:
+        return several[0]
+    steps, columns = [each.steps for each in several], [each.columns for each in several]
+    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(each.sharded for each in several))
+
+
+def _stacked(rows_of: Mapping[int, _Rows]) -> Together:
+    every = list(rows_of.values())
+    steps: Ints = reduce(np.intersect1d, [rows.steps for rows in every])
+    found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in every], np.float32)
+    columns = {name: found[:, place] for place, name in enumerate(VITALS)}
+    return Together(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))

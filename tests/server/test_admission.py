@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.requests import HTTPConnection
+
+from ammeter_server import admission, migrations, tokens
+from ammeter_server.admission import FRESH, Admission
+from ammeter_server.app import create_app
+from ammeter_server.problems import Problem
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[FastAPI]:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'collector.db'}"))
+    migrations.migrate(app.state.collector.store)
+    yield app
+    app.state.collector.store.close()
+
+
+@pytest.fixture
+def store(app: FastAPI) -> Store:
+    found: Store = app.state.collector.store
+    return found
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def asks(known: Admission, app: FastAPI, token: str, host: str = "localhost") -> str:
+    """The name of whoever is let in, or the status of the refusal."""
+    headers = [(b"host", host.encode()), (b"authorization", f"Bearer {token}".encode())]
+    connection = HTTPConnection({"type": "http", "app": app, "headers": headers, "client": ("127.0.0.1", 1)})
+    try:
+        return asyncio.run(known.ingest(connection)).name
+    except Problem as refused:
+        return str(refused.status)
+
+
+def test_a_revoked_token_writes_for_a_second_and_no_longer(app: FastAPI, store: Store) -> None:
+    clock = Clock()
+    known = Admission(clock)
+    token = tokens.create(store, "trainer", ("ingest",))
+    tokens.create(store, "page", ("read",))
+    assert "trainer" == asks(known, app, token)
+    tokens.revoke(store, "trainer")
+    clock.now = 0.99 * FRESH
+    assert "trainer" == asks(known, app, token)
+    clock.now = 1.01 * FRESH
+    assert "401" == asks(known, app, token)
+
+
+def test_a_token_that_expires_within_the_second_is_asked_again(
+    app: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, expires = Admission(Clock()), time.time_ns() + 3600 * 10**9
+    token = tokens.create(store, "trainer", ("ingest",), expires=expires)
+    assert "trainer" == asks(known, app, token)
+    monkeypatch.setattr("time.time_ns", lambda: expires)
+    assert "401" == asks(known, app, token)
+
+
+def test_a_token_that_was_let_in_opens_no_door_to_another_nor_to_another_name(app: FastAPI, store: Store) -> None:
+    known = Admission(Clock())
+    assert "anybody" == asks(known, app, "")
+    assert "421" == asks(known, app, "", host="evil.example")
+    token = tokens.create(store, "trainer", ("ingest",))
+    reader = tokens.create(store, "page", ("read",))
+    assert ["trainer", "403", "401"] == [asks(known, app, each) for each in (token, reader, "x" * 43)]
+
+
+def test_only_so_many_are_remembered(app: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST", 1)
+    known = Admission(Clock())
+    one, other = (tokens.create(store, name, ("ingest",)) for name in ("one", "other"))
+    assert ["one", "other"] == [asks(known, app, one), asks(known, app, other)]
+    tokens.revoke(store, "one")
+    assert ["401", "other"] == [asks(known, app, one), asks(known, app, other)]

@@ -40,7 +40,7 @@ class Boundary:
         return session.while_awake(
             [
                 session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
-                tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+                tap.backward(before=guard(self._backward)),
                 tap.stepping(session.guard("boundary")(self._optimizer_steps)),
                 tap.stepped(guard(self._optimizer_stepped)),
                 *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),

@@ -38,17 +38,46 @@ class Forward:
         several = len(given) > 1
         self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
         self._place = tap.Place(parts=4)
+        self._classes: list[tap.Handle] = []
+        self._group = tap.Group(())
+        self._heard: set[int] = set()
+        self._kept: set[int] = set()
         self._open: int | None = None
         skip_code(Forward._ends.__code__)
         skip_code(Forward._is_around_root.__code__)
 
     def attach(self) -> list[tap.Handle]:
         """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
-        handles = []
+        self._classes = []
         for kind in dict.fromkeys([*map(type, self.models()), OptimizedModule]):
             with suppress(AttributeError, TypeError):
-                handles.append(tap.called(kind, self._begins))
-        return handles
+                self._classes.append(tap.called(kind, self._begins))
+        self._group = tap.Group(self._classes)
+        return self._classes
+
+    def rest(self) -> None:
+        """If nobody wants to hear of a call now, none is heard. The last one is kept, see latest()."""
+        if self._place.heard:
+            return
+        if self._heard:
+            self._kept, self._heard = self._heard, set()
+        self._group.rest()
+        for latest in self._latest():
+            latest.update(dict.fromkeys(self._kept))
+
+    def wake(self) -> None:
+        self._group.wake()
+
+    def latest(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
+        """(module, args, kwargs) of the last call that nobody heard since rest(), and lets go of it."""
+        found = None
+        for latest in self._latest():
+            for each in self._kept:
+                found = latest.pop(each, None) or found
+        if found is None or not (found[0][0].training and torch.is_grad_enabled()):
+            return None
+        args, kwargs = found
+        return args[0], args[1:], kwargs
 
     def subscribe(
         self,
@@ -83,9 +112,13 @@ class Forward:
         if self._open is not None or _tracing() is not None:
             return None
         self._open = id(model)
+        self._heard.add(id(model))
         for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
             before(model, args[1:], kwargs)
         return self._ends
+
+    def _latest(self) -> Iterator[dict[int, Any]]:
+        return (each.place.latest for each in self._classes if isinstance(each.place, tap.Calls))
 
     def _is_around_root(self, model: torch.nn.Module) -> bool:
         """torch.compile(model) may come after watch(model)."""

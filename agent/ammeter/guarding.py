@@ -60,7 +60,8 @@ class Guarded:
         return safe
 
     def lightly(self, name: str, call: Callable[..., None], *, anywhere: bool = False) -> Callable[..., None]:
-        """guard() for what is called in every step while nothing else is: never within another one, and on the CPU."""
+        """guard() for what is called in every step while nothing else is: never within another one, on the CPU, and
+        asking nothing of a tensor that a function mode of the program could see."""
 
         def light(*args: Any) -> None:
             if compiling and compiling() is not None:
@@ -68,10 +69,7 @@ class Guarded:
             elif get_ident() == self.thread or (anywhere and not self._off):
                 began = perf_counter()
                 try:
-                    if _function_modes():
-                        self._call_unseen([(name, call)], args)
-                    else:
-                        call(*args)
+                    call(*args)
                 except Exception as error:  # noqa: BLE001 - as in guard
                     self._fault_in(name, error)
                 finally:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ammeter.row import ABSENT
 from ammeter.wire import Steps
@@ -21,26 +19,23 @@ if TYPE_CHECKING:
 class Note:
     """One step. seconds, overhead: that it took, and ours of them; time: of its end, ns since 1970.
 
-    losses: as scale() or backward() got them. given: of each tensor that went into the model: number of the call,
-    argument, weak reference, version; looks: number of the call, dtype and shape. scale, growth_tracker, after: around
-    update(). logged: what the program said with run.log. row: where something else was told in this step.
+    losses: as scale() or backward() got them. passes: of the model, where the last has not gone back yet. scale,
+    growth_tracker, after: around update(). logged: what the program said with run.log. row: where something else was
+    told in this step.
     """
 
     seconds = overhead = 0.0
     time = 0
-    calls = backwards = 0
+    backwards = passes = 0
     scaled = False
     scale: float | None = None
     growth_tracker: float | None = None
     after: float | None = None
-    model: weakref.ref[torch.nn.Module] | None = None
     logged: dict[str, float] | None = None
     row: Row | None = None
 
     def __init__(self) -> None:
         self.losses: list[float] = []
-        self.given: list[tuple[int, int | str, weakref.ref[torch.Tensor], int]] = []
-        self.looks: list[tuple[int, torch.dtype, torch.Size]] = []
 
 
 COLUMNS = (
@@ -63,7 +58,7 @@ class Waiting:
         self.first = 0
         self.count = 0
 
-    def add(self, note: Note, samples: int, tokens: int) -> None:
+    def add(self, note: Note, samples: float, tokens: float) -> None:
         """The next step. samples, tokens: 0 where unknown."""
         at, losses, scale = self.count, note.losses, note.scale
         loss = losses[0] if len(losses) == 1 else sum(losses) / len(losses) if losses else _NAN

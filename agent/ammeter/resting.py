@@ -49,6 +49,7 @@ class Resting:
         self._passed = (0.0, 0.0, 0)
         """Seconds, ours of them, and number of the steps that were put to the rows since the last decision."""
         self.working = False
+        self._early: set[str] = set()
         self._optimizer: Callable[[], Any] = _nobody
         self._scaler: Callable[[], Any] = _nobody
         self._ids = frozenset[int]()
@@ -57,23 +58,25 @@ class Resting:
 
     def attach(self) -> list[Any]:
         guard = partial(self._session.lightly, self.name)
-        watched, forward = self._session.watched, self._session.forward
-        kinds = watched.scaler_kinds
+        kinds = self._session.watched.scaler_kinds
         self._notes, self._note = [], Note()
-        self._forward_place = forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation))
         self._clip_place = tap.function(*clip_function(), before=guard(self._clip))
-        self._backward_place = tap.method(torch.Tensor, "backward", before=guard(self._backward))
+        self._backward_place = tap.backward(before=guard(self._backward))
         self._unscaled = tap.Group([self._backward_place])
         self._unscaled.rest()
         self._step_place = tap.stepping(guard(self._stepping, anywhere=True))
         others = [
-            *(self._forward_place, self._clip_place, self._step_place),
+            *(self._clip_place, self._step_place),
             *tap.methods(kinds, "scale", before=guard(self._scale)),
             *tap.methods(kinds, "update", before=guard(self._update), after=guard(self._updated)),
         ]
         self._group = tap.Group(others)
         self._group.rest()
         return [*others, self._backward_place]
+
+    def logs(self, names: Iterable[str], *, early: bool) -> None:
+        """The program says this with run.log: early in its steps, before the optimizer, or behind it."""
+        (self._early.update if early else self._early.difference_update)(names)
 
     def able(self) -> bool:
         """Whether the program is simple enough: one optimizer, at most one scaler, its numbers here on the host."""
@@ -114,6 +117,7 @@ class Resting:
     def log(self, values: dict[str, Any], columns: Container[str]) -> bool:
         """Takes what run.log says, where it is one number each, here on the host, in columns that there are."""
         numbers: dict[str, float] = {}
+        early = not self._early.isdisjoint(values)
         for name, value in values.items():
             number = None
             if isinstance(value, _NUMBERS):
@@ -127,49 +131,27 @@ class Resting:
                     self._session.rouse()
                 return False
             numbers[name] = number
+        if early and self._session.row.stepped and not self._note.scaled:
+            self._close()
+        self.working = self.working or early
         note = self._note if self.working else self._notes[-1] if self._notes else None
         if note is None:
             return False
         note.logged = {**note.logged, **numbers} if note.logged else numbers
         return True
 
-    def _forward(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._session.row.stepped and not self._goes_on():
-            self._again(self._forward_place.place, 0, model, args, kwargs)
-            return
-        note, self.working = self._note, True
-        note.calls += 1
-        note.model = weakref.ref(model)
-        call, given, looks, plain = note.calls, note.given, note.looks, True
-        arguments: Iterable[tuple[int | str, Any]] = enumerate(args)
-        for name, value in (*arguments, *kwargs.items()) if kwargs else arguments:
-            if type(value) is torch.Tensor:
-                try:
-                    given.append((call, name, weakref.ref(value), value._version))
-                    looks.append((call, value.dtype, value.shape))
-                except RuntimeError:  # a tensor of inference mode has no version
-                    plain = False
-            elif value is not None and not isinstance(value, _NO_TENSORS):
-                plain = False
-        if not plain:
-            note.calls, note.given = call - 1, [each for each in given if each[0] < call]
-            note.looks = [each for each in looks if each[0] < call]
-            self.never()
-            self._again(self._forward_place.place, 0, model, args, kwargs)
-
-    def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
-        if self._notes:
-            self._put_all()
-
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if tap.inside_backward():
+            return
         if self._session.row.stepped and not self._goes_on():
             self._again(self._backward_place.place, 0, args, kwargs)
             return
-        loss = transfer.known(args[0])
+        note, self.working = self._note, True
+        loss = transfer.known(tap.outputs(args, kwargs))
         if loss is None or loss - loss != 0:
+            note.passes = note.backwards + 1
             self._unusual(loss, self._backward_place.place, args, kwargs)
             return
-        note, self.working = self._note, True
         note.losses.append(loss)
         note.backwards += 1
 
@@ -177,12 +159,12 @@ class Resting:
         if not args[0].is_enabled():
             return
         goes_on = not self._session.row.stepped or self._goes_on()
-        outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
-        loss = transfer.known(outputs) if isinstance(outputs, torch.Tensor) else None
+        note, self.working = self._note, True
+        loss = transfer.known(args[1] if len(args) > 1 else kwargs.get("outputs"))
         if not goes_on or loss is None or loss - loss != 0 or args[0] is not self._scaler():
+            note.passes = note.backwards + 1
             self._unusual(loss, tap.place(type(args[0]), "scale"), args, kwargs)
             return
-        note, self.working = self._note, True
         if note.scaled and _stage(args[0], self._optimizer()) is not OptState.READY:
             self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
             return
@@ -191,8 +173,7 @@ class Resting:
         note.scaled = True
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        norm = args[2] if len(args) > 2 else kwargs.get("total_norm")
-        known = transfer.known(norm) if isinstance(norm, torch.Tensor) else None
+        known = transfer.known(args[2] if len(args) > 2 else kwargs.get("total_norm"))
         scaled = self._note.scaled and _stage(self._scaler(), self._optimizer()) is OptState.READY
         if known is None or known - known != 0 or scaled:
             self._unusual(known, self._clip_place.place, args, kwargs)
@@ -241,8 +222,9 @@ class Resting:
                 session.row.fused = self._ids
             if not session.row.stepped:
                 session.row.skipped = self._ids
-            if session.row.skipped or session.watched.overflowed(optimizer):
-                session.skipped(optimizer)
+            with torch._C.DisableTorchFunction():
+                if session.row.skipped or session.watched.overflowed(optimizer):
+                    session.skipped(optimizer)
 
     def _updated(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         if self._note.scale is not None and args[0] is self._scaler():
@@ -254,6 +236,7 @@ class Resting:
         step with a scaler, update() should have come first."""
         if self._note.scaled:
             self._session.rouse(odd=True)
+            self._session.stay_awake()  # the step that begins with this call, too
         else:
             self._close()
         return not self._session.awake
@@ -262,7 +245,6 @@ class Resting:
         session, note, now = self._session, self._note, perf_counter()
         note.seconds, self._previous = now - self._previous, now
         note.time, note.overhead = self._epoch + int(now * 1e9), session.take_overhead()
-        note.given = _NOTHING  # here and now they are freed for less than later
         row = session.row
         if row.events or row.transfers or row.raw or row.scalars:
             note.row = row
@@ -340,7 +322,5 @@ def _stage(scaler: Any, optimizer: Any) -> OptState:
 
 
 _NO_IDS: frozenset[int] = frozenset()
-_NOTHING: list[Any] = []
 _NO_STATES: dict[int, Any] = {}
 _NUMBERS = (float, int, np.number)
-_NO_TENSORS = (bool, int, float, str)

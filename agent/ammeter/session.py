@@ -132,12 +132,15 @@ class Session(Guarded):
             return
         self.working, self.awake, self._odd = self.resting.working, True, odd
         self._groups[1].wake()
-        self._resources.previous = self.resting.end()
+        self.forward.wake()
+        with torch._C.DisableTorchFunction():
+            self._resources.previous = self.resting.end()
 
     def _rest(self) -> None:
         self.awake = False
         self.resting.begin(self.row.began)
         self._groups[1].rest()
+        self.forward.rest()
 
     def rested(self, seconds: float, overhead: float, steps: int, *, decide: bool = False) -> None:
         """So many steps were rested in. decide: whether to go on."""

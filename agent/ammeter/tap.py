@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import compiler
+import torch
+from torch import autograd, compiler
 from torch._C._dynamo import eval_frame
 from torch._dynamo import convert_frame
 from torch._dynamo.decorators import skip
@@ -61,6 +62,22 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
     return _subscribe(module, name, before, after)
 
 
+def backward(*, before: Before | None = None, after: After | None = None) -> Handle:
+    """Calls back around torch.autograd.backward, which Tensor.backward calls, too; outputs() says of what. Also around
+    those that a checkpointed block, for one, calls inside of it: see inside_backward()."""
+    return function(autograd, "backward", before=before, after=after)
+
+
+def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call that backward() heard begins from: a tensor, or several."""
+    return args[0] if args else kwargs.get("tensors")
+
+
+def inside_backward() -> bool:
+    """Whether this is in the middle of a backward pass. What is called there belongs to the outer one."""
+    return _graph_task() != -1
+
+
 def called(kind: type, listen: Listen) -> Handle:
     """Calls back around calls of a class's instances. listen gets (args, kwargs), args[0] being the instance, and
     returns what is called with (args, kwargs, result) when the call has ended, with RAISED where it raised; None for
@@ -73,7 +90,7 @@ def called(kind: type, listen: Listen) -> Handle:
     key = (id(kind), "__call__")
     if key not in _taps:
         left = _inert.pop(key, None)
-        _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else _Calls(kind)
+        _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else Calls(kind)
     skip_code(getattr(listen, "__func__", listen).__code__)
     return _taps[key].join((listen,))
 
@@ -286,11 +303,16 @@ class _Steps(Place):
             call(optimizer, args, kwargs)
 
 
-class _Calls(_Tap):
-    """Of a class's __call__, which it may inherit. Each subscriber is asked whether it wants to hear of an instance."""
+class Calls(_Tap):
+    """Of a class's __call__, which it may inherit. Each subscriber is asked whether it wants to hear of an instance.
+
+    latest: of the instances with these ids, (args, kwargs) of the last call, for those who rest and may be woken by
+    what comes of it.
+    """
 
     def __init__(self, owner: type) -> None:
-        Place.__init__(self, parts=0)
+        Place.__init__(self, parts=1)
+        self.latest: dict[int, Any] = {}
         self.owner = owner
         self.name = "__call__"
         self.own = "__call__" in vars(owner)
@@ -312,7 +334,6 @@ class _Calls(_Tap):
 
 def _wrap(tap: _Tap) -> Callable[..., Any]:
     original = tap.original
-    # torch.Tensor.backward calls torch.autograd.backward with the same tensor, and is not the same call.
     name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
 
     traced = not _breaks_graphs(tap)
@@ -350,15 +371,19 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     return functools.update_wrapper(wrapper, original)
 
 
-def _wrap_calls(tap: _Calls) -> Callable[..., Any]:
+def _wrap_calls(tap: Calls) -> Callable[..., Any]:
     own, source = tap.original if tap.own else None, tap.source
 
     def choose(*args: Any, **kwargs: Any) -> Any:
         original = own or source.__call__  # looked up at each call: torch.fx patches nn.Module's while it traces
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
+        if args and id(args[0]) in tap.latest:
+            tap.latest[id(args[0])] = args, kwargs
+        if not tap.heard:
+            return original(*args, **kwargs)
         ends: tuple[After, ...] = ()
-        for (listen,) in tap.subscribers:
+        for listen in tap.calls[0]:
             end = listen(args, kwargs)
             if end is not None:
                 ends = (end, *ends)
@@ -397,6 +422,8 @@ def _subscribe(
         tap = _taps[(id(owner), name)] = _Tap(owner, name)
     return tap.join((before, after, always))
 
+
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
 """Says what torch.compile looks at new frames with, None outside of its regions. Older versions of torch do not say."""

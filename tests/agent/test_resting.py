@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 import ammeter
 from ammeter import resting, schedule, session
@@ -189,6 +191,60 @@ def test_the_input_that_spoils_a_single_step_is_named(program: Program) -> None:
     assert 1 == found.data["nans"]
 
 
+def test_the_micro_batch_that_spoils_a_single_step_is_named(program: Program) -> None:
+    bad = torch.ones(4, 8)
+    bad[2, 3] = math.nan
+    for step in range(40):
+        program.optimizer.zero_grad()
+        for part in range(3):
+            program.backward(bad if (step, part) == (BAD, 1) else None)
+        program.update()
+    _, frames = program.read()
+    found = events(frames, "origin.found")[0]
+    assert (BAD, "input", "input") == (found.step, found.data["kind"], found.data["input"])
+    assert (1, 1, 2) == tuple(found.data[name] for name in ("nans", "micro_batch", "sample"))
+
+
+def test_an_input_is_kept_no_longer_than_to_the_next_one(program: Program) -> None:
+    """Of a batch that the program has let go of, nothing is left when the next one was used, nor behind close()."""
+    given: list[weakref.ref[torch.Tensor]] = []
+    for _ in range(40):
+        x = torch.ones(4, 8)
+        given.append(weakref.ref(x))
+        program.step(x)
+    del x
+    assert [] == [ref for ref in given[:-1] if ref() is not None]
+    program.run.close()
+    assert given[-1]() is None
+
+
+def test_passes_inside_of_backward_are_no_micro_batches(tmp_path: Path, rests: list[int]) -> None:
+    """A checkpointed block goes forward again in backward, and back by a call of its own."""
+    program = Program(tmp_path)
+    model = program.model
+    for _ in range(40):
+        hidden = checkpoint(model[1], model[0](torch.ones(4, 8)), use_reentrant=True)
+        program.optimizer.zero_grad()
+        model[2](hidden).mean().backward()
+        program.optimizer.step()
+    rows, _ = program.read()
+    assert rests
+    assert [1.0] * 40 == measured(rows, "micro_batches")
+    assert not np.isnan(rows.scalar("loss")).any()
+
+
+def test_several_losses_may_go_back_in_one_call(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path)
+    for _ in range(40):
+        program.optimizer.zero_grad()
+        torch.autograd.backward([program.loss(), program.loss() * 3])
+        program.optimizer.step()
+    rows, _ = program.read()
+    assert 40 == len(rows.steps)
+    assert [1.0] * 40 == measured(rows, "micro_batches")
+    assert not np.isnan(rows.scalar("loss")).any()
+
+
 def _fresh(module: torch.nn.Module) -> torch.nn.Module:
     if isinstance(module, torch.nn.Linear):
         module.reset_parameters()
@@ -256,6 +312,21 @@ def test_run_log_speaks_of_the_step_before(value: Callable[[int], Any], program:
     assert [float(step) for step in range(40)] == measured(rows, "mine")
     assert [4.0] * 40 == measured(rows, "samples")
     assert [35] == np.flatnonzero(~np.isnan(rows.scalar("late"))).tolist()
+
+
+def test_what_is_logged_before_backward_is_of_that_step(program: Program, rests: list[int]) -> None:
+    """As many programs do: the loss as soon as it is there, the learning rate when the step is over."""
+    for step in range(40):
+        program.optimizer.zero_grad()
+        loss = program.loss()
+        program.run.log(mine=step)
+        (program.scaler.scale(loss) if program.scaler else loss).backward()  # type: ignore[no-untyped-call]
+        program.update()
+        program.run.log(rate=step)
+    rows, _ = program.read()
+    assert rests[0] < BAD
+    assert [float(step) for step in range(40)] == measured(rows, "mine")
+    assert [float(step) for step in range(40)] == measured(rows, "rate")
 
 
 def test_a_program_that_logs_what_is_no_number_is_not_rested_from(program: Program, rests: list[int]) -> None:
@@ -387,6 +458,16 @@ def test_any_form_of_input_is_counted(given: str, tmp_path: Path, rests: list[in
     assert 1 == len(rests)
 
 
+def test_of_batches_that_differ_the_usual_size_is_counted(tmp_path: Path, rests: list[int]) -> None:
+    program = Program(tmp_path)
+    for step in range(200):
+        program.step(torch.ones(3 + step % 3, 8))
+    rows, _ = program.read()
+    assert 1 == len(rests)
+    assert [3.0, 4.0, 5.0] == measured(rows, "samples")[:3]
+    assert 200 * 4 == pytest.approx(np.nansum(rows.scalar("samples")), rel=0.2)
+
+
 def test_a_function_mode_of_the_program_sees_nothing_of_us(tmp_path: Path, rests: list[int]) -> None:
     class Sees(TorchFunctionMode):
         def __init__(self) -> None:
@@ -399,20 +480,21 @@ def test_a_function_mode_of_the_program_sees_nothing_of_us(tmp_path: Path, rests
 
     def seen(program: Program) -> list[str]:
         with Sees() as mode:
-            for _ in range(30):
-                program.step()
+            for step in range(40):
+                program.step(factor=math.nan if step == BAD else 1.0)
         return list(mode.seen)
 
     program = Program(tmp_path)
     program.step()
     found = seen(program)
     rows, _ = program.read()
-    assert [4.0] * 31 == measured(rows, "samples")
+    assert [4.0] * 41 == measured(rows, "samples")
     assert 1 == len(rests)
+    assert math.isnan(measured(rows, "loss")[BAD + 1])
     assert found == seen(program)
 
 
-@pytest.mark.parametrize("place", ["_close", "_forward", "_backward", "_stepping", "_put", "_flush"])
+@pytest.mark.parametrize("place", ["_close", "_backward", "_stepping", "_put", "_flush"])
 def test_a_fault_at_rest_wakes_and_training_goes_on(
     place: str, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ class Duty:
             *tap.methods(kinds, "update", after=between),
             tap.stepped(guard(self._stepped)),
             self.session.forward.subscribe(trains=tap.uncompiled(self._begins), evaluates=between),
-            tap.method(torch.Tensor, "backward", before=between),
+            tap.backward(before=between),
             tap.stepping(between),
             *tap.methods(watched.optimizer_kinds, "zero_grad", before=between),
         ]

@@ -30,7 +30,7 @@ class Loss:
         return self._session.while_awake(
             [
                 *tap.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
-                tap.method(torch.Tensor, "backward", before=guard(self._backward)),
+                tap.backward(before=guard(self._backward)),
             ]
         )
 
@@ -60,11 +60,13 @@ class Loss:
         if args[0].is_enabled():
             self._out_of_scale.update(id(each) for each in _several(result))
 
-    def _backward(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        row = self._session.row
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if tap.inside_backward():
+            return
+        row, outputs = self._session.row, tap.outputs(args, kwargs)
         row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
-        if not row.raw.get("scaled") and id(args[0]) not in self._out_of_scale:
-            self._keep(row, args[0])
+        if not row.raw.get("scaled") and not any(id(each) in self._out_of_scale for each in _several(outputs)):
+            self._keep(row, outputs)
         if self._out_of_scale:
             self._out_of_scale.clear()
 

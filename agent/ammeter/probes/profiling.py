@@ -43,7 +43,7 @@ class Profiling:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         made = [tap.method(kind, "__init__", before=guard(self._program_makes_one)) for kind in _PROFILERS]
-        return [self, *made, tap.method(torch.Tensor, "backward", before=guard(self._backward))]
+        return [self, *made, tap.backward(before=guard(self._backward))]
 
     def remove(self) -> None:
         """Stops a profiler of ours that still runs; what it has seen is left alone."""

@@ -44,8 +44,9 @@ class Resources:
         self._said = 0
         self._every: dict[str, float] = {}
         self._said_by_program = False
-        self._looks: list[tuple[int, torch.dtype, torch.Size]] = []
-        self._counts = (0, 0)
+        self._usual = dict.fromkeys(_COUNTS, 0.0)
+        """In a micro-batch of the steps whose forward pass was heard: the mean, in which the newest count most."""
+        self._heard = 0
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self.previous = None  # the time that a session spent unsubscribed was no step
@@ -60,20 +61,16 @@ class Resources:
         self.previous = now
         row.scalars["overhead_seconds"] = overhead
 
-    def counted(self, note: Note) -> tuple[int, int]:
-        """(samples, tokens) of a step that was rested in, 0 where unknown or said by the program."""
+    def counted(self, note: Note) -> tuple[float, float]:
+        """(samples, tokens) that a step that was rested in usually has, 0 where unknown or said by the program."""
         self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
-        if note.looks != self._looks:  # most batches look alike
-            several = [counts(each[1:] for each in note.looks if each[0] == call) for call in range(1, note.calls + 1)]
-            self._looks, self._counts = note.looks, (sum(each[0] for each in several), sum(each[1] for each in several))
-        return (0, self._counts[1]) if self._said_by_program else self._counts
+        samples, tokens = self._usual.values()
+        return 0.0 if self._said_by_program else note.backwards * samples, note.backwards * tokens
 
     def adopt(self, row: Row, note: Note, here: bool) -> None:
-        model = note.model() if note.model and note.looks else None
-        if model is None:
-            return
-        for call in range(1, note.calls + 1):
-            self._add(row, model, counts(each[1:] for each in note.looks if each[0] == call))
+        """The forward pass was not heard in this step, or not in its first part."""
+        if self._session.working or not here:
+            row.raw["rested"] = True
 
     def finish(self, row: Row) -> None:
         self._schedule(row)
@@ -99,13 +96,17 @@ class Resources:
 
     def _work(self, row: Row) -> None:
         self._said_by_program = self._said_by_program or "user:samples" in row.transfers
-        counted: Counted | None = row.raw.get("inputs")
-        if counted is None:
-            return
-        for more in counted.values():
-            for name, count in zip(_COUNTS, more, strict=True):
-                if count and not (name == "samples" and self._said_by_program):
-                    row.scalars[name] = min(count, row.scalars.get(name, count))
+        heard: Counted = row.raw.get("inputs", {})
+        rested, parts = "rested" in row.raw, row.raw.get("micro_batches", 0)
+        self._heard += bool(heard)
+        for at, name in enumerate(_COUNTS):
+            count: float = min((each[at] for each in heard.values() if each[at]), default=0)
+            if rested:
+                count = parts * self._usual[name]
+            elif heard and parts:
+                self._usual[name] += (count / parts - self._usual[name]) * max(SMOOTHING, 1 / self._heard)
+            if count and not (name == "samples" and self._said_by_program):
+                row.scalars[name] = count
 
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds up what each watched model gets in training. Of several, one of a GAN for instance, the least counts:

@@ -46,7 +46,8 @@ class User:
     def take(self, values: dict[str, Any]) -> None:
         arriving = {name: _arriving(value) for name, value in values.items()}
         columns = self._session.columns([name for name, each in arriving.items() if each], MAX_NAMES)
-        row = self._session.loggable()
+        session, row = self._session, self._session.loggable()
+        session.resting.logs(arriving, early=session.working and not (session.row.stepped or session.row.skipped))
         late: dict[str, float] = {}
         for name, each in arriving.items():
             if each is None:

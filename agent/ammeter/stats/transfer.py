@@ -36,9 +36,9 @@ def of(values: torch.Tensor) -> Transfer:
     return _sent(values)
 
 
-def known(values: torch.Tensor) -> float | None:
-    """The one number of a tensor on the CPU; None where it is not known here yet, or there are several."""
-    if type(values) is not torch.Tensor and not is_plain(values):
+def known(values: Any) -> float | None:
+    """The one number of a tensor on the CPU; None where it is not known here yet, is one of several, or no tensor."""
+    if type(values) is not torch.Tensor and not (isinstance(values, torch.Tensor) and is_plain(values)):
         return None
     if _dispatch_modes() or _function_modes():
         return unseen(lambda: _known(values), (values,))

@@ -86,9 +86,10 @@ class Origin:
             self._backward_is_over(self._session.row, step, bad=True)
 
     def adopt(self, row: Row, note: Note, here: bool) -> None:
-        if here and note.calls and "origin" not in row.raw:
+        called = self._session.forward.latest() if here else None
+        if called and self._session.working and "origin" not in row.raw:
             step = row.raw["origin"] = _Step()
-            step.inputs.adopt(note)
+            step.inputs.remember(*called, passes=note.passes or note.backwards or 1)
 
     def wants(self) -> bool:
         """Whether it is time to see if somebody asked for something."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
-
-if TYPE_CHECKING:
-    from ammeter.notes import Note
 
 MOST = 128
 """Tensors remembered in one step, all micro-batches together."""
@@ -31,10 +28,11 @@ class Inputs:
         self._looked: list[tuple[int, int | str, str, str, int]] = []
         self.readings: Readings | None = None
 
-    def remember(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Nothing is asked of a tensor here: this is done in every step."""
+    def remember(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], passes: int = 1) -> None:
+        """Nothing is asked of a tensor here: this is done in every step. passes: of the model, with this one, that
+        were not remembered yet."""
         self._model = weakref.ref(model)
-        self._passes += 1
+        self._passes += passes
         if len(self._given) >= MOST:
             return
         for position, value in enumerate(args):
@@ -42,11 +40,6 @@ class Inputs:
         if kwargs:
             for name, value in kwargs.items():
                 self._remember(name, value)
-
-    def adopt(self, note: Note) -> None:
-        """What was noted while the session rested."""
-        self._model, self._passes = note.model, note.calls
-        self._given = [(call, name, "", ref, known) for call, name, ref, known in note.given]
 
     def of_compiled(self) -> bool:
         """Whether the model that they went into runs compiled."""

@@ -48,10 +48,8 @@ class Usage:
             *self._session.while_following(
                 [
                     *tap.methods(scalers, "scale", after=guard(self._scaled)),
-                    tap.function(torch.autograd, "backward", before=self._session.guard(self.name)(self._anybody)),
-                    tap.function(
-                        torch.autograd, "backward", before=guard(self._backward), after=guard(self._went_back)
-                    ),
+                    tap.backward(before=self._session.guard(self.name)(self._anybody)),
+                    tap.backward(before=guard(self._backward), after=guard(self._went_back)),
                     tap.function(torch.autograd, "grad", after=guard(self._took_gradients)),
                     *tap.methods(scalers, "unscale_", before=guard(self._asked)),
                     *tap.methods(scalers, "step", before=guard(self._asked_to_step)),
@@ -93,15 +91,15 @@ class Usage:
             self._session.watched.by_several_threads = True
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
-            self._order.backward_begins(args[0] if args else kwargs.get("tensors"))
+        if self._session.follows and not tap.inside_backward() and not self._ledger.elsewhere():
+            self._order.backward_begins(tap.outputs(args, kwargs))
 
     def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
+        if self._session.follows and not tap.inside_backward() and not self._ledger.elsewhere():
             self._order.backward_ended(args, kwargs)
 
     def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if self._session.follows and not _inside_backward() and not self._ledger.elsewhere():
+        if self._session.follows and not tap.inside_backward() and not self._ledger.elsewhere():
             given = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
@@ -130,7 +128,7 @@ class Usage:
             self._order.updating(args[0])
 
     def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        if optimizer in self._session.watched.optimizers and not _inside_backward():
+        if optimizer in self._session.watched.optimizers and not tap.inside_backward():
             self._ledger.trains_here()
         if self._session.follows:
             self._order.steps(optimizer)
@@ -139,11 +137,3 @@ class Usage:
         steps = self._order.stepped(optimizer) if self._session.follows else 0
         if steps and is_power_of_two(steps):
             self._precision.look(optimizer, first=steps == 1)
-
-
-def _inside_backward() -> bool:
-    """A checkpoint, for one, calls backward() inside of backward(): part of the outer one."""
-    return _graph_task() != -1
-
-
-_graph_task: Callable[[], int] = torch._C._current_graph_task_id

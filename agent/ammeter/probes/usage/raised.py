@@ -48,10 +48,8 @@ class Raised:
         self._telling = telling
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        return [
-            self._session.forward.subscribe(raised=guard(self._left_forward)),
-            AtEnd(guard(self._ends)),
-        ]
+        heard = [self._session.forward.subscribe(raised=guard(self._left_forward))]
+        return [*self._session.while_awake(heard), AtEnd(guard(self._ends))]
 
     def _left_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
         self._look(sys.exc_info()[1])

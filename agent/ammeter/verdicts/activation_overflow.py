@@ -68,7 +68,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{place} {'passes' if passed else 'comes near'} the largest float16",
+        title=f"{module or 'The code of the model'} {'passes' if passed else 'comes near'} the largest float16",
         cause=_passed(source) if passed else _near(state, place),
         fix=f"Use dtype=torch.bfloat16 in autocast, which reaches 3e38. Or run {place} in float32: with"
         " torch.autocast(device, enabled=False) around it, and .float() on what goes in. Or bring down what goes in"
@@ -96,7 +96,7 @@ def _passed(source: Born) -> str:
 
 def _near(state: State, place: str) -> str:
     return (
-        f"What {place} gives reaches {state.peak:.4g} in float16, {words.percent(state.peak / FLOAT16_MAX)} of the"
+        f"What {place} gives reaches {state.peak:.5g} in float16, {words.percent(state.peak / FLOAT16_MAX)} of the"
         " largest number, 65504. The next larger batch or the next steps of learning make it Inf, and the loss NaN."
     )
 

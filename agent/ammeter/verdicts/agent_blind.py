@@ -94,11 +94,11 @@ def _matters(state: State) -> bool:
 
 def _conclude(state: State) -> Finding:
     lost = _matters(state) if state.lost else False
-    probes = ", ".join(state.failed)
     causes = [_blind(probe, error) for probe, error in state.failed.items()]
     if lost:
         causes += [_told(reason, *counts) for reason, counts in state.lost.items()]
-    title = f"Ammeter is blind to {probes}" if state.failed else "Records of this run are missing"
+    blind = bool(state.failed)
+    title = f"Ammeter no longer sees {_unseen(list(state.failed))}" if blind else "Records of this run are missing"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -108,6 +108,11 @@ def _conclude(state: State) -> Finding:
         evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
         **found(state.opened),
     )
+
+
+def _unseen(probes: list[str]) -> str:
+    more = f", and {len(probes) - 1} more" if len(probes) > 1 else ""
+    return SHOWS.get(probes[0], f"what the {probes[0]} probe read") + more
 
 
 def _blind(probe: str, error: str) -> str:

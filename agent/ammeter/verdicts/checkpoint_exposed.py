@@ -32,7 +32,7 @@ def _conclude(state: Told) -> Finding:
         severity="ticket",
         title=f"Others can {' and '.join(abilities)} the checkpoints",
         cause=f"The checkpoint {path}, saved at step {state.opened.first}, has mode {mode} and no folder above it is"
-        f" private: everybody with an account on the machine can {' and '.join(HARM[each] for each in abilities)}.",
+        f" private: everybody with an account on the machine can {', and '.join(HARM[each] for each in abilities)}.",
         fix=f"Run chmod 0700 on the folder {folder} and chmod 0600 on {path}, and call os.umask(0o077) before the first"
         f" save so that the next checkpoints are private from the start.{load}",
         evidence={"path": path, "mode": mode, "exposed": abilities},

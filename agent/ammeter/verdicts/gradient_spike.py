@@ -243,11 +243,11 @@ def _largest(rows: View, at: int) -> str:
 def _conclude(state: State) -> Finding:
     state = replace(state, **dict(zip(SAID, state.told, strict=True)))
     times = state.norm / state.usual if state.up else state.usual / state.norm
-    jumps = f"jumps to {times:.3g} times" if state.up else "falls to next to nothing of"
+    jumps = f"jumps to {_times(times)} times what it was" if state.up else "falls to next to nothing"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The gradient norm {jumps} what it was",
+        title=f"The gradient norm {jumps}",
         cause=_rise(state, times) if state.up else _fall(state),
         fix=_mend(state) if state.up else _revive(state),
         tensor=state.tensor or None,
@@ -266,12 +266,17 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def _times(times: float) -> str:
+    return f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
+
+
 def _rise(state: State, times: float) -> str:
     most = f", most of it in {state.tensor}" if state.tensor else ""
     loss = f" The loss was {state.loss:.4g} there and {state.loss_before:.4g} before." if state.loss_known else ""
     return (
         f"At step {state.first} the norm of the gradients left the {state.usual:.3g} it had been around and reached"
-        f" {state.norm:.3g}, {times:.3g} times as much{most}, in {words.count(state.far, 'step')} that were read.{loss}"
+        f" {state.norm:.3g}, {_times(times)} times as much{most}, in {words.count(state.far, 'step')} that were read."
+        f"{loss}"
     )
 
 

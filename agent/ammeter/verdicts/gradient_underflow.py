@@ -209,6 +209,11 @@ def _conclude(state: State) -> Finding:
 
 def _fix(state: State, spare: float | None) -> str:
     better = _better_scale(state, spare)
+    if better is None and spare is None:
+        return (
+            "No gradient is left at this scale to measure how much higher it could be: use dtype=torch.bfloat16 in"
+            " autocast, and look for a loss that is divided twice (by the batch, the tokens or the ranks)."
+        )
     if better is None:
         return (
             f"The largest gradient leaves only {max(spare or 0.0, 0.0):.1f} bits below 65504, so no scale can help: use"

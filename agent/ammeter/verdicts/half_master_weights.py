@@ -27,7 +27,7 @@ def _conclude(state: Told) -> Finding:
         cause=f"{optimizer} updates {data.get('count')} of its {data.get('of')} tensors in {' and '.join(dtypes)}"
         f"{named} and keeps no float32 copy of them. {_costs(data, coarse, caller)}",
         fix="Keep the weights in float32: leave out .half(), .bfloat16() or torch_dtype= where the model is made, and"
-        f" let torch.autocast(device, dtype=torch.{coarse}) cast what is computed. If the memory is not there, use an"
+        f" let torch.autocast(device, dtype=torch.{coarse}) cast what is computed. Where memory is short, use an"
         " optimizer that keeps float32 copies, compensates (Kahan) or rounds stochastically.",
         tensor=first,
         module=module_of(first),

@@ -29,7 +29,7 @@ def _conclude(state: Told) -> Finding:
 
 def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
     what = "something of which a part" if part else "a loss that"
-    whose = "those of that part" if part else "the gradients"
+    whose = "the gradients of that part" if part else "the gradients"
     return (
         f"backward(){at} was called on {what} did not come out of scaler.scale(), and {data.get('optimizer')} steps"
         f" through the scaler, which divides {whose} by the scale of {words.scale(scale)} all the same. So they end up"

@@ -153,9 +153,10 @@ def _damage(state: State) -> str:
         return f" The weights hold NaN or Inf themselves, {tensor} among them: no batch can give a finite loss."
     if state.poisoned:
         scaler = "" if state.scaled else " No scaler is in use that would have skipped it."
+        step, its = ("The step was", "its") if state.applied == 1 else (f"{state.applied} such steps were", "their")
         if state.unread:
-            return f" The step was applied and its gradients were not read: take the weights for poisoned.{scaler}"
-        return f" The step was applied with gradients that are not finite, so the weights are poisoned.{scaler}"
+            return f" {step} applied and {its} gradients were not read: treat the weights as poisoned.{scaler}"
+        return f" {step} applied with gradients that are not finite, so the weights are poisoned.{scaler}"
     if state.applied:
         return " The gradients were finite, so no step was skipped: training goes on and learns nothing from it."
     if state.skipped:

@@ -56,8 +56,8 @@ def _at_first() -> str:
 def _later() -> str:
     return (
         "Call torch.use_deterministic_algorithms(True) and set CUBLAS_WORKSPACE_CONFIG=:4096:8 and"
-        " torch.backends.cudnn.benchmark = False: it raises where an operator adds up in any order. Seed the workers of"
-        " the DataLoader and what augments the data, and keep OMP_NUM_THREADS the same."
+        " torch.backends.cudnn.benchmark = False: the first raises where an operator adds up in any order. Seed the"
+        " workers of the DataLoader and what augments the data, and keep OMP_NUM_THREADS the same."
     )
 
 

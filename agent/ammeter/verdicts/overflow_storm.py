@@ -147,12 +147,13 @@ def _conclude(state: State) -> Finding:
     spare = math.log2(FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
     often = "good step" if state.interval == 1 else f"{state.interval} good steps"
     eager = f", because it grows {state.factor:g}-fold after every {often}"
+    held = ", because nothing lowers it after a skip"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{words.percent(share)} of the steps are skipped",
         cause=f"{skipped} of {applied + skipped} steps since step {state.opened.first} were skipped: the scale keeps"
-        f" returning to {words.scale(top)}{eager if state.factor > 1 else ''}, while the gradients bear about"
+        f" returning to {words.scale(top)}{eager if state.factor > 1 else held}, while the gradients bear about"
         f" {words.scale(bearable)}.",
         fix=_fix(state, bearable, spare),
         evidence={

@@ -163,7 +163,7 @@ def _conclude(state: State) -> Finding:
     if state.ahead:
         title = f"{who.capitalize()} stands at step {state.opened.first} while the others go on"
         cause = (
-            f"{who.capitalize()} lives and has made no step since step {state.opened.first}; the others of the"
+            f"{who.capitalize()} is alive and has made no step since step {state.opened.first}; the others of the"
             f" {state.ranks} are {words.count(state.ahead, 'step')} ahead, {AHEAD_SECONDS // 60} minutes and more. They"
             " had shared their gradients before, so what they train on without it is another model."
         )

@@ -74,7 +74,7 @@ def _heard(state: State, event: Event) -> State:
     path = str(kept(str(event.data.get("path") or "")))
     if event.name == "checkpoint.saved":
         here = state.read >= 0 and _folder(path) == _folder(state.path) != ""
-        return replace(state, goes_on="it is saved there again") if here and not state.goes_on else state
+        return replace(state, goes_on="it saves to the same folder") if here and not state.goes_on else state
     contents = event.data.get("contents")
     whole = isinstance(contents, dict) and contents.get("weights") and contents.get("optimizer") is True
     return replace(state, path=path, read=event.step) if whole and state.read < 0 and event.step <= BEGINNING else state
@@ -134,7 +134,7 @@ def _narrowed(state: State) -> Finding:
         severity="ticket",
         title=f"The optimizer's state was saved in {was} and restored in {now}",
         cause=f"At step {state.given} an optimizer was given a state of {was} and keeps"
-        f" {words.count(state.elements, 'element')} of it in {now}: load_state_dict casts a state to the dtype of the"
+        f" {words.count(state.elements, 'number')} of it in {now}: load_state_dict casts a state to the dtype of the"
         " weights, without a word. Small second moments become zero or stand still from then on, and steps have another"
         " size than before.",
         fix="Load the optimizer while the weights are in float32: build the model, load its weights and the optimizer's"
@@ -151,9 +151,9 @@ def _forgotten(state: State) -> Finding:
         severity="ticket",
         title="The run goes on without its optimizer's state",
         cause=f"The checkpoint {state.path or 'in memory'}, read at step {state.opened.first}, holds an optimizer's"
-        f" state, and {state.goes_on}; but no optimizer was given it. Its"
-        f" {words.count(state.elements, 'element')} began from nothing, so the first steps have the"
-        " wrong size and direction, which can undo what was learnt.",
+        f" state, but no optimizer was given it, although the same run goes on from there ({state.goes_on}). The"
+        f" {words.count(state.elements, 'number')} of its state began from nothing, so the first steps have the wrong"
+        " size and direction, which can undo what was learnt.",
         fix='Call optimizer.load_state_dict(checkpoint["optimizer"]) before the first step, after the model was moved'
         " to its device and dtype, on the optimizer that steps: one that is built anew later has lost it again.",
         evidence={"path": state.path, "state_elements": state.elements, "same_run_because": state.goes_on},

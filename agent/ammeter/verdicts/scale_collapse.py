@@ -125,18 +125,27 @@ def _event(state: State, event: Event) -> State:
 def _conclude(state: State) -> Finding:
     opened, place = state.opened, state.origin
     left = _steps_left(state.to_scale, state.backoff)
-    worked = "although the first of these scales had worked" if state.had_worked else "and none of them ever worked"
+    held = state.from_scale == state.to_scale
+    these, none = ("that scale", "it never") if held else ("the first of these scales", "none of them ever")
+    worked = f"although {these} had worked" if state.had_worked else f"and {none} worked"
+    course = (
+        f"while the scale stayed {words.scale(state.to_scale)}"
+        if held
+        else f"and the scale fell from {words.scale(state.from_scale)} to {words.scale(state.to_scale)}"
+    )
     doom = (
-        f" After {words.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
+        ""
+        if held
+        else f" After {words.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
         if left
         else " Now 1/scale is infinite: it turns good gradients into NaN, and those are applied."
     )
     poisoned = state.poisoned >= opened.first
     stop = f"Stop the run and mend {place.module or 'what makes the gradients non-finite'}"
     hint = "look for an overflow, a division or a missing eps there, or run it in float32"
+    before = f", or from {words.earlier(opened.first)}" if opened.first > 0 else ""
     restart = (
-        f"The skipped steps left the weights unharmed: go on from them, or from a checkpoint before step"
-        f" {opened.first}, with a new GradScaler."
+        f"The skipped steps left the weights unharmed: go on from them{before}, with a new GradScaler."
         if left and not poisoned
         else f"Restore {words.earlier(opened.first)} and go on with a new GradScaler."
     )
@@ -146,10 +155,11 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}",
-        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped and the scale fell from"
-        f" {words.scale(state.from_scale)} to {words.scale(state.to_scale)}, {worked}: the gradients are non-finite"
-        f" at any scale.{place.words()}{doom}",
+        title=f"Every step is skipped at a loss scale of {state.to_scale:.6g}"
+        if held
+        else f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}",
+        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped {course}, {worked}: the"
+        f" gradients are non-finite {'there' if held else 'at any scale'}.{place.words()}{doom}",
         fix=f"{stop}: {hint}. Do not lower the scale further. {restart}",
         tensor=place.tensor,
         module=place.module,

@@ -65,6 +65,7 @@ def _with_inverse(state: State, scale: float, applied: bool) -> State:
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
+    less = " or less" if state.scale > 0 else ""
     fell = f", the last one before it {words.scale(state.fell_from)}" if state.fell_from > 0 else ""
     harm = (
         f" {words.count(state.applied, 'such step')} was applied: the weights are poisoned."
@@ -77,7 +78,7 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="page",
         title=f"Loss scale of {state.scale:.3g} has no inverse",
-        cause=f"Since step {opened.first} the loss scale is {words.scale(state.scale)} or less{fell}. In float32 its"
+        cause=f"Since step {opened.first} the loss scale is {words.scale(state.scale)}{less}{fell}. In float32 its"
         " inverse is Inf, so unscaling turns good gradients into NaN, after GradScaler has looked for Inf and found"
         f" none.{harm}",
         fix=f"Stop the run. Restore {words.earlier(opened.first)} and go on with a new GradScaler; do"

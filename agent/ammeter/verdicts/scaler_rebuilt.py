@@ -46,7 +46,7 @@ def _costs(first: float | None, before: float | None) -> str:
     if bits >= 1:
         return f"about {words.count(round(bits), 'step')} will be skipped each time until the scale is down again"
     if bits <= -1:
-        return f"for {-bits:.0f} growth intervals the smallest gradients become zero that the last scale had kept"
+        return f"for {-bits:.0f} growth intervals the smallest gradients, which the last scale had kept, become zero"
     return "each time steps are skipped, or small gradients become zero, until it has found its scale again"
 
 

@@ -212,8 +212,8 @@ def _in_float32(module: str | None) -> str:
     if not module:
         return ""
     return (
-        f" If that does not help, run {module} in float32 for a few hundred steps (torch.autocast(enabled=False) around"
-        " it): when it then stops, the precision of that layer is to blame."
+        f" If that does not help, run {module} in float32 for a few hundred steps (torch.autocast(device,"
+        " enabled=False) around it): when it then stops, the precision of that layer is to blame."
     )
 
 

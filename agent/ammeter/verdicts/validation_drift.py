@@ -52,7 +52,8 @@ def _conclude(pair: Pair, series: Sequence[Validation], limit: float) -> Finding
     worse = f"{words.percent(last.delta)} worse" if math.isfinite(last.delta) else "no finite number"
     seeds = " The seeds differ, so a part of it may be chance." if pair.seeds[0] != pair.seeds[1] else ""
     good = [each.step for each in pair.validations if each.step < first.step]
-    until = f"the one of step {good[-1]} was within it" if good else "it is the first one that both have"
+    alone = f"step {first.step} is the first at which both have one"
+    until = f"the one of step {good[-1]} was within it" if good else alone
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",

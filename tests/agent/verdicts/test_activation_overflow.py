@@ -67,7 +67,7 @@ def test_a_peak_at_half_of_the_range_is_told_before_it_happens() -> None:
     assert {} == peak(0.49)
     finding = peak(0.5)["activation-overflow"]
     assert "head comes near the largest float16" == finding.title
-    assert "What head gives reaches 3.275e+04 in float16, 50 % of the largest number, 65504." in finding.cause
+    assert "What head gives reaches 32752 in float16, 50 % of the largest number, 65504." in finding.cause
     assert finding.evidence["infs"] is None
 
 

@@ -31,7 +31,7 @@ def test_a_part_that_is_not_scaled_is_told_apart_from_the_whole() -> None:
     finding = findings(told(scaled_too=True))["loss-not-scaled"]
     assert "A part of the loss is not scaled" == finding.title
     assert "something of which a part did not come out of scaler.scale()" in finding.cause
-    assert "divides those of that part by the scale of 65536 (2^16)" in finding.cause
+    assert "divides the gradients of that part by the scale of 65536 (2^16)" in finding.cause
     assert "Add up all parts of the loss first" in finding.fix
 
 

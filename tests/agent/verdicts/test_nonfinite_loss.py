@@ -49,7 +49,7 @@ def test_an_applied_step_with_finite_gradients_does_not() -> None:
 
 def test_where_the_gradients_were_not_read_it_says_so() -> None:
     finding = found(warm(scale=None).step(loss=math.nan, applied=1, skipped=0))
-    assert "its gradients were not read: take the weights for poisoned" in finding.cause
+    assert "gradients were not read: treat the weights as poisoned" in finding.cause
 
 
 def test_a_loss_that_was_not_measured_is_no_nan() -> None:

@@ -32,7 +32,7 @@ def test_it_opens_at_once_with_the_line_and_both_scales() -> None:
 
 
 def test_a_scale_that_falls_back_costs_small_gradients() -> None:
-    assert "for 4 growth intervals the smallest gradients become zero" in (
+    assert "for 4 growth intervals the smallest gradients, which the last scale had kept, become zero" in (
         findings(rebuilt(65536.0, 2.0**20))["scaler-rebuilt"].cause
     )
 

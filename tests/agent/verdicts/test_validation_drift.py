@@ -36,7 +36,7 @@ def test_two_are_not_enough_while_the_run_goes_on_and_all_are_once_it_has_ended(
     assert {} == judged(course(over=False, every=100, row=row), course(every=100))
     finding = judged(course(precision="float16", every=100, row=row), course(every=100))["validation-drift"]
     assert (99, 199) == (finding.first_step, finding.opened_step)
-    assert "it is the first one that both have" in finding.cause
+    assert "is the first at which both have one" in finding.cause
 
 
 def test_what_comes_back_is_over_and_what_is_better_or_within_a_percent_is_fine() -> None:

@@ -50,7 +50,7 @@ bench: install $(PEERS)/.installed
 
 zoo: install
 	@$(BIN)/python bench/zoo.py $(ARGS)
-	$(if $(findstring --only,$(ARGS)),,@$(BIN)/python bench/zoo_guards.py $(filter --write,$(ARGS)))
+	$(if $(findstring --only,$(ARGS)),,@$(BIN)/python bench/zoo_guards.py $(filter --write --quick,$(ARGS)))
 
 gpu: install $(PEERS)/.installed
 	@$(PEERS)/bin/python bench/gpu.py $(ARGS)

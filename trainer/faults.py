@@ -61,7 +61,7 @@ def nonfinite_loss(training: Faults) -> None:
     first_step=20,
     told=Told(
         names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.activation],
-        within=verdicts.nonfinite_gradient.NAN_ROOM_BITS,
+        within=verdicts.scale_collapse.HANDFUL - 1,
     ),
 )
 def nonfinite_gradient(training: Faults) -> None:

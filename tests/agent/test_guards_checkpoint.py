@@ -84,6 +84,16 @@ def test_what_a_checkpoint_of_the_program_lacks_is_told_once_and_nothing_is_writ
     assert not list((tmp_path / "journals" / outcome.run).glob("checkpoints*"))
 
 
+def test_an_export_beside_a_complete_checkpoint_lacks_nothing(tmp_path: Path) -> None:
+    def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
+        if step == 10:
+            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+            torch.save(state, tmp_path / "mine.pt")
+            torch.save(net.state_dict(), tmp_path / "export.pt")
+
+    assert [] == train(tmp_path / "journals", [guards.Checkpoint()], before=before).actions()
+
+
 def test_a_complete_checkpoint_of_the_program_is_named_where_it_wrote_none(tmp_path: Path) -> None:
     def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
         if step == 10:

@@ -75,7 +75,9 @@ class Checkpoint:
         self._writes = duty.session._hello.rank == 0 and bool(self.every_steps or self.every_minutes)
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
-        """What a checkpoint of the program lacks is told once, unless this guard writes what it lacks."""
+        """What a checkpoint of the program lacks is told once; beside a complete one it is an export."""
+        if any(not each.missing and not each.sure for each in self._known().saved):
+            return
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("missing"):
                 missing = tuple(map(str, frame.data["missing"]))

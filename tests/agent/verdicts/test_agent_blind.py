@@ -35,6 +35,13 @@ def test_an_event_that_is_gone_is_told_in_any_case() -> None:
     assert "ammeter doctor" in finding.fix
 
 
+def test_each_reason_is_said_in_words_and_one_that_is_not_known_by_its_name() -> None:
+    torn = findings(lost(warm(7), "torn", events=1))["agent-blind"]
+    assert torn.cause.startswith("1 event is gone because a crash cut off what was being written")
+    unknown = findings(lost(warm(7), "gremlins", events=2))["agent-blind"]
+    assert unknown.cause.startswith("2 events are gone (reason: gremlins).")
+
+
 def test_losses_add_up_and_each_reason_has_its_remedy() -> None:
     stream = lost(
         lost(lost(warm(7), "journal-unwritable", steps=6), "rejected", steps=3), "journal-unwritable", steps=6

@@ -53,6 +53,12 @@ def test_gradients_that_are_zero_throughout_are_lost_too() -> None:
     assert "GradScaler(init_scale=2.0**16), which is 65536" in finding.fix
 
 
+def test_where_no_gradient_is_left_at_a_usual_scale_it_asks_for_no_higher_one() -> None:
+    finding = found(run(scale=65536.0, zeros=1.0, subnormals=0.0, grid=float("nan"), norm=0.0))
+    assert finding.fix.startswith("No gradient is left at this scale to measure")
+    assert finding.evidence["suggested_scale"] is None
+
+
 @pytest.mark.parametrize(
     ("why", "case"),
     {

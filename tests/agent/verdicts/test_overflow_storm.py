@@ -49,6 +49,7 @@ def test_a_fixed_scale_that_is_too_high_is_a_storm() -> None:
     for _ in range(12):
         stream.bad(65536, last=2, inf=True).good(65536).good(65536)
     assert "12 of" in found(stream).cause
+    assert "65536 (2^16), because nothing lowers it after a skip" in found(stream).cause
     assert "the gradients bear about 32768 (2^15)" in found(stream).cause
 
 

@@ -48,6 +48,16 @@ def test_its_words_name_the_scales_the_place_and_what_to_do() -> None:
     assert "Do not lower the scale further" in finding.fix
 
 
+def test_a_scale_that_the_program_holds_is_not_said_to_fall() -> None:
+    stream = warm()
+    for _ in range(6):
+        stream.bad(65536, first=3, last=3, inf=True)
+    finding = found(stream)
+    assert "Every step is skipped at a loss scale of 65536" == finding.title
+    assert "while the scale stayed 65536 (2^16), although that scale had worked" in finding.cause
+    assert "1/scale" not in finding.cause
+
+
 def test_four_skips_in_a_row_are_not_yet_a_collapse() -> None:
     assert "scale-collapse" not in findings(collapse(warm(), 4))
 

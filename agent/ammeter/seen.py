@@ -225,7 +225,7 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "usage.scaler_not_restored": _not_restored,
     "usage.scaler_disabled": _disabled,
     "usage.scaler_with_bf16": lambda _: (
-        "a scaler with bfloat16 costs time and may skip steps for nothing: leave it away"
+        "a scaler with bfloat16 costs time and may skip steps for nothing: leave it out"
     ),
     "usage.fp16_without_scaler": lambda data: f"{data['optimizer']} steps on float16 gradients that were never scaled",
     "usage.half_weights": _half_weights,

@@ -31,7 +31,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "usage.scaler_rebuilt": ({"optimizer": "Adam", "scale": 65536.0}, "its first scale, 65536 (2^16): build it once"),
     "usage.scaler_not_restored": ({"optimizer": "Adam", "scale": 65536.0}, "save and load scaler.state_dict()"),
     "usage.scaler_disabled": ({"device": "cuda"}, "made for cuda, is disabled while float16 is in use"),
-    "usage.scaler_with_bf16": ({"scale": 1.0}, "leave it away"),
+    "usage.scaler_with_bf16": ({"scale": 1.0}, "leave it out"),
     "usage.fp16_without_scaler": ({"optimizer": "SGD"}, "SGD steps on float16 gradients that were never scaled"),
     "usage.half_weights": (
         {"optimizer": "SGD", "count": 3, "of": 4, "dtypes": ["float16"], "refused": True},

@@ -32,7 +32,7 @@ def checked(given: Any, models: Sequence[Any]) -> tuple[Any, ...]:
                 " ammeter.guards.Stop()"
             )
         if not isinstance(each, OnIncident) and any(type(other) is type(each) for other in given[:at]):
-            raise ValueError(f"guards has two of {type(each).__name__}; one is enough, leave the other away")
+            raise ValueError(f"guards has two of {type(each).__name__}; one is enough, leave the other out")
         if isinstance(each, Precision):
             each.check(models)
     return tuple(given)

@@ -31,7 +31,7 @@ def blind(command: Sequence[str]) -> Iterator[str]:
     for option in _options(command):
         for letter, why in _CLOSED.items():
             if letter in option:
-                yield f"ammeter: python -{letter} {why}: nothing can be watched; leave it away, or call ammeter.watch()"
+                yield f"ammeter: python -{letter} {why}: nothing can be watched; leave it out, or call ammeter.watch()"
                 return
 
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter import resting, schedule, session
+from ammeter import directives, journal, resting, schedule, session
 from ammeter.resting import Resting
 from ammeter.schedule import STRETCH, Attention, Bucket, Governor
 from tests.agent.training import Recipe, events, stream, train
@@ -336,6 +336,24 @@ def test_a_program_that_logs_what_is_no_number_is_not_rested_from(program: Progr
     rows, _ = program.read()
     assert len(rests) <= 1
     assert 40 == len(rows.steps)
+
+
+def test_a_rest_goes_on_until_somebody_asks_for_something(
+    program: Program, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether somebody has is looked up now and then, for which nobody wakes."""
+    monkeypatch.setattr(resting, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(directives, "LOOK_SECONDS", 0.0)
+    for step in range(40):
+        if step == BAD:
+            assert 1 == len(rests)
+            journal.replace(program.session.journal.folder / "directives", b'[{"arm": "origin", "steps": 3}]')
+        program.step()
+    _, frames = program.read()
+    assert BAD + 4 <= rests[1] <= BAD + 5
+    if program.scaler:  # of what runs in float16 something is told in any case
+        (peaks,) = events(frames, "activation.peaks")
+        assert BAD + 3 <= peaks.step <= BAD + 4
 
 
 def test_what_is_told_in_a_step_is_in_that_step(program: Program, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,8 +91,11 @@ class Origin:
             step.inputs.remember(*called, passes=note.passes or note.backwards or 1)
 
     def wants(self) -> bool:
-        """Whether it is time to see if somebody asked for something."""
-        return perf_counter() >= self._directives.due
+        """While nobody hears the forward pass: whether somebody has asked for something, which begins with the next."""
+        asked = self._look()
+        if asked:
+            self._session.stay_awake(2)
+        return asked
 
     def rested(self, first: int, count: int) -> None:
         self._bad_steps = 0
@@ -124,8 +126,7 @@ class Origin:
         """A forward pass in training mode begins."""
         row = self._session.row
         if row.began >= self._directives.due:
-            for asked in self._directives.take():
-                self._obey(asked)
+            self._look()
         step: _Step | None = row.raw.get("origin")
         if step is None:
             step = row.raw["origin"] = _Step()
@@ -213,6 +214,13 @@ class Origin:
             reason = "windows"
         if reason and not found:
             self._tell_unknown(row, reason)
+
+    def _look(self) -> bool:
+        """Whether somebody has asked for something."""
+        asked = self._directives.take()
+        for each in asked:
+            self._obey(each)
+        return bool(asked)
 
     def _obey(self, asked: dict[str, Any]) -> None:
         steps = asked.get("steps", 0)

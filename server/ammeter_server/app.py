@@ -37,6 +37,7 @@ from ammeter_server.collector import Collector
 from ammeter_server.head import HeadLikeGet
 from ammeter_server.headers import SecurityHeaders
 from ammeter_server.intake import Intake
+from ammeter_server.pace import Pace
 from ammeter_server.request_body import Held
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
@@ -69,6 +70,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.admission = Admission()
     app.state.intake = Intake(collector)
     app.state.held = Held()
+    app.state.pace = Pace()
     app.add_middleware(HeadLikeGet)
     app.add_middleware(SecurityHeaders)
     problems.register(app)

@@ -13,19 +13,21 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from ammeter_server.guesses import Guesses
+from ammeter_server.quota import Quota
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store
 
 
 @dataclass(frozen=True)
 class Collector:
-    """One collector process. Its state is in the store; the bell only says that there may be something to do, and
-    guesses what has been tried on this process."""
+    """One collector process. Its state is in the store; the bell only says that there may be something to do,
+    guesses what was tried on this process, quota what was counted."""
 
     settings: Settings
     store: Store
     bell: threading.Event = field(default_factory=threading.Event)
     guesses: Guesses = field(default_factory=Guesses)
+    quota: Quota = field(default_factory=Quota)
 
 
 def collector(connection: HTTPConnection) -> Collector:

@@ -13,7 +13,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from ammeter import wire
 from ammeter_server import meters
-from ammeter_server.intake import Intake, Sent
+from ammeter_server.intake import Intake
+from ammeter_server.opening import Sent
+from ammeter_server.pace import Pace
 from ammeter_server.problems import Problem
 from ammeter_server.request_body import body_of
 
@@ -61,7 +63,9 @@ async def append_frames(
     state = request.app.state
     intake: Intake = state.intake
     caller = await state.admission.ingest(request)
+    pace: Pace = state.pace
     try:
+        pace.check(run, stream)
         _check_type(request)
         async with body_of(request, state.settings.max_body_bytes, state.held) as body:
             with meters.ingest_seconds.time():

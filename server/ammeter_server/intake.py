@@ -12,22 +12,19 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from ammeter import wire
 from ammeter_server import checks, meters
 from ammeter_server.append import Change, check_schemas, decide, known_of, write
 from ammeter_server.collector import Collector
 from ammeter_server.kept import Kept, Known
-from ammeter_server.plain import text
+from ammeter_server.opening import Sent, check_opening, check_owner, introduce, open_stream, placed
 from ammeter_server.problems import Problem
+from ammeter_server.quota import Quota
 from ammeter_server.store import Connection, StoreFullError, streams
 from ammeter_server.store.streams import Held
-
-MAX_STREAMS = 16_384
-"""Streams of one run: the ranks of a large job, and some lives of each."""
 
 AT_ONCE = 4
 """Transactions at the same time, where the database can have several."""
@@ -35,18 +32,6 @@ AT_ONCE = 4
 TOGETHER = 32
 TOGETHER_BYTES = 4 * 2**20
 """Batches of one transaction, and their bytes, beyond the first: whoever else writes waits that long."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to."""
-
-    run: str
-    stream: str
-    offset: int
-    end: int
-    body: bytes
-    project: str | None = None
 
 
 Answer = int | Exception
@@ -140,7 +125,7 @@ class Intake:
 
     def _commit(self, several: Sequence[_Foreseen]) -> list[_Taken]:
         with self._here.store.writing() as connection:
-            return [_take(connection, each) for each in several]
+            return [_take(connection, each, self._here.quota) for each in several]
 
     def _note(self, taken: _Taken) -> None:
         """What has been committed is known from now on, and counted."""
@@ -180,10 +165,12 @@ class _Taken:
     change: Change | None = None
 
 
-def _take(connection: Connection, each: _Foreseen) -> _Taken:
+def _take(connection: Connection, each: _Foreseen, quota: Quota) -> _Taken:
+    if each.known is None and each.wrong is None:
+        each = replace(each, sent=placed(connection, each.sent, each.batch))
     sent = each.sent
     try:
-        known, change = _decided(connection, each)  # what is refused is refused here, with nothing written yet
+        known, change = _decided(connection, each, quota)  # what is refused is refused here, with nothing written yet
     except Exception as wrong:  # noqa: BLE001 - the others of the transaction are taken
         return _Taken(sent, wrong)
     if known.held.acknowledged != sent.offset:
@@ -198,13 +185,12 @@ def _take(connection: Connection, each: _Foreseen) -> _Taken:
     return _Taken(sent, sent.end, write(connection, known, change, each.now), change)
 
 
-def _decided(connection: Connection, each: _Foreseen) -> tuple[Known, Change | None]:
+def _decided(connection: Connection, each: _Foreseen, quota: Quota) -> tuple[Known, Change | None]:
     """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
     sent = each.sent
     if each.wrong is not None:
         raise each.wrong
-    if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
-        raise Problem(404, f"run {sent.run} is not known to this token's project")
+    check_owner(connection, sent)
     raw = streams.look(connection, sent.run, sent.stream)
     same = each.known is not None and each.known.raw == raw
     known = each.known if each.known is not None and same else _looked_up(connection, sent, raw, each.now)
@@ -216,7 +202,7 @@ def _decided(connection: Connection, each: _Foreseen) -> tuple[Known, Change | N
     if sent.offset == sent.end:
         return known, None
     if raw is None:
-        _check_opening(connection, each)
+        check_opening(connection, sent, each.batch, quota)
     change = each.change if same and each.change is not None else decide(known, each.batch, sent.end, each.now)
     check_schemas(connection, known.held, change.schemas)
     return known, change
@@ -241,7 +227,7 @@ def _check_place(sent: Sent) -> None:
     except ValueError:
         well_formed = False
     if not well_formed:
-        said = f"run {sent.run!r} and stream {sent.stream!r}"
+        said = f"run {sent.run[:80]!r} and stream {sent.stream[:80]!r}"
         raise Problem(422, f"{said}: use a lower-case UUID with dashes, and one without")
     if sent.end < sent.offset:
         raise Problem(422, f"offset {sent.offset} is behind end {sent.end}")
@@ -255,40 +241,14 @@ def _elsewhere(sent: Sent, committed: int) -> Answer:
     return Problem(409, said, offset=committed)
 
 
-def _check_opening(connection: Connection, each: _Foreseen) -> None:
-    """The hello tells what a run and a stream are; without one all that is known is what was lost."""
-    first = each.batch.items[0] if each.batch.items else None
-    if first is not None and not isinstance(first, wire.Hello):
-        raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
-    if streams.count(connection, each.sent.run) >= MAX_STREAMS:
-        meters.limited.labels("streams").inc()
-        raise Problem(403, f"run {each.sent.run} has {MAX_STREAMS} streams, which is the limit; start a new run")
-
-
 def _opened(connection: Connection, known: Known, each: _Foreseen) -> Known:
-    """Makes what is missing of run and stream, or fills in the run of a stream whose beginning was lost."""
-    hellos = [item for item in each.batch.items if isinstance(item, wire.Hello)]
+    """The stream with what was missing of it and of its run."""
     sent = each.sent
-    if hellos or known.raw is None:
-        streams.add_run(connection, sent.run, _of_run(hellos[0] if hellos else None, each))
     if known.raw is not None:
+        introduce(connection, sent, each.batch, each.now)
         return known
-    streams.add(connection, sent.run, sent.stream, each.now)
+    open_stream(connection, sent, each.batch, each.now)
     return _looked_up(connection, sent, streams.look(connection, sent.run, sent.stream), each.now)
-
-
-def _of_run(hello: wire.Hello | None, each: _Foreseen) -> dict[str, Any]:
-    if hello is None:
-        return {"project": each.sent.project or "default", "started": 0}
-    return {
-        "name": text(hello.name),
-        "project": each.sent.project or text(hello.project),
-        "config": hello.config,
-        "tags": hello.tags,
-        "environment": hello.environment,
-        "world_size": hello.world_size,
-        "started": hello.started or each.now,
-    }
 
 
 def _tell(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:

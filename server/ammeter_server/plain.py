@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,11 @@ import numpy as np
 
 DEPTH = 16
 """Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
+
+
+BREAKING = frozenset({"Cc", "Zl", "Zp"})
+TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Unicode's categories of what moves a cursor or ends a line, and its classes of what turns round the text after it."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
@@ -44,6 +50,15 @@ def number(value: float) -> float | str:
 def text(value: str) -> str:
     """The text without what PostgreSQL refuses to store: NUL, and surrogates that are no character."""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def line(value: str) -> str:
+    """The text as one line that reads forwards: controls, line ends and marks that turn text round become U+FFFD."""
+    return "".join("\ufffd" if _misleads(sign) else sign for sign in text(value))
+
+
+def _misleads(sign: str) -> bool:
+    return unicodedata.category(sign) in BREAKING or unicodedata.bidirectional(sign) in TURNING
 
 
 def instant(nanoseconds: int | None) -> str | None:

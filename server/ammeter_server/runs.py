@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from ammeter_server.plain import instant
 from ammeter_server.reach import Project, unknown_run
 from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query
+from ammeter_server.successors import successor
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
@@ -27,7 +28,10 @@ State = Literal["running", "ended", "lost"]
 
 @dataclass(frozen=True)
 class Run:
-    """A run as people see it. latest: last value of each scalar. counters: see progress.py."""
+    """A run as people see it. latest: last value of each scalar. counters: see progress.py.
+
+    continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
+    """
 
     id: str
     name: str
@@ -51,6 +55,8 @@ class Run:
     open_incidents: int
     closed_incidents: int
     worst: Literal["page", "ticket"] | None
+    continues: str | None = None
+    continued_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,22 @@ def _told(connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
     incidents = _by_run(query.incidents_of(connection, ids))
+    after = query.there(connection, [successor(run) for run in ids])
     now = time.time_ns()
-    return [tell(row, streams.get(row.id, []), incidents.get(row.id, []), now) for row in rows]
+    return [tell(row, streams.get(row.id, []), incidents.get(row.id, []), now, after) for row in rows]
 
 
-def tell(row: Row[Any], streams: Sequence[Row[Any]], incidents: Sequence[Row[Any]], now: int) -> Run:
-    """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each."""
+def tell(
+    row: Row[Any],
+    streams: Sequence[Row[Any]],
+    incidents: Sequence[Row[Any]],
+    now: int,
+    after: Collection[str] = (),
+) -> Run:
+    """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each.
+
+    after: the successors there are, of whichever runs.
+    """
     severities = [each.severity for each in incidents if each.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
     ahead = max(ranks, key=lambda stream: stream.last_step_time or 0, default=None)
@@ -129,6 +145,8 @@ def tell(row: Row[Any], streams: Sequence[Row[Any]], incidents: Sequence[Row[Any
         open_incidents=len(severities),
         closed_incidents=len(incidents) - len(severities),
         worst="page" if "page" in severities else "ticket" if severities else None,
+        continues=environment.get("continues"),
+        continued_by=successor(row.id) if successor(row.id) in after else None,
     )
 
 

@@ -14,7 +14,8 @@ from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
 from ammeter_server.judge import Judge
-from ammeter_server.store import Store, streams
+from ammeter_server.quota import Quota
+from ammeter_server.store import Store, runs, streams
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Sweeper:
     def __init__(self, collector: Collector, channels: Mapping[str, Channel]) -> None:
         self.store = collector.store
         self.bell = collector.bell
+        self.quota = collector.quota
         self.judge = Judge(collector.store, collector.settings, list(channels))
         self.outbox = Outbox(collector.store, channels)
         self.clock = Clock()
@@ -58,6 +60,8 @@ class Sweeper:
         """One look at everything. A part that fails is logged and tried at the next look; the others go on."""
         _guarded("judging", lambda: self.judge.judge_due(now))
         _guarded("delivering", lambda: self.outbox.deliver_due(now))
+        if self.quota.is_due(now):
+            _guarded("counting runs", lambda: count(self.store, self.quota, now))
         if self.clock.is_due(now) and _guarded("ticking", lambda: tick(self.store, now, self.clock.awake_since)):
             self.bell.set()
 
@@ -87,6 +91,12 @@ class Clock:
             return False
         self._last_tick = now
         return True
+
+
+def count(store: Store, quota: Quota, now: int) -> None:
+    """Tells the quota how many runs there are."""
+    with store.reading() as connection:
+        quota.count(runs.by_project(connection), now)
 
 
 def tick(store: Store, now: int, awake_since: int) -> bool:

@@ -14,8 +14,9 @@ from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
 from ammeter_server import migrations
 from ammeter_server.collector import Collector
-from ammeter_server.intake import Intake, Sent
+from ammeter_server.intake import Intake
 from ammeter_server.judge import Judge
+from ammeter_server.opening import Sent
 from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect, judgements

@@ -14,8 +14,9 @@ from ammeter import wire
 from ammeter.wire import Batch, Event, Hello, Schema
 from ammeter_server import migrations
 from ammeter_server.collector import Collector
-from ammeter_server.intake import TOGETHER, Intake, Sent
+from ammeter_server.intake import TOGETHER, Intake
 from ammeter_server.kept import MOST_STREAMS, MOST_TENSORS, Kept, Known
+from ammeter_server.opening import Sent
 from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect, streams

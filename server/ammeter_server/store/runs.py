@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, or_, select
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
 from ammeter_server.tables import incidents, runs, streams
 
@@ -43,6 +43,17 @@ def newest(
     if project is not None:
         query = query.where(runs.c.project == project)
     return connection.execute(query).all()
+
+
+def by_project(connection: Connection) -> dict[str, int]:
+    """How many runs each project has."""
+    query = select(runs.c.project, func.count()).group_by(runs.c.project)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def there(connection: Connection, ids: Sequence[str]) -> frozenset[str]:
+    """Those of these runs that there are."""
+    return frozenset(connection.execute(select(runs.c.id).where(runs.c.id.in_(ids))).scalars())
 
 
 def one(connection: Connection, run: str) -> Row[Any] | None:

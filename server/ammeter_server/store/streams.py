@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, select, update
 
 from ammeter_server.store.engine import insert_or_ignore, upsert
 from ammeter_server.store.prepared import Prepared
@@ -122,6 +122,17 @@ def run_project(connection: Connection, run: str) -> str | None:
     return found[0] if found else None
 
 
+def run_of(connection: Connection, run: str) -> Row[Any] | None:
+    """What placing a stream has to know of a run."""
+    query: Select[Any] = select(runs.c.project, runs.c.state, runs.c.ended).where(runs.c.id == run)
+    return connection.execute(query).one_or_none()
+
+
+def holds(connection: Connection, run: str, stream: str) -> bool:
+    query = select(streams.c.id).where(streams.c.run == run, streams.c.id == stream)
+    return connection.execute(query).first() is not None
+
+
 def count(connection: Connection, run: str) -> int:
     return connection.execute(select(func.count()).where(streams.c.run == run)).scalar_one()
 
@@ -131,7 +142,9 @@ def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
     connection.execute(insert_or_ignore(connection, projects).values(name=said["project"], created=said["started"]))
     connection.execute(insert_or_ignore(connection, runs).values(id=run, **said))
     if said["started"]:
-        connection.execute(update(runs).where(runs.c.id == run, runs.c.started == 0).values(**said))
+        owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
+        filled = {**said, "project": owner}
+        connection.execute(update(runs).where(runs.c.id == run, runs.c.started == 0).values(**filled))
 
 
 def add(connection: Connection, run: str, stream: str, now: int) -> None:

@@ -1,0 +1,96 @@
+"""How runs and streams begin: whose they are, where they belong, how many there may be, and what their rows say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ammeter import wire
+from ammeter_server import limits
+from ammeter_server.plain import line
+from ammeter_server.problems import Problem
+from ammeter_server.quota import Quota
+from ammeter_server.store import Connection, streams
+from ammeter_server.successors import home, predecessor
+
+MAX_STREAMS = 16_384
+"""Streams of one run: the ranks of a large job, and some lives of each."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to.
+
+    after: the run before this one, where the sender named one that was over.
+    """
+
+    run: str
+    stream: str
+    offset: int
+    end: int
+    body: bytes
+    project: str | None = None
+    after: str | None = None
+
+
+def placed(connection: Connection, sent: Sent, batch: wire.Batch) -> Sent:
+    """The same with the run that the stream belongs to: the one named may have been over when it began."""
+    hello = _hello(batch)
+    run = home(connection, sent.run, sent.stream, hello.started if hello else None, sent.project)
+    return sent if run == sent.run else replace(sent, run=run, after=predecessor(run, sent.run))
+
+
+def check_owner(connection: Connection, sent: Sent) -> None:
+    """Raises a 404 problem for another project's run."""
+    if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
+        raise Problem(404, f"run {sent.run} is not known to this token's project")
+
+
+def check_opening(connection: Connection, sent: Sent, batch: wire.Batch, quota: Quota) -> None:
+    """The hello tells what a run and a stream are; without one all that is known is what was lost."""
+    first = batch.items[0] if batch.items else None
+    if first is not None and not isinstance(first, wire.Hello):
+        raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
+    if streams.run_of(connection, sent.run) is None:
+        quota.check(_project(sent, _hello(batch)))
+    elif streams.count(connection, sent.run) >= MAX_STREAMS:
+        said = f"run {sent.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
+        raise limits.over("streams", 403, said, most=MAX_STREAMS)
+
+
+def open_stream(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> None:
+    """Makes what is missing of run and stream. Raises a 404 problem when another project has just made the run."""
+    streams.add_run(connection, sent.run, _of_run(_hello(batch), sent, now))
+    check_owner(connection, sent)
+    streams.add(connection, sent.run, sent.stream, now)
+
+
+def introduce(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> None:
+    """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
+    hello = _hello(batch)
+    if hello is not None:
+        streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+
+
+def _of_run(hello: wire.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
+    if hello is None:
+        return {"project": _project(sent, hello), "started": 0}
+    told = {name: value for name, value in hello.environment.items() if name != "continues"}
+    after = {"continues": sent.after} if sent.after else {}
+    return {
+        "name": line(hello.name),
+        "project": _project(sent, hello),
+        "config": hello.config,
+        "tags": hello.tags,
+        "environment": told | after,
+        "world_size": hello.world_size,
+        "started": hello.started or now,
+    }
+
+
+def _project(sent: Sent, hello: wire.Hello | None) -> str:
+    return sent.project or (line(hello.project) if hello else "default")
+
+
+def _hello(batch: wire.Batch) -> wire.Hello | None:
+    return next((item for item in batch.items if isinstance(item, wire.Hello)), None)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ammeter_server import pace
+from ammeter_server.pace import A_SECOND, BURST, REMEMBERED, Pace
+from ammeter_server.problems import Problem
+from tests.server.test_ingest import Sender, opened
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def taken(of: Pace, stream: str, most: int) -> int:
+    """How many requests of a stream are taken at this moment."""
+    for number in range(most):
+        try:
+            of.check("run", stream)
+        except Problem:
+            return number
+    return most
+
+
+def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
+    clock = Clock()
+    of = Pace(clock)
+    assert BURST == taken(of, "a", 10_000)
+    clock.now += 0.1
+    assert A_SECOND / 10 == pytest.approx(taken(of, "a", 10_000), abs=1)
+    clock.now += 1000
+    assert BURST == taken(of, "a", 10_000)
+
+
+def test_a_stream_gone_wild_holds_up_no_other() -> None:
+    of = Pace(Clock())
+    taken(of, "wild", 10_000)
+    assert 10 == taken(of, "calm", 10)
+
+
+def test_what_is_remembered_does_not_grow_without_end() -> None:
+    of = Pace(Clock())
+    for number in range(REMEMBERED + 100):
+        of.check("run", f"{number}")
+    assert REMEMBERED == len(of._left)
+
+
+def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "BURST", 3.0)
+    monkeypatch.setattr(pace, "A_SECOND", 0.0)
+    with opened(tmp_path) as place:
+        sender = Sender(place.client, place.store)
+        answers = [sender.post([], 0, 0) for _ in range(5)]
+        assert [200, 200, 200, 429, 429] == [each.status_code for each in answers]
+        assert ("requests", "1") == (answers[-1].json()["limit"], answers[-1].headers["retry-after"])
+        assert 'limited_total{limit="requests"}' in place.client.get("/metrics/self").text

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ammeter_server import quota
+from ammeter_server.problems import Problem
+from ammeter_server.quota import COUNTED, Quota
+from tests.server.feeding import wait_until
+from tests.server.test_ingest import Sender, opened
+
+
+def refused(of: Quota, project: str) -> str | None:
+    try:
+        of.check(project)
+    except Problem as problem:
+        return str(problem.members["limit"])
+    return None
+
+
+def test_a_project_that_is_full_takes_no_more_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_RUNS", 3)
+    of = Quota()
+    of.count({"full": 3, "other": 2}, 1)
+    assert ["runs", None, None] == [refused(of, name) for name in ("full", "other", "new")]
+
+
+def test_one_project_too_many_is_refused_and_those_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_PROJECTS", 2)
+    of = Quota()
+    of.count({"one": 1, "two": 1}, 1)
+    assert [None, None, "projects"] == [refused(of, name) for name in ("one", "two", "three")]
+
+
+def test_it_is_counted_now_and_then() -> None:
+    of = Quota()
+    assert of.is_due(COUNTED)
+    of.count({}, COUNTED)
+    assert [False, True] == [of.is_due(2 * COUNTED - 1), of.is_due(2 * COUNTED)]
+
+
+def test_a_full_collector_refuses_runs_by_the_limits_name_and_takes_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "MOST_PROJECTS", 2)
+    monkeypatch.setattr(quota, "COUNTED", 0)
+    with opened(tmp_path) as place:
+        first, second, third, again = (Sender(place.client, place.store) for _ in range(4))
+        for name, sender in (("one", first), ("two", second)):
+            assert 200 == sender.post([sender.hello(project=name)], 0, 10).status_code
+
+        def answer() -> str | None:
+            other = Sender(place.client, place.store)
+            refusal: dict[str, str] = other.post([other.hello(project=f"new {other.run}")], 0, 10).json()
+            return refusal.get("limit")
+
+        wait_until(lambda: answer() == "projects")
+        again.run = first.run
+        assert 200 == again.post([again.hello(project="one more")], 0, 10).status_code
+        assert 200 == third.post([third.hello(project="two")], 0, 10).status_code

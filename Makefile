@@ -1,4 +1,4 @@
-# make install | demo | test | check | bench | zoo | gpu. Everything lives in .venv; nothing outside this folder is changed,
+# make install | demo | test | check | bench | bench-collector | zoo | gpu. Everything lives in .venv; nothing outside this folder is changed,
 # except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
 
-.PHONY: install demo test check bench zoo gpu parts clean
+.PHONY: install demo test check bench bench-collector zoo gpu parts clean
 
 install: $(STAMP)
 
@@ -47,6 +47,10 @@ $(PEERS)/.installed: bench/requirements.txt | $(STAMP)
 
 bench: install $(PEERS)/.installed
 	@$(PEERS)/bin/python bench/agent.py $(ARGS)
+
+bench-collector: install $(PEERS)/.installed
+	@sh tests/parts.sh victoria-metrics
+	@$(PEERS)/bin/python bench/collector.py $(ARGS)
 
 zoo: install
 	@$(BIN)/python bench/zoo.py $(ARGS)

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Finds the real parts the tests talk to, and installs what is missing where that is possible (Debian, root).
-# A part that stays missing skips its tests with a reason; under CI=true it fails them.
+# A part that stays missing skips its tests with a reason; under CI=true it fails them. Arguments: programs beside them.
 missing=""
 command -v promtool >/dev/null || missing="$missing prometheus"
 command -v chromium >/dev/null || missing="$missing chromium"
 command -v chromedriver >/dev/null || missing="$missing chromium-driver"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
 command -v unshare >/dev/null || missing="$missing util-linux"
+for more in "$@"; do command -v "$more" >/dev/null || missing="$missing $more"; done
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing$missing ..."

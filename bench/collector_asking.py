@@ -1,0 +1,142 @@
+"""How long answers take: curves, the list of runs, a scrape, and a batch that comes while one is scraped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median, quantiles
+from urllib.parse import quote, urlencode
+
+from ammeter_server.series import MOST_NAMES
+from bench.collector_data import LOGGED, SCALARS_ONLY, WHOLE, Rank, run_of
+from bench.collector_feeding import Sender
+from bench.collector_parts import Line, Part
+
+POINTS = 2000
+STATS = ("grad.norm", "grad.absmax")
+OTHERS = ("loss", "scale", "grad_norm", *LOGGED[:3])
+"""Two statistics of all tensors and these are 200 columns."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How long one kind of answer took, in ms: in the middle, 95 in 100, at most. And how large it was."""
+
+    what: str
+    name: str
+    median: float
+    p95: float
+    most: float
+    size: int
+
+    @property
+    def words(self) -> str:
+        return f"{self.median:.1f} ({self.p95:.1f}, {self.most:.1f})"
+
+
+def columns_of(rank: Rank) -> list[str]:
+    """200 names, as the collector's read API says them."""
+    tensors = [tensor.name for tensor in rank.schema.tensors]
+    return [*OTHERS, *(f"{stat}:{tensor}" for stat in STATS for tensor in tensors)]
+
+
+def curves(part: Part, rank: Rank, names: Sequence[str], what: str, times: int) -> Asked:
+    """Series of one rank, in as many requests as it takes."""
+    parts = [names[begin : begin + MOST_NAMES] for begin in range(0, len(names), MOST_NAMES)]
+    said = [
+        urlencode({"names": ",".join(each), "rank": rank.rank, "points": POINTS}, quote_via=quote) for each in parts
+    ]
+    place = f"/api/v1/runs/{rank.run}/series?"
+    with Line(part.port) as line:
+        return _asked(part, what, lambda: sum(len(line.get(place + each)) for each in said), times)
+
+
+def samples(part: Part, rank: Rank, matching: str, what: str, times: int) -> Asked:
+    """The same of who speaks PromQL: the samples as they are."""
+    seconds = int((rank.view.times[-1] - rank.begin) / 1e9) + 10
+    query = f'{{__name__=~"{matching}",run="{rank.run}",rank="{rank.rank}"}}[{seconds}s]'
+    said = urlencode({"query": query, "time": rank.view.times[-1] / 1e9 + 1})
+    with Line(part.port) as line:
+        return _asked(part, what, lambda: len(line.get(f"/api/v1/query?{said}")), times)
+
+
+def matching(names: Sequence[str]) -> str:
+    """These columns as a regular expression over the names that PromQL knows."""
+    return "|".join(dict.fromkeys(name.partition(":")[0].replace(".", "_") for name in names))
+
+
+def long_run(part: Part, steps: int, times: int) -> Asked:
+    """One column of a run of so many steps, which is fed first."""
+    (rank,) = run_of(1, steps, time.time_ns() - steps * 10**9, SCALARS_ONLY)
+    Sender(rank, 1000).send(part.port)
+    return curves(part, rank, ["loss"], f"one column over {steps:,} steps", times)
+
+
+def many_runs(part: Part, runs: int, live: int, times: int) -> list[Asked]:
+    """The list of runs and the page's first of it, and a scrape, with so many runs, some of which still live."""
+    begin = time.time_ns() - 10**10
+    senders = [Sender(run_of(1, 20, begin, SCALARS_ONLY)[0], 20, goodbye=number >= live) for number in range(runs)]
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(sender.send, part.port) for sender in senders]:
+            each.result()
+    with Line(part.port) as line:
+        found = [
+            _asked(part, f"list of {runs:,} runs, first page", lambda: len(line.get("/api/v1/runs")), times),
+            _asked(part, f"/metrics with {live:,} live runs", lambda: len(line.get("/metrics")), max(3, times // 4)),
+        ]
+    return [*found, *_held_up(part, max(3, times // 4))]
+
+
+def _held_up(part: Part, scrapes: int) -> list[Asked]:
+    """How long batches of one step wait for their answer, alone and while /metrics is scraped all the time."""
+    (rank,) = run_of(1, 2000, time.time_ns() - 2000 * 10**9, WHOLE)
+    sender = Sender(rank, 1, goodbye=False)
+    alone = _answered(part, sender, lambda: time.sleep(2))
+
+    def scrape() -> None:
+        with Line(part.port) as line:
+            for _ in range(scrapes):
+                line.get("/metrics")
+
+    meanwhile = _answered(part, sender, scrape)
+    return [
+        _times("batch of one step, alone", part.name, alone),
+        _times("the same during scrapes", part.name, meanwhile),
+    ]
+
+
+def _answered(part: Part, sender: Sender, meanwhile: Callable[[], object]) -> list[float]:
+    """Seconds that each batch took while something else was done."""
+    over, took = threading.Event(), list[float]()
+
+    def send() -> None:
+        with Line(part.port) as line:
+            while not over.is_set():
+                began = time.perf_counter()
+                if not sender.send_next(line):
+                    break
+                took.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    meanwhile()
+    over.set()
+    thread.join()
+    return took
+
+
+def _asked(part: Part, what: str, ask: Callable[[], int], times: int) -> Asked:
+    sizes, took = [ask()], []
+    for _ in range(times):
+        began = time.perf_counter()
+        sizes.append(ask())
+        took.append(time.perf_counter() - began)
+    return _times(what, part.name, took, sizes[-1])
+
+
+def _times(what: str, name: str, took: Sequence[float], size: int = 0) -> Asked:
+    p95 = quantiles(took, n=20)[-1] if len(took) > 1 else took[0]
+    return Asked(what, name, 1000 * median(took), 1000 * min(p95, max(took)), 1000 * max(took), size)

@@ -1,0 +1,95 @@
+"""The streams of all ranks to the collector, as their shippers send them: each rank waits for its own answers only."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from ammeter import wire
+from bench.collector_data import Rank
+from bench.collector_parts import Line, Part
+
+HEADERS = {"Content-Type": wire.CONTENT_TYPE}
+SETTLED = 3.0
+"""Seconds that a server is left alone after it was fed, so that what it puts off is counted."""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What a server took, and what that cost it. settled: CPU seconds with what it put off, so far."""
+
+    name: str
+    values: int
+    requests: int
+    cpu: float
+    settled: float
+    wall: float
+    stored: int
+    sent: int
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Millions of values per second of its CPU time, from the first request to the last answer."""
+        return self.values / max(self.cpu, 1e-9) / 1e6
+
+    @property
+    def bytes_each(self) -> float:
+        return self.stored / self.values
+
+
+class Sender:
+    """One rank's requests, in order. All bodies are made before the first is sent."""
+
+    def __init__(self, rank: Rank, rows: int, *, most: int | None = None, goodbye: bool = True) -> None:
+        batches = list(islice(rank.batches(rows), most))
+        self.rank = rank
+        blocks = [item for each in batches for item in each.items if isinstance(item, wire.Block)]
+        self.values = sum(each.rows * each.columns for each in blocks)
+        self._bodies = deque(wire.encode_batch(each) for each in (*batches, *([rank.bye()] if goodbye else ())))
+        self.requests = len(self._bodies)
+        self.sent = sum(map(len, self._bodies))
+        self._offset = 0
+
+    def send(self, port: int) -> None:
+        """Sends all that are left."""
+        with Line(port) as line:
+            while self.send_next(line):
+                pass
+
+    def send_next(self, line: Line) -> bool:
+        """Sends the next body. Returns False where none is left."""
+        if not self._bodies:
+            return False
+        body = self._bodies.popleft()
+        end = self._offset + len(body)
+        place = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames?offset={self._offset}&end={end}"
+        taken = msgspec.json.decode(line.post(place, body, HEADERS), type=wire.Ack).offset
+        if taken != end:
+            raise RuntimeError(f"{place} was acknowledged up to {taken}")
+        self._offset = end
+        return True
+
+
+def feed(part: Part, senders: Sequence[Sender]) -> Fed:
+    """Sends everything at once, one connection per rank."""
+    values, requests, sent = (sum(getattr(each, name) for each in senders) for name in ("values", "requests", "sent"))
+    return counted(part, [partial(each.send, part.port) for each in senders], values, requests, sent)
+
+
+def counted(part: Part, sends: Sequence[Callable[[], None]], values: int, requests: int, sent: int) -> Fed:
+    """Runs all of these at once and looks at what the server did meanwhile."""
+    before, began = part.cpu(), time.monotonic()
+    with ThreadPoolExecutor(len(sends)) as pool:
+        for each in [pool.submit(send) for send in sends]:
+            each.result()
+    after, ended = part.cpu(), time.monotonic()
+    time.sleep(SETTLED)
+    return Fed(part.name, values, requests, after - before, part.cpu() - before, ended - began, part.stored(), sent)

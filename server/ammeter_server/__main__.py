@@ -1,4 +1,4 @@
-"""The command line: ammeter-server serve | migrate | token | audit | demo."""
+"""The command line: ammeter-server serve | migrate | token | audit | storage | demo."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from ammeter_server import migrations, token_command
+from ammeter_server import migrations, storage, token_command
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import Store, connect
 from ammeter_server.tokens import TokenError
@@ -115,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     auditing.set_defaults(command=with_store(token_command.show_audit))
     auditing.add_argument("--json", action="store_true", help="one object per line")
     _database_option(auditing)
+
+    measuring = command(commands, "storage", "Print what takes the room in the database.")
+    measuring.set_defaults(command=with_store(storage.show))
+    measuring.add_argument("--json", action="store_true", help="one object")
+    _database_option(measuring)
 
     showing = command(commands, "demo", "Train a model that breaks on purpose, and watch it being noticed.")
     showing.set_defaults(command=demo)

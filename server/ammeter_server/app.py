@@ -37,6 +37,7 @@ from ammeter_server.collector import Collector
 from ammeter_server.head import HeadLikeGet
 from ammeter_server.headers import SecurityHeaders
 from ammeter_server.intake import Intake
+from ammeter_server.keeper import Keeper
 from ammeter_server.pace import Pace
 from ammeter_server.request_body import Held
 from ammeter_server.settings import Settings
@@ -65,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.collector = collector
     app.state.sweeper = Sweeper(collector, channels)
+    app.state.keeper = Keeper(collector)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
     app.state.admission = Admission()
@@ -95,11 +97,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper
     intake: Intake = app.state.intake
+    keeper: Keeper = app.state.keeper
     intake.start()
     sweeper.start()
+    keeper.start()
     try:
         yield
     finally:
         intake.stop()
+        keeper.stop()
         sweeper.stop()
         collector.store.close()

@@ -15,6 +15,7 @@ import msgspec
 from ammeter import block, verdicts, wire
 from ammeter.verdicts.finding import Finding, Judged
 from ammeter_server import meters, progress
+from ammeter_server.bulk import day_of
 from ammeter_server.kept import Known
 from ammeter_server.plain import plain, text
 from ammeter_server.problems import Problem
@@ -69,7 +70,7 @@ def decide(known: Known, batch: wire.Batch, end: int, now: int) -> Change:
         progress=_heard(batch, end, now) | counted | _reached(held, found) | moved,
         said=_said(found),
         chunks=[_chunk(held, *each, now) for each in found.chunks],
-        events=[_event(held, number, each) for number, each in enumerate(found.events, held.events)],
+        events=[_event(held, number, each, now) for number, each in enumerate(found.events, held.events)],
         schemas=found.schemas,
         findings=judged.findings,
         faults=judged.failed,
@@ -158,6 +159,7 @@ def _chunk(held: Held, packed: wire.Block, first_time: int, last_time: int, now:
         "run": held.run,
         "stream": held.id,
         "first_step": packed.first_step,
+        "day": day_of(now),
         "last_step": packed.last_step,
         "first_time": first_time,
         "last_time": last_time,
@@ -169,8 +171,8 @@ def _chunk(held: Held, packed: wire.Block, first_time: int, last_time: int, now:
     }
 
 
-def _event(held: Held, number: int, event: wire.Event) -> dict[str, Any]:
-    place = {"run": held.run, "stream": held.id, "number": number}
+def _event(held: Held, number: int, event: wire.Event, now: int) -> dict[str, Any]:
+    place = {"run": held.run, "stream": held.id, "number": number, "day": day_of(now)}
     return place | {"name": text(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ammeter.merging import lives
-from ammeter.verdicts.course import Course, Reading
+from ammeter.verdicts.course import COLUMNS, Course, Reading
 from ammeter_server.store import Row, Store, series
 
 SAID = ("autocast.entered", "values.logged")
 """Events that a course is made of, beside the rows."""
+
+READ = series.Wanted(COLUMNS)
+"""Columns that it is made of."""
 
 MOST_STEPS = 4_000_000
 """Steps of all courses that are kept, at some 80 bytes each."""
@@ -62,7 +65,7 @@ class Courses:
 
 def _read_on(store: Store, run: str, stream: str, partly: Partly, until: float) -> bool:
     """Reads what is new. Returns whether that was all."""
-    for view in series.views(store, run, stream, partly.reading.last_step + 1, None):
+    for view in series.views(store, run, stream, partly.reading.last_step + 1, None, READ):
         partly.reading.add(view)
         if time.monotonic() > until:
             return False

@@ -118,6 +118,8 @@ class Judge:
         for change in changes:
             self._write(connection, row, change, now)
         folded = _fold(connection, row, streams, state)
+        if not row.judged_at:
+            judgements.add_project(connection, row.project, now)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import numpy.typing as npt
 
@@ -32,11 +30,13 @@ def _extremes(where: npt.NDArray[np.intp], values: Floats, stretches: int) -> np
     if len(where) <= 2 * stretches:
         return where
     edges = np.linspace(0, len(where), stretches + 1).astype(np.intp)
+    lengths = np.diff(edges)
     picked = []
-    for begin, end in pairwise(edges):
-        stretch = values[begin:end]
-        picked += [where[begin + stretch.argmin()], where[begin + stretch.argmax()]]
-    return np.array(picked, np.intp)
+    for extreme in (np.minimum, np.maximum):
+        best = extreme.reduceat(values, edges[:-1]).repeat(lengths)
+        places = np.flatnonzero(values == best)
+        picked.append(where[places[np.searchsorted(places, edges[:-1])]])
+    return np.concatenate(picked)
 
 
 def _ends(where: npt.NDArray[np.intp], stretches: int) -> npt.NDArray[np.intp]:

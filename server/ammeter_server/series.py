@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-import msgspec
-import numpy as np
 from fastapi import APIRouter, Query, Response
 
-from ammeter import block, merging, wire
+from ammeter import merging
 from ammeter.merging import Life, lives
+from ammeter_server import curves
 from ammeter_server.collector import Here
-from ammeter_server.plain import number
-from ammeter_server.points import choose
+from ammeter_server.curves import Asked
+from ammeter_server.drawing import FLOAT32, LAYOUT, answer
 from ammeter_server.problems import Problem
 from ammeter_server.runs import found
 from ammeter_server.store import series as query
 
 router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
 
-MOST_NAMES = 64
-"""Names in one question. A page of charts asks for five; more is a dump, which is asked for in parts."""
+MOST_NAMES = 256
+"""Names in one question. A page of charts asks for five, one of all layers for some hundred."""
+
+MERGED = query.Wanted(merging.SCALARS, merging.STATS)
+
+Format = Literal["json", "float32"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,11 @@ class SeriesList:
     next_page_token: str | None = None
 
 
-@router.get("", summary="Values over steps", responses={200: {"model": SeriesList}}, response_class=Response)
+ARRAYS = {"schema": {"type": "string", "format": "binary", "description": LAYOUT}}
+ANSWERS: dict[str, Any] = {"model": SeriesList, "content": {FLOAT32: ARRAYS}}
+
+
+@router.get("", summary="Values over steps", responses={200: ANSWERS}, response_class=Response)
 def read_series(
     here: Here,
     run: str,
@@ -60,28 +67,23 @@ def read_series(
     last: Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")] = None,
     points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
     merged: Annotated[bool, Query(description="What the gradients of all ranks, or all shards, come to.")] = False,
+    format: Annotated[Format, Query(description="float32: arrays as they are, behind a header in JSON.")] = "json",
 ) -> Response:
     """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
     steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
     ranks have, and one more for each time that the ranks were started again."""
-    wanted = _asked(names)
+    asked = Asked(_asked(names), points, first, last)
     with here.store.reading() as connection:
         found(connection, run)
         sources = query.sources(connection, run, rank, stream)
         together = lives(query.lives(connection, run)) if merged else []
-    told: list[tuple[int | None, str, Iterator[block.View]]]
+    told: list[tuple[int | None, str, dict[str, curves.Curve]]]
     if merged:
-        _check_merged(wanted, rank, stream)
-        told = [(None, life[0].stream, _whole(here, run, life, first, last)) for life in together]
+        _check_merged(asked.names, rank, stream)
+        told = [(None, life[0].stream, _whole(here, run, life, asked)) for life in together]
     else:
-        told = [(each.rank, each.id, query.views(here.store, run, each.id, first, last)) for each in sources]
-    items = []
-    for at, source, views in told:
-        for name, (steps, times, values) in curves(views, wanted, first, last).items():
-            kept = choose(values, points)
-            shown = [number(value) for value in values[kept].tolist()]
-            items.append(Series(name, at, source, steps[kept].tolist(), (times[kept] / 1e9).tolist(), shown))
-    return Response(msgspec.json.encode(SeriesList(items)), media_type="application/json")
+        told = [(each.rank, each.id, curves.read(here.store, run, each.id, asked)) for each in sources]
+    return answer(told, format)
 
 
 def _check_merged(names: Sequence[str], rank: int | None, stream: str | None) -> None:
@@ -94,46 +96,10 @@ def _check_merged(names: Sequence[str], rank: int | None, stream: str | None) ->
         raise Problem(422, f"{alone[0][:80]!r} is each rank's own; merged are {known}")
 
 
-def _whole(here: Here, run: str, life: Sequence[Life], first: int | None, last: int | None) -> Iterator[block.View]:
-    ranks = {each.rank: query.views(here.store, run, each.stream, first, last) for each in life}
-    return merging.merged(ranks, max(each.world_size for each in life))
-
-
-Curve = tuple[block.Ints, block.Ints, block.Floats]
-
-
-def curves(
-    views: Iterator[block.View], names: Sequence[str], first: int | None = None, last: int | None = None
-) -> dict[str, Curve]:
-    """(steps, times, values) of each name that was measured between the steps, in the order asked."""
-    parts: dict[str, list[Curve]] = {name: [] for name in names}
-    schema, places = wire.Schema(), dict[str, int]()
-    for view in views:
-        if view.schema is not schema:
-            schema, places = view.schema, places_of(view.schema, names)
-        within = (view.steps >= (first or 0)) & (view.steps <= (view.steps[-1] if last is None else last))
-        for name, place in places.items():
-            column = view.values[place]
-            there = within & block.measured(column)
-            if there.any():
-                parts[name].append((view.steps[there], view.times[there], column[there]))
-    return {name: _joined(found) for name, found in parts.items() if found}
-
-
-def places_of(schema: wire.Schema, names: Sequence[str]) -> dict[str, int]:
-    """Name -> its column, of a scalar or, as `stat:tensor`, of a tensor's stat. Names it does not have are left out."""
-    columns = {name: place for place, name in enumerate(schema.scalars)}
-    tensors = {tensor.name: place for place, tensor in enumerate(schema.tensors)}
-    for name in names:
-        stat, _, tensor = name.partition(":")
-        if name not in columns and stat in schema.stats and tensor in tensors:
-            columns[name] = schema.span(stat).start + tensors[tensor]
-    return {name: columns[name] for name in names if name in columns}
-
-
-def _joined(parts: Sequence[Curve]) -> Curve:
-    steps, times, values = zip(*parts, strict=True)
-    return np.concatenate(steps), np.concatenate(times), np.concatenate(values)
+def _whole(here: Here, run: str, life: Sequence[Life], asked: Asked) -> dict[str, curves.Curve]:
+    ranks = {each.rank: query.views(here.store, run, each.stream, asked.first, asked.last, MERGED) for each in life}
+    views = merging.merged(ranks, max(each.world_size for each in life))
+    return curves.drawn(asked, curves.of_views(asked, views))
 
 
 def _asked(names: str) -> list[str]:

@@ -26,7 +26,8 @@ class Settings:
     """database_url: sqlite:///file or postgresql://... notify: Apprise URLs. public_url: how people reach the page.
 
     tls_cert, tls_key: PEM files.
-    max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together.
+    max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together. keep_days: after how
+    many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all.
     """
 
     database_url: str = field(default_factory=lambda: f"sqlite:///{Path.home() / '.ammeter' / 'collector.db'}")
@@ -40,6 +41,8 @@ class Settings:
     tls_key: str = ""
     max_body_bytes: int = 16 * 2**20
     max_unpacked_bytes: int = 128 * 2**20
+    keep_days: int = 0
+    keep_bytes: int = 0
 
     def __post_init__(self) -> None:
         _check_database(self.database_url)
@@ -76,6 +79,8 @@ def from_environment(
     for name in ("database_url", "host", "alertmanager_url", "public_url", "tls_cert", "tls_key"):
         said[name] = environment.get(PREFIX + name.upper(), "").strip()
     said["port"] = _whole("PORT", environment, "a number from 1 to 65535, such as 8480")
+    said["keep_days"] = _days(environment.get(PREFIX + "KEEP_DAYS", "").strip())
+    said["keep_bytes"] = _bytes(environment.get(PREFIX + "KEEP_BYTES", "").strip())
     said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
     said["token"] = _token(environment.get(PREFIX + "TOKEN_FILE", "").strip())
     said = {name: value for name, value in said.items() if value not in (None, "", ())}
@@ -105,6 +110,24 @@ def _whole(name: str, environment: Mapping[str, str], remedy: str) -> int | None
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise SettingsError(f"{PREFIX}{name} is {text!r}; use {remedy}")
     return int(text)
+
+
+def _days(text: str) -> int | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
+        raise SettingsError(f"{PREFIX}KEEP_DAYS is {text[:80]!r}; use a number of days such as 90, or 0 to keep all")
+    return int(text)
+
+
+def _bytes(text: str) -> int | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    if not found:
+        raise SettingsError(f"{PREFIX}KEEP_BYTES is {text[:80]!r}; use a size such as 50G, or 0 to keep all")
+    factor: int = 1024 ** " KMGT".index(found[2].upper() or " ")
+    return int(found[1]) * factor
 
 
 def _check_port(port: int) -> None:

@@ -124,6 +124,7 @@ streams = Table(
     document("bye"),
     text("bye_reason", None),
     whole("version"),
+    whole("opened"),
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_streams_heard", "heard"),
 )
@@ -131,7 +132,7 @@ streams = Table(
 
 acknowledged: the journal offset that is committed. latest: scalar name -> last measured value. counters: see
 progress.py. lost: reason -> {steps, events}. states: msgpack {verdict: state}. heard: when the shipper was last
-heard. version: rises with everything the judge has to look at.
+heard. version: rises with everything the judge has to look at. opened: when it was first heard of.
 """
 
 schemas = Table(
@@ -145,38 +146,21 @@ schemas = Table(
 )
 """What the columns of a stream's chunks are: msgpack of wire.Schema."""
 
-chunks = Table(
-    "chunks",
+keeping = Table(
+    "keeping",
     metadata,
     key("run"),
     key("stream"),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
-    whole("last_step"),
-    whole("first_time"),
-    whole("last_time"),
-    Column("rows", Integer, nullable=False),
-    Column("columns", Integer, nullable=False),
-    text("schema", None),
-    whole("received"),
-    Column("data", LargeBinary, nullable=False),
+    text("claimed_by", None),
+    whole("claimed_until"),
+    whole("rows"),
+    flag("finished"),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
-"""Rows of a stream as columns, packed as they came; ammeter.block.unpack reads them."""
+"""How far keepers have come with a stream, see keeper.py: apart from its row, which frames that come in hold.
 
-events = Table(
-    "events",
-    metadata,
-    key("run"),
-    key("stream"),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    text("name"),
-    whole("step"),
-    whole("time"),
-    document("data"),
-    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
-    Index("ix_events_run_time", "run", "time", "stream", "number"),
-)
-"""What happened, numbered per stream in the order of the journal."""
+rows: of the stream, that had come when a keeper was at it last. finished: it has ended, and all is done.
+"""
 
 findings = Table(
     "findings",

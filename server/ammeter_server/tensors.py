@@ -76,7 +76,8 @@ def _newest_life(sources: Sequence[query.Source]) -> query.Source:
 
 def _measured(here: Here, run: str, source: query.Source, stats: Sequence[str]) -> list[tuple[int, TensorStat]]:
     """(place, item) of each tensor and stat that was measured. The place stays the same while a run goes on."""
-    views = query.latest_views(here.store, run, source.id, NEWEST_CHUNKS)
+    wanted = query.Wanted(stats=tuple(stats))
+    views = query.latest_views(here.store, run, source.id, NEWEST_CHUNKS, wanted)
     schema, latest = latest_values(views, stats)
     items = []
     for order, tensor in enumerate(schema.tensors):

@@ -16,11 +16,13 @@ import msgspec
 from ammeter import verdicts
 from ammeter.merging import Life, lives
 from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.vitals import Standing, Together, in_step, standing
+from ammeter.verdicts.vitals import VITALS, Standing, Together, in_step, standing
 from ammeter_server import beside, meters
 from ammeter_server.courses import Courses
 from ammeter_server.plain import plain
 from ammeter_server.store import Row, Store, judgements, series
+
+READ = series.Wanted(VITALS)
 
 LONGEST_LOOK = 0.5
 """Seconds that one look reads, while other runs wait for their judge. What is left is read in the next one."""
@@ -95,7 +97,7 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
 def _together(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
     """The steps that all have and nobody has looked at; then where each stands."""
     over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
-    views = {rank: series.views(store, run, each.id, reached + 1, None) for rank, each in ranks.items()}
+    views = {rank: series.views(store, run, each.id, reached + 1, None, READ) for rank, each in ranks.items()}
     yield from in_step(views, over, reached)
     known = [each for each in ranks.values() if each.last_step is not None and _is_known(each, now)]
     if len(known) == len(ranks):

@@ -39,10 +39,12 @@ AGENT_ORDER = (
 """Files and packages of the agent, lowest first: a file imports what stands above its own line, or its own package."""
 
 SERVER_ORDER = (
-    ("", "plain", "headers", "meters", "exposition", "points", "guesses", "head", "logs", "demo"),
+    ("", "plain", "headers", "meters", "exposition", "points", "columns", "digits", "guesses", "head", "logs", "demo"),
     ("tables",),
+    ("bulk",),
     ("store",),
-    ("settings", "problems", "migrations", "progress", "kept"),
+    ("settings", "problems", "migrations", "progress", "kept", "compaction", "curves"),
+    ("retention", "drawing", "storage"),
     ("limits", "tokens", "listening", "successors"),
     ("quota", "pace"),
     ("opening",),
@@ -55,7 +57,7 @@ SERVER_ORDER = (
     ("beside",),
     ("whole",),
     ("judge",),
-    ("sweeper", "runs", "health", "rules", "openapi"),
+    ("sweeper", "keeper", "runs", "health", "rules", "openapi"),
     ("events", "series", "tensors", "compare", "incidents", "metrics"),
     ("app",),
     ("__main__",),
@@ -269,7 +271,7 @@ def test_only_the_tables_and_their_queries_know_sql() -> None:
         for imported in tree.imports(path)
         if imported.startswith(("sqlalchemy", "alembic")) and imported not in FOR_TYPES
     }
-    assert {"tables", "store", "migrations"} == found
+    assert {"tables", "bulk", "store", "migrations"} == found
 
 
 def test_only_one_file_of_the_agent_speaks_http() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from ammeter import block, wire
 from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
 from ammeter_server import migrations
+from ammeter_server.bulk import chunks, events
 from ammeter_server.collector import Collector
 from ammeter_server.intake import Intake
 from ammeter_server.judge import Judge
@@ -20,7 +21,7 @@ from ammeter_server.opening import Sent
 from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect, judgements
-from ammeter_server.tables import chunks, events, runs, streams
+from ammeter_server.tables import runs, streams
 from tests.server.databases import postgresql
 
 SCHEMA = Schema(("loss",))

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from ammeter import wire
 from ammeter.wire import Batch, Event, Hello, Schema
 from ammeter_server import migrations
+from ammeter_server.bulk import events
 from ammeter_server.collector import Collector
 from ammeter_server.intake import TOGETHER, Intake
 from ammeter_server.kept import MOST_STREAMS, MOST_TENSORS, Kept, Known
@@ -21,7 +22,6 @@ from ammeter_server.problems import Problem
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect, streams
 from ammeter_server.store.streams import Held
-from ammeter_server.tables import events
 from ammeter_server.tables import streams as table
 from tests.server.feeding import SCHEMA, Stream, break_down, train
 

@@ -174,8 +174,8 @@ def test_what_has_no_meaning_for_all_ranks_together_is_refused(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"names": ""}, "ask for 1 to 64, such as scale,loss"),
-        ({"names": ",".join(f"n{each}" for each in range(65))}, "65 names"),
+        ({"names": ""}, "ask for 1 to 256, such as scale,loss"),
+        ({"names": ",".join(f"n{each}" for each in range(257))}, "257 names"),
         ({}, "query.names"),
         ({"names": "loss", "points": 3}, "greater than or equal to 16"),
         ({"names": "loss", "from": -1}, "query.from is '-1'"),

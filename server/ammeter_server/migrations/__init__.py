@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from alembic import command
@@ -9,15 +10,22 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from ammeter_server.store import Store
+from ammeter_server.bulk import day_of
+from ammeter_server.store import Connection, Store, days, shards
 
 
-def migrate(store: Store) -> None:
-    """Brings the database to the newest shape, in one transaction. Raises what the database raises."""
+def migrate(store: Store, shape: str = "head") -> None:
+    """Brings the database to a shape, the newest or a later one than it has. Raises what the database raises."""
     with store.writing() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(_config(connection), shape)
+        shards.distribute(connection)
+    days.prepare(store, day_of(time.time_ns()))
+
+
+def go_back(store: Store, shape: str) -> None:
+    """Brings the database to an earlier shape, "base" for none at all, and keeps what that has room for."""
+    with store.writing() as connection:
+        command.downgrade(_config(connection), shape)
 
 
 def current(store: Store) -> str | None:
@@ -31,7 +39,7 @@ def newest() -> str | None:
     return ScriptDirectory.from_config(_config()).get_current_head()
 
 
-def _config() -> Config:
-    config = Config()
+def _config(connection: Connection | None = None) -> Config:
+    config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     return config

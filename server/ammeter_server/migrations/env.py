@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from ammeter_server import bulk  # noqa: F401 - its tables belong to the metadata
 from ammeter_server.tables import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)

@@ -107,6 +107,8 @@ def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> post
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None
+    if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would change nothing
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     for pragma in (
         f"busy_timeout={BUSY_MS}",
         "journal_mode=WAL",

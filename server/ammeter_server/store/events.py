@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, tuple_
 
-from ammeter_server.tables import events, streams
+from ammeter_server.bulk import events
+from ammeter_server.tables import streams
 
 
 def newest(

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, or_, select, union, update
 
 from ammeter_server.store.engine import insert_or_ignore, upsert
-from ammeter_server.tables import findings, incidents, runs, streams, totals
+from ammeter_server.tables import findings, incidents, projects, runs, streams, totals
 
 
 def due(connection: Connection, before: int, heard_since: int, ranks_before: int) -> list[str]:
@@ -101,6 +101,11 @@ def put_incident(connection: Connection, row: Mapping[str, Any]) -> None:
 def look_again(connection: Connection, run: str) -> None:
     """Makes the run due, whatever its streams say."""
     connection.execute(update(runs).where(runs.c.id == run).values(judged_version=-1))
+
+
+def add_project(connection: Connection, name: str, now: int) -> None:
+    """Makes the project known, once."""
+    connection.execute(insert_or_ignore(connection, projects).values(name=name, created=now))
 
 
 def add_total(connection: Connection, project: str, name: str, amount: int, **labels: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, select, update
 
+from ammeter_server.bulk import chunks, events
 from ammeter_server.store.engine import insert_or_ignore, upsert
 from ammeter_server.store.prepared import Prepared
-from ammeter_server.tables import chunks, events, findings, projects, runs, schemas, streams
+from ammeter_server.tables import findings, runs, schemas, streams
 
 
 class Held(NamedTuple):
@@ -41,6 +42,7 @@ class Held(NamedTuple):
     bye: Mapping[str, Any] = {}
     bye_reason: str | None = None
     version: int = 0
+    opened: int = 0
 
 
 Raw = tuple[Any, ...]
@@ -139,7 +141,6 @@ def count(connection: Connection, run: str) -> int:
 
 def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
     """Makes the run's row, once. A row that was made before its first hello (started = 0) is filled in."""
-    connection.execute(insert_or_ignore(connection, projects).values(name=said["project"], created=said["started"]))
     connection.execute(insert_or_ignore(connection, runs).values(id=run, **said))
     if said["started"]:
         owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
@@ -149,7 +150,7 @@ def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
 
 def add(connection: Connection, run: str, stream: str, now: int) -> None:
     """Makes the stream's row unless somebody else just did."""
-    connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, heard=now))
+    connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, opened=now, heard=now))
 
 
 def schema(connection: Connection, run: str, stream: str, schema_id: str) -> bytes:

@@ -11,3 +11,8 @@ down_revision = '0001'
 def upgrade() -> None:
     op.add_column('runs', sa.Column('whole', sa.Text(), nullable=False, server_default='{}'))
     op.add_column('runs', sa.Column('states', sa.LargeBinary(), nullable=False, server_default=sa.text("''")))
+
+
+def downgrade() -> None:
+    op.drop_column('runs', 'states')
+    op.drop_column('runs', 'whole')

@@ -1,0 +1,278 @@
+"""Curves of a stream, thinned to what a chart shows: from its segments' columns or coarse levels, and its blocks.
+
+Where there is much more than is shown only coarse levels are read, and of steps and times those of the points chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ammeter import block, wire
+from ammeter.block import Floats, Ints
+from ammeter_server import columns
+from ammeter_server.points import choose
+from ammeter_server.store import Row, Store
+from ammeter_server.store import series as query
+
+AT_ONCE = 256
+"""Segments of which columns are read in one transaction."""
+
+
+class Curve(NamedTuple):
+    """Where one name was measured. Curves of one question that were measured at the same steps share these arrays."""
+
+    steps: Ints
+    times: Ints
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which names, between which steps, and how many points of each at most."""
+
+    names: Sequence[str]
+    points: int
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def behind(self) -> int:
+        """The step before the first."""
+        return (self.first or 0) - 1
+
+    @property
+    def much(self) -> int:
+        """Measured values from which on their coarse levels alone give enough points."""
+        return columns.BUCKET * self.points // 2
+
+    def within(self, steps: Ints) -> slice:
+        """The rows that lie between the steps."""
+        end = len(steps) if self.last is None else int(np.searchsorted(steps, self.last, "right"))
+        return slice(int(np.searchsorted(steps, self.behind, "right")), end)
+
+
+def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
+    """The curve of each name that was measured between the steps, in the order asked."""
+    with store.reading() as connection:
+        of = query.known(connection, run, stream)
+        segments = query.segments_of(connection, of, asked.behind, asked.last)
+    known = [each for each in segments if each.schema in of.schemas]
+    reading = _Reading(store, of, asked, known)
+    covered = known[-1].last_step if known else asked.behind
+    views = query.views(store, run, stream, max(covered, asked.behind) + 1, asked.last)
+    return drawn(asked, reading.pieces(), of_views(asked, views))
+
+
+def drawn(asked: Asked, *parts: Mapping[str, Sequence[Piece]]) -> dict[str, Curve]:
+    """One curve of each name's pieces, which follow each other."""
+    joined: Joined = {}
+    pieces = {name: [piece for part in parts for piece in part.get(name, ())] for name in asked.names}
+    return {name: _curve(some, asked.points, joined) for name, some in pieces.items() if some}
+
+
+def of_views(asked: Asked, views: Iterable[block.View]) -> dict[str, list[Piece]]:
+    """What rows that are at hand have of each name."""
+    found: dict[str, list[Piece]] = {name: [] for name in asked.names}
+    schema, places = wire.Schema(), dict[str, int]()
+    for view in views:
+        if view.schema is not schema:
+            schema, places = view.schema, places_of(view.schema, asked.names)
+        within = asked.within(view.steps)
+        rows = Known(view.steps[within], view.times[within])
+        for name, place in places.items():
+            found[name] += _measured(rows, view.values[place, within])
+    return found
+
+
+def places_of(schema: wire.Schema, names: Sequence[str]) -> dict[str, int]:
+    """Name -> its column, of a scalar or, as `stat:tensor`, of a tensor's stat. Names it does not have are left out."""
+    found = {name: place for place, name in enumerate(schema.scalars)}
+    tensors = {tensor.name: place for place, tensor in enumerate(schema.tensors)}
+    for name in names:
+        stat, _, tensor = name.partition(":")
+        if name not in found and stat in schema.stats and tensor in tensors:
+            found[name] = schema.span(stat).start + tensors[tensor]
+    return {name: found[name] for name in names if name in found}
+
+
+class Rows(Protocol):
+    """Rows of a stream, by where they stand."""
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        """Their steps and times."""
+        ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows whose steps and times are at hand."""
+
+    steps: Ints
+    times: Ints
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        return self.steps[places], self.times[places]
+
+
+class Piece(NamedTuple):
+    """A part of one curve: values, and where in the rows they stand. places: None for all rows."""
+
+    rows: Rows
+    places: Ints | None
+    values: Floats
+
+
+def _measured(rows: Known, values: Floats) -> list[Piece]:
+    there = block.measured(values)
+    if there.all() and len(values):
+        return [Piece(rows, None, values)]
+    places = np.flatnonzero(there)
+    return [Piece(rows, places, values[places])] if len(places) else []
+
+
+Joined = dict[tuple[tuple[int, bytes], ...], tuple[Ints, Ints]]
+
+
+def _curve(pieces: Sequence[Piece], points: int, joined: Joined) -> Curve:
+    values = np.concatenate([piece.values for piece in pieces])
+    if len(values) <= points:
+        return Curve(*_all_stamps(pieces, joined), values)
+    kept = choose(values, points)
+    ends = np.cumsum([len(piece.values) for piece in pieces])
+    parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
+    stamps = [
+        _stamps(piece, part - (end - len(piece.values))) for piece, part, end in zip(pieces, parts, ends, strict=True)
+    ]
+    steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+    return Curve(steps, times, values[kept])
+
+
+def _stamps(piece: Piece, chosen: Ints) -> tuple[Ints, Ints]:
+    return piece.rows.stamps(chosen if piece.places is None else piece.places[chosen])
+
+
+def _all_stamps(pieces: Sequence[Piece], joined: Joined) -> tuple[Ints, Ints]:
+    """Those of all values; the same arrays for curves that were measured in the same rows."""
+    same = tuple((id(piece.rows), b"" if piece.places is None else piece.places.tobytes()) for piece in pieces)
+    if same not in joined:
+        stamps = [_stamps(piece, np.arange(len(piece.values))) for piece in pieces]
+        steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+        joined[same] = steps, times
+    return joined[same]
+
+
+@dataclass
+class _Reading:
+    """What a stream's segments have of each name."""
+
+    store: Store
+    of: query.Known
+    asked: Asked
+    segments: Sequence[Row[Any]]
+    stamps_of: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        found: dict[str, list[Piece]] = {name: [] for name in self.asked.names}
+        much = sum(each.rows for each in self.segments) >= self.asked.much
+        for schema, group in groupby(self.segments, key=lambda each: each.schema):
+            names = {place: name for name, place in places_of(self.of.schemas[schema], self.asked.names).items()}
+            some = list(group)
+            if not names:
+                continue
+            coarse = self._coarse(names, some) if much else {}
+            rest = [place for place in names if place not in coarse]
+            for place, pieces in (coarse | self._fine(rest, some)).items():
+                found[names[place]] += pieces
+        return found
+
+    def _fine(self, places: Sequence[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+        """Every value."""
+        found: dict[int, list[Piece]] = {}
+        for begin in range(0, len(segments) if places else 0, AT_ONCE):
+            some = segments[begin : begin + AT_ONCE]
+            rows = {each.first_step: self._known(each) for each in self._with_stamps(some)}
+            first, last = some[0].first_step, some[-1].first_step
+            with self.store.reading() as connection:
+                stored = list(query.stored(connection, self.of, places, first, last))
+            for each in stored:
+                within, known, count = rows[each.first_step]
+                found.setdefault(each.place, []).extend(_measured(known, each.values(count)[within]))
+        return found
+
+    def _known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
+        steps, times = (columns.unpack_whole(each, segment.rows) for each in self.stamps_of[segment.first_step])
+        within = self.asked.within(steps)
+        return within, Known(steps[within], times[within]), segment.rows
+
+    def _with_stamps(self, segments: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+        """The segments, once their steps and times have been fetched."""
+        missing = [each.first_step for each in segments if each.first_step not in self.stamps_of]
+        if missing:
+            with self.store.reading() as connection:
+                self.stamps_of |= query.stamps_of(connection, self.of, missing[0], missing[-1])
+        return segments
+
+    def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+        """Of each 512 values what a chart must show. A column that was measured seldom is left to _fine()."""
+        edges = segments[0].first_step, segments[-1].first_step
+        with self.store.reading() as connection:
+            stored = list(query.stored(connection, self.of, places, *edges, with_data=edges))
+        found = {}
+        rows = _Segments(self, segments)
+        for place, group in groupby(stored, key=lambda each: each.place):
+            some = list(group)
+            if sum(each.told.measured for each in some) >= self.asked.much:
+                keys, values = rows.coarse(some)
+                found[place] = [Piece(rows, keys, values)]
+        return found
+
+
+@dataclass
+class _Segments:
+    """Rows of several segments. A place is the segment's number, times 2^16, and the place in it."""
+
+    reading: _Reading
+    segments: Sequence[Row[Any]]
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        steps, times = np.empty_like(places), np.empty_like(places)
+        self.reading._with_stamps(self.segments)
+        numbers, begins = np.unique(places >> 16, return_index=True)
+        for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], len(places)], strict=True):
+            segment, inside = self.segments[number], places[begin:end] & 0xFFFF
+            packed = self.reading.stamps_of[segment.first_step]
+            steps[begin:end], times[begin:end] = (columns.unpack_whole(each, segment.rows, inside) for each in packed)
+        return steps, times
+
+    def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
+        """(places, values) of one column: what its coarse levels tell, and the whole of it where there is none."""
+        numbers = {each.first_step: number for number, each in enumerate(self.segments)}
+        told = [each for each in stored if each.data is None]
+        levels = [self._of_edge(numbers[each.first_step], each) for each in stored if each.data is not None]
+        level = columns.coarse(b"".join(each.told.coarse for each in told))
+        of_row = np.array([numbers[each.first_step] for each in told], np.int64)
+        buckets, places, values = columns.candidates(level)
+        counts = [len(each.told.coarse) // columns.COARSE.itemsize for each in told]
+        levels.append((of_row.repeat(counts)[buckets] << 16 | places, values))
+        keys, first = np.unique(np.concatenate([keys for keys, _ in levels]), return_index=True)
+        return keys, np.concatenate([values for _, values in levels])[first]
+
+    def _of_edge(self, number: int, stored: query.Stored) -> tuple[Ints, Floats]:
+        """Of a segment at an end of what is asked, or one with few values, those within."""
+        segment = self.segments[number]
+        within, _, count = self.reading._known(self.reading._with_stamps([segment])[0])
+        values = stored.values(count)[within]
+        places = np.flatnonzero(block.measured(values))
+        values = values[places]
+        places += within.start
+        if len(values) > columns.BUCKET:
+            level = columns.summarize(values, places)
+            _, inside, extremes = columns.candidates(level)
+            ends = [0, -1]
+            places, values = np.concatenate([inside, places[ends]]), np.concatenate([extremes, values[ends]])
+        return (np.int64(number) << 16) | places, values

@@ -1,0 +1,115 @@
+"""Streams that lie in a database, fed through ingest itself, and what is read of them again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ammeter import block, wire
+from ammeter.block import Floats, View
+from ammeter.wire import Batch, Bye, Hello, Schema, Tensor
+from ammeter_server import migrations
+from ammeter_server.collector import Collector
+from ammeter_server.intake import Intake
+from ammeter_server.opening import Sent
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, connect, series
+from tests.server.databases import postgresql
+
+TENSORS = tuple(Tensor(f"t{number}", (4,), "float32") for number in range(5))
+SCHEMA = Schema(("loss", "scale"), ("grad.norm", "grad.absmax"), TENSORS)
+BEGIN = 1_760_000_000 * 10**9
+
+
+@contextmanager
+def database(kind: str, folder: Path) -> Iterator[Store]:
+    """An empty one of the newest shape. kind: sqlite or postgresql."""
+    if kind == "sqlite":
+        yield from _migrated(f"sqlite:///{folder / 'c.db'}")
+    else:
+        with postgresql() as url:
+            yield from _migrated(url)
+
+
+def _migrated(url: str) -> Iterator[Store]:
+    store = connect(url)
+    migrations.migrate(store)
+    yield store
+    store.close()
+
+
+def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:
+    """float32[columns, rows] of every kind: noise, constants, counts, seldom measured, never measured, no numbers."""
+    chance = np.random.default_rng(seed)
+    values = chance.standard_normal((schema.width, rows)).astype(np.float32)
+    values[1] = 65536.0
+    values[2] = np.round(100 * values[2])
+    values[3, np.arange(rows) % 10 != 0] = block.ABSENT
+    values[4] = block.ABSENT
+    values[5, chance.integers(0, rows, max(1, rows // 100))] = np.nan
+    values[6, rows // 2] = np.inf
+    values[7] = -0.0
+    values[8] = np.array([0x7FC00001], np.uint32).view(np.float32)
+    return values
+
+
+@dataclass
+class Fed:
+    """A stream in the database, and what was fed."""
+
+    store: Store
+    schema: Schema = SCHEMA
+    run: str = field(default_factory=lambda: str(uuid.uuid4()))
+    stream: str = field(default_factory=lambda: uuid.uuid4().hex)
+    fed: list[View] = field(default_factory=list)
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.intake = Intake(Collector(Settings(), self.store))
+        self.send(Hello(self.run, self.stream, self.schema, started=BEGIN, name="nightly"))
+
+    def send(self, *items: wire.Item) -> None:
+        body = wire.encode_batch(Batch(list(items)))
+        (answer,) = self.intake.take([Sent(self.run, self.stream, self.offset, self.offset + 1, body)])
+        assert self.offset + 1 == answer, answer
+        self.offset += 1
+
+    def feed(self, values: Floats, at_once: int) -> None:
+        """Rows behind those that are there, so many in a batch."""
+        first = self.rows
+        steps = np.arange(first, first + values.shape[1], dtype=np.int64)
+        jitter = np.random.default_rng(first).integers(0, 10**6, len(steps))
+        view = View(self.schema, steps, BEGIN + steps * 10**8 + jitter, values)
+        for begin in range(0, len(steps), at_once):
+            self.send(block.pack(view.rows(begin, min(begin + at_once, len(steps)))))
+        self.fed.append(view)
+
+    def change_columns(self, schema: Schema) -> None:
+        self.schema = schema
+        self.send(Hello(self.run, self.stream, schema, started=BEGIN))
+
+    def end(self) -> None:
+        self.send(Bye("closed", self.rows - 1, BEGIN))
+
+    @property
+    def rows(self) -> int:
+        return sum(len(view) for view in self.fed)
+
+    def views(self) -> list[View]:
+        return list(series.views(self.store, self.run, self.stream, None, None))
+
+
+def told(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:
+    """Steps, times and values to the last bit, one part for each schema."""
+    parts: list[list[View]] = []
+    for view in views:
+        if not parts or parts[-1][0].schema != view.schema:
+            parts.append([])
+        parts[-1].append(view)
+    joined = [block.join(part[0].schema, part) for part in parts]
+    return [(view.steps.tolist(), view.times.tolist(), view.values.astype("<f4").tobytes()) for view in joined]

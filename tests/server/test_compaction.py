@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select, update
+
+from ammeter import block, wire
+from ammeter.block import ABSENT, View
+from ammeter_server.bulk import chunks, columns, segments
+from ammeter_server.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
+from ammeter_server.store import Store, series, waiting
+from ammeter_server.tables import keeping
+from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with database(request.param, tmp_path_factory.mktemp("compaction")) as store:
+        yield store
+
+
+@dataclass(frozen=True)
+class Waits:
+    first_step: int
+    rows: int
+    columns: int = 14
+    schema: str = "a"
+
+
+def blocks(*rows: int, columns: int = 14, schema: str = "a") -> list[Waits]:
+    return [Waits(sum(rows[:number]), count, columns, schema) for number, count in enumerate(rows)]
+
+
+def planned(waits: list[Waits], ended: bool = False) -> list[tuple[str, list[int]]]:
+    return [(job.into, [each.rows for each in job.blocks]) for job in plan(waits, ended)]
+
+
+def test_a_segment_is_made_when_enough_rows_wait() -> None:
+    assert [] == planned(blocks(*[1000] * 4))
+    assert [("segments", [1000] * 5)] == planned(blocks(*[1000] * 5))
+    assert [("segments", [1000] * 5)] == planned(blocks(*[1000] * 7))
+
+
+def test_a_stream_that_has_ended_leaves_few_rows_as_one_block() -> None:
+    assert [("segments", [1000, 100])] == planned(blocks(1000, 100), ended=True)
+    assert [("block", [900, 100])] == planned(blocks(900, 100), ended=True)
+    assert [] == planned(blocks(FEW - 1), ended=True)
+
+
+def test_small_blocks_are_joined_when_many_wait_and_what_became_of_them_again() -> None:
+    assert [] == planned(blocks(*[1] * (TOGETHER - 1)))
+    assert [("block", [1] * TOGETHER)] == planned(blocks(100, *[1] * TOGETHER))
+    assert [("block", [16] * 16)] == planned(blocks(*[16] * 16))
+    assert [] == planned(blocks(*[100] * 30))
+
+
+def test_rows_before_other_columns_become_a_segment_however_few() -> None:
+    assert [("segments", [5, 5])] == planned([*blocks(5, 5), Waits(10, 5, 15, "b")])
+
+
+def test_wide_streams_have_shorter_segments_and_blocks_are_not_joined_without_end() -> None:
+    assert [ROWS, 3333, FEW, 320] == [rows_of_segment(width) for width in (40, 1200, 10_000, 100_000)]
+    assert [] == planned(blocks(*[10] * 16, columns=20_000))
+    assert [[10] * 10] * 2 == [rows for _, rows in planned(blocks(*[10] * 20, columns=20_000), ended=True)]
+
+
+def counted(store: Store, fed: Fed) -> dict[str, int]:
+    with store.reading() as connection:
+        return {
+            table.name: connection.execute(
+                select(func.count()).select_from(table).where(table.c.run == fed.run)
+            ).scalar_one()
+            for table in (chunks, segments, columns)
+        }
+
+
+def test_what_was_fed_is_read_again_to_the_last_bit(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 9000), 100)
+    before = told(fed.views())
+    assert told(fed.fed) == before
+    assert compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 8, "segments": 2, "columns": 4} == counted(store, fed)
+    assert before == told(fed.views())
+    fed.feed(numbers(SCHEMA, 700, seed=1), 100)
+    fed.end()
+    assert compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 0, "segments": 3, "columns": 6} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_parts_of_it_are_read_from_any_step_on_and_of_some_columns(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 4500), 100)
+    compact(store, fed.run, fed.stream, "me")
+    whole = fed.fed[0]
+    for first in (0, 1, 4099, 4100, 4101, 4499):
+        found = list(series.views(store, fed.run, fed.stream, first, None, series.Wanted(("scale",), ("grad.absmax",))))
+        assert whole.steps[first:].tolist() == [step for view in found for step in view.steps.tolist()]
+        values = np.concatenate([view.stat("grad.absmax") for view in found], axis=1)
+        assert whole.stat("grad.absmax")[:, first:].tobytes() == values.tobytes()
+        assert {65536.0} == set(np.concatenate([view.scalar("scale") for view in found]).tolist())
+    newest = list(series.latest_views(store, fed.run, fed.stream, 2))
+    assert [4400, 4300, 0] == [int(view.steps[0]) for view in newest]
+
+
+def test_small_batches_become_blocks_and_stay_what_they_were(store: Store) -> None:
+    fed = Fed(store)
+    for _ in range(3):
+        fed.feed(numbers(SCHEMA, TOGETHER, seed=fed.rows), 1)
+        compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 3, "segments": 0, "columns": 0} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+    fed.end()
+    compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 1, "segments": 0, "columns": 0} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_a_block_of_more_rows_than_a_segment_becomes_several(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 100_000), 100_000)
+    fed.end()
+    compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 0, "segments": 24, "columns": 48} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_columns_that_change_are_read_as_they_were(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 50), 10)
+    fed.change_columns(wire.Schema((*SCHEMA.scalars, "accuracy"), SCHEMA.stats, SCHEMA.tensors))
+    fed.feed(numbers(fed.schema, 5000), 1000)
+    compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 0, "segments": 2, "columns": 4} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_steps_with_gaps_keep_them(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 10), 10)
+    view = fed.fed[0]
+    steps = np.cumsum(np.random.default_rng(0).integers(1, 5, 5000)) + 10
+    values = np.full((SCHEMA.width, 5000), ABSENT, np.float32)
+    values[0] = np.arange(5000)
+    thinned = View(SCHEMA, steps, view.times[-1] + steps * 10**9, values)
+    fed.fed.append(thinned)
+    fed.send(block.pack(thinned))
+    compact(store, fed.run, fed.stream, "me")
+    assert 1 == counted(store, fed)["segments"]
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 4500), 100)
+
+    def die(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting, "add_segment", die)
+        with pytest.raises(ZeroDivisionError):
+            compact(store, fed.run, fed.stream, "dies")
+    assert {"chunks": 45, "segments": 0, "columns": 2} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+    assert not compact(store, fed.run, fed.stream, "early")
+    with store.writing() as connection:
+        connection.execute(update(keeping).where(keeping.c.run == fed.run).values(claimed_until=1))
+    fed.feed(numbers(SCHEMA, 100, seed=2), 100)
+    assert compact(store, fed.run, fed.stream, "late")
+    assert {"chunks": 5, "segments": 1, "columns": 2} == counted(store, fed)
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 4500), 100)
+    add = waiting.add_columns
+
+    def slow(connection: object, rows: object) -> None:
+        add(connection, rows)  # type: ignore[arg-type]
+        other = update(keeping).where(keeping.c.run == fed.run).values(claimed_by="other")
+        connection.execute(other)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(waiting, "add_columns", slow)
+    with pytest.raises(LeaseLostError, match="was taken over"):
+        compact(store, fed.run, fed.stream, "slow")
+    assert 0 == counted(store, fed)["segments"]
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_several_keepers_and_readers_at_once_see_each_row_once(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 2000), 50)
+    wrong: list[str] = []
+    stop = threading.Event()
+
+    def keep(name: str) -> None:
+        while not stop.is_set():
+            compact(store, fed.run, fed.stream, name)
+
+    def look() -> None:
+        while not stop.is_set():
+            steps = [step for view in fed.views() for step in view.steps.tolist()]
+            if steps != list(range(len(steps))) or len(steps) < 2000:
+                wrong.append(f"{len(steps)} steps")
+
+    threads = [threading.Thread(target=keep, args=(name,)) for name in ("a", "b")]
+    threads += [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for seed in range(4):
+        fed.feed(numbers(SCHEMA, 1000, seed=seed), 50)
+    fed.end()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    compact(store, fed.run, fed.stream, "last")
+    assert [] == wrong
+    assert told(fed.fed) == told(fed.views())
+    assert 0 == counted(store, fed)["chunks"]
+
+
+def test_a_stream_that_is_done_is_not_looked_at_again(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 2000), 100)
+
+    def is_due() -> bool:
+        with store.reading() as connection:
+            return fed.stream in [each.id for each in waiting.due(connection, 0, 2**62, TOGETHER)]
+
+    assert is_due()
+    fed.end()
+    assert is_due()
+    compact(store, fed.run, fed.stream, "me")
+    assert not is_due()

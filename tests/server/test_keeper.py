@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from ammeter_server import keeper
+from ammeter_server.bulk import chunks, segments
+from ammeter_server.collector import Collector
+from ammeter_server.compaction import TOGETHER
+from ammeter_server.keeper import Keeper
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, connect
+from tests.server.feeding import wait_until
+from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with database("sqlite", tmp_path) as store:
+        yield store
+
+
+def counted(store: Store) -> tuple[int, int]:
+    """(blocks, segments)"""
+    with store.reading() as connection:
+        found = [connection.execute(select(func.count()).select_from(each)).scalar_one() for each in (chunks, segments)]
+    return found[0], found[1]
+
+
+def test_a_stream_that_has_ended_is_compacted_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PAUSE", 0.05)
+    mine = Keeper(Collector(Settings(), store))
+    mine.start()
+    try:
+        fed = Fed(store)
+        fed.feed(numbers(SCHEMA, 2000), 100)
+        fed.end()
+        wait_until(lambda: counted(store) == (0, 1))
+    finally:
+        mine.stop()
+    mine.stop()
+    assert told(fed.fed) == told(fed.views())
+
+
+def test_streams_with_nothing_new_are_let_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(keeper, "compact", lambda _store, _run, stream, *_: asked.append(stream))
+    fed = Fed(store)
+    mine = Keeper(Collector(Settings(), store))
+    for rows, times in ((TOGETHER - 1, 0), (1, 1), (TOGETHER - 1, 1), (1, 2)):
+        fed.feed(numbers(SCHEMA, rows), 1)
+        mine.compact_due(time.time_ns())
+        mine.compact_due(time.time_ns())
+        assert [fed.stream] * times == asked
+
+
+def test_a_stream_that_cannot_be_compacted_is_logged_and_the_others_go_on(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = Fed(store), Fed(store)
+    for each in (broken, whole):
+        each.feed(numbers(SCHEMA, 2000), 100)
+        each.end()
+    with store.writing() as connection:
+        connection.execute(chunks.update().where(chunks.c.run == broken.run).values(data=b"no block"))
+    Keeper(Collector(Settings(), store)).compact_due(time.time_ns())
+    assert f"compaction of run {broken.run} failed" in caplog.text
+    assert (20, 1) == counted(store)
+    assert told(whole.fed) == told(whole.views())
+
+
+def test_a_look_outlives_a_database_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
+    Keeper(Collector(Settings(keep_days=1), store)).look(time.time_ns())
+    assert "compaction failed; it is tried again" in caplog.text
+    assert "retention failed; it is tried again" in caplog.text
+    store.close()
+
+
+def test_what_is_too_old_goes_while_the_collector_runs(store: Store) -> None:
+    Fed(store).feed(numbers(SCHEMA, 10), 5)
+    later = time.time_ns() + 5 * 86_400 * 10**9
+    Keeper(Collector(Settings(keep_days=9), store)).look(later)
+    assert (2, 0) == counted(store)
+    Keeper(Collector(Settings(keep_days=2), store)).look(later)
+    assert (0, 0) == counted(store)

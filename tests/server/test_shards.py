@@ -1,0 +1,198 @@
+"""What would touch one node, and what all of them, if the tables were distributed by run: read off the statements."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, Table, event
+from sqlalchemy.sql import Delete, Insert, Select, Update, visitors
+from sqlalchemy.sql.elements import BinaryExpression, BindParameter, ColumnElement
+from sqlalchemy.sql.operators import eq, in_op
+
+from ammeter_server.bulk import OF_DAYS
+from ammeter_server.compaction import TOGETHER, compact
+from ammeter_server.judge import Judge
+from ammeter_server.settings import Settings
+from ammeter_server.store import Store, days, judgements, metrics, outbox, runs, shards, sizes, streams, waiting
+from ammeter_server.store.prepared import Prepared
+from ammeter_server.tables import metadata
+from tests.server.feeding import Stream, serving, train
+from tests.server.keeping import SCHEMA, Fed, database, numbers
+
+BY_RUN = {name for name in metadata.tables if name not in (*shards.REFERENCE, *shards.APART)}
+
+EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
+    "runs.newest": lambda c: runs.newest(c, 10, None, None, None),
+    "metrics.runs_since": lambda c: metrics.runs_since(c, 0),
+    "metrics.streams_since": lambda c: metrics.streams_since(c, 0),
+    "metrics.incidents_since": lambda c: metrics.incidents_since(c, 0),
+    "judgements.due": lambda c: judgements.due(c, 1, 1, 1),
+    "outbox.due": lambda c: outbox.due(c, 1),
+    "outbox.pending": outbox.pending,
+    "streams.silent": lambda c: streams.silent(c, 1),
+    "streams.still": lambda c: streams.still(c, 1, 1),
+    "streams.back": lambda c: streams.back(c, 1, "run-lost"),
+    "waiting.due": lambda c: waiting.due(c, 0, 1, TOGETHER),
+    "days.oldest": days.oldest,
+    "sizes.by_table": sizes.by_table,
+    "sizes.by_day": sizes.by_day,
+    "sizes.by_run": lambda c: sizes.by_run(c, 10),
+}
+"""The statements that every node answers: lists of runs, /metrics, sweeper, keeper, storage. No other may."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with database("sqlite", tmp_path) as store:
+        yield store
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[Any]]:
+    """Those that are run meanwhile."""
+    seen: list[Any] = []
+
+    def note(_connection: Any, statement: Any, *_: Any) -> None:
+        if isinstance(statement, Select | Insert | Update | Delete):
+            seen.append(statement)
+
+    event.listen(store.engine, "before_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(store.engine, "before_execute", note)
+
+
+def tables_of(statement: Any) -> set[str]:
+    return {part.name for part in visitors.iterate(statement) if isinstance(part, Table)}
+
+
+def is_of_one_run(statement: Any) -> bool:
+    """Whether each of its tables that are distributed by run is asked for one run, or is joined to one that is."""
+    wanted = tables_of(statement) & BY_RUN
+    if isinstance(statement, Insert):
+        return True  # a row lies where its run does
+    bound, same = set[str](), list[set[str]]()
+    for part in visitors.iterate(statement):
+        if isinstance(part, BinaryExpression) and part.operator in (eq, in_op):
+            sides = [_place(part.left), _place(part.right)]
+            named = {side for side in sides if side}
+            if len(named) == 2:
+                same.append(named)
+            elif named and isinstance(part.right, BindParameter) and _is_one(part.right):
+                bound |= named
+    for _ in same:
+        bound |= {name for pair in same if pair & bound for name in pair}
+    return wanted <= bound
+
+
+def _is_one(asked: BindParameter[Any]) -> bool:
+    """Whether it stands for one value: it is no list, or one with one."""
+    return not asked.expanding or len(asked.value or ()) == 1
+
+
+def _place(side: ColumnElement[Any]) -> str | None:
+    """The table, where the column is what it is distributed by."""
+    table = getattr(side, "table", None)
+    if not isinstance(table, Table) or table.name not in BY_RUN:
+        return None
+    return table.name if side.key == shards.BY.get(table.name, "run") else None
+
+
+def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store) -> None:
+    with statements(store) as seen:
+        fed = Fed(store)
+        fed.feed(numbers(SCHEMA, 50), 10)
+        fed.end()
+    prepared = [each.statement for each in vars(streams).values() if isinstance(each, Prepared)]
+    assert len(seen) > 5
+    assert len(prepared) > 2
+    assert [] == [str(each) for each in (*seen, *prepared) if not is_of_one_run(each)]
+    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {*shards.REFERENCE, *shards.APART}
+
+
+def test_compaction_is_of_one_run(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 2000), 100)
+    fed.end()
+    with statements(store) as seen:
+        compact(store, fed.run, fed.stream, "me")
+    assert {"chunks", "columns", "keeping", "segments"} <= {name for each in seen for name in tables_of(each)}
+    assert [] == [str(each) for each in seen if not is_of_one_run(each)]
+
+
+def test_a_judgement_is_of_one_run_but_for_what_is_counted_for_the_fleet(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 50), 10)
+    judge = Judge(store, Settings(), [])
+    with statements(store) as seen:
+        assert not judge.judge(fed.run, time.time_ns())
+    apart = {"totals", "projects"}
+    assert len(seen) > 5
+    assert [] == [str(each) for each in seen if not is_of_one_run(each) and not tables_of(each) <= apart]
+
+
+PAGE = ("", "/series?names=loss,grad.norm:head.weight", "/tensors", "/events", "/incidents")
+
+
+def test_the_page_of_a_run_is_of_one_run(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        stream = Stream(client)
+        train(stream, 0, 60)
+        stream.send()
+        seen = list(_asked(tmp_path, client, stream))
+    assert [] == [str(each) for each in seen if tables_of(each) & BY_RUN and not is_of_one_run(each)]
+
+
+def _asked(folder: Path, client: httpx.Client, stream: Stream) -> Iterator[Any]:
+    from sqlalchemy.engine import Engine
+
+    url = f"sqlite:///{folder / 'collector.db'}"
+    found: list[Any] = []
+
+    def note(connection: Connection, statement: Any, *_: Any) -> None:
+        ours = not threading.current_thread().name.startswith("ammeter-")  # nor the sweeper's, nor the keeper's
+        if ours and str(connection.engine.url) == url and isinstance(statement, Select):
+            found.append(statement)
+
+    for path in PAGE:
+        event.listen(Engine, "before_execute", note)
+        try:
+            assert 200 == client.get(f"/api/v1/runs/{stream.run}{path}").status_code
+        finally:
+            event.remove(Engine, "before_execute", note)
+    yield from found
+
+
+@pytest.mark.parametrize("name", sorted(EVERYWHERE))
+def test_what_crosses_nodes_is_known_by_name(name: str, store: Store) -> None:
+    with statements(store) as seen, store.reading() as connection:
+        EVERYWHERE[name](connection)
+    assert seen
+    assert any(not is_of_one_run(each) for each in seen)
+
+
+def test_tables_are_distributed_by_run_and_colocated_but_for_two_that_every_node_has() -> None:
+    said = {name: shards.statement(name) for name in shards.order()}
+    assert set(metadata.tables) == set(said)
+    assert {"projects", "tokens"} == {name for name, text in said.items() if "create_reference_table" in text}
+    assert "SELECT create_distributed_table('runs', 'id', colocate_with => 'default')" == said["runs"]
+    by_run = {name for name, text in said.items() if f"('{name}', 'run', colocate_with => 'runs')" in text}
+    assert BY_RUN - {"runs"} == by_run
+    assert {table.name for table in OF_DAYS} <= by_run
+    order = shards.order()
+    for table in metadata.tables.values():
+        for key in table.foreign_keys:
+            assert order.index(key.column.table.name) < order.index(table.name)
+
+
+def test_without_the_extension_nothing_is_distributed(store: Store) -> None:
+    with store.writing() as connection:
+        assert [] == shards.distribute(connection)

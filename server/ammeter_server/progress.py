@@ -56,6 +56,9 @@ BOUNDS = {
 """Upper bounds of the histograms, which stand in the counters as `<name>_histogram`: [count per bound..., above]."""
 
 
+_BOUNDS = {name: np.array(bounds) for name, bounds in BOUNDS.items()}
+
+
 def advance(counters: Mapping[str, Any], view: View) -> Counters:
     """The counters after the rows and events of a view."""
     after: Counters = {**dict.fromkeys(SUMS + LATEST, 0), **counters}
@@ -221,9 +224,10 @@ def _sum(column: Floats) -> float:
 def _filled(counts: Sequence[int], name: str, view: View) -> list[int]:
     column = view.scalar(name)
     finite = column[np.isfinite(column)]
-    places = np.searchsorted(np.array(BOUNDS[name]), finite, side="left")
-    added = np.bincount(places, minlength=len(BOUNDS[name]) + 1)
-    return [int(before) + int(more) for before, more in zip(counts, added, strict=True)]
+    after = list(counts)
+    for place in np.searchsorted(_BOUNDS[name], finite, side="left").tolist():
+        after[place] += 1
+    return after
 
 
 def _added(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> list[int]:

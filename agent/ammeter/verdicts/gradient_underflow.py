@@ -158,6 +158,8 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
 
     A tensor that is zero throughout counts as lost only beside others that underflow.
     """
+    if not _near(rows, sampled):
+        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
     numel = rows.numel[:, None].astype(np.float64)
     zeros = _counts(rows, "grad.zeros", sampled)
     subnormals = _counts(rows, "grad.subnormals", sampled)
@@ -165,8 +167,6 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     nonzero = numel - zeros
     empty = read & (nonzero <= 0)
     sinking = read & on_grid(rows, sampled) & (subnormals >= UNDERFLOWING * nonzero) & ~empty
-    if not (sinking.any() or empty.any()):
-        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
     gone = empty & (sinking.any(axis=0) | (empty == read).all(axis=0))
     counted = sinking | gone
     structural = np.where(read & ~counted, zeros, 0.0)
@@ -174,6 +174,14 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     lost = np.where(counted, zeros + subnormals, 0.0)
     flushed = np.where(counted, zeros, 0.0).sum(axis=0)
     return lost.sum(axis=0) / elements, flushed / elements, lost.argmax(axis=0)
+
+
+def _near(rows: View, sampled: Ints) -> bool:
+    """Whether any tensor comes near to underflowing, or to being zero throughout; in a healthy run none does."""
+    numel = rows.numel[:, None].astype(np.float32)
+    zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
+    near = (subnormals >= 0.9 * UNDERFLOWING * (numel - zeros)) | (zeros >= 0.9 * numel)
+    return bool(near.any())
 
 
 def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:

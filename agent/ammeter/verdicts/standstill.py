@@ -53,7 +53,7 @@ def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool])
     valid = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (rows.scalar("applied") > 0))
     if not valid.size:
         return still, None
-    begin = _last_change(still, norms[valid])
+    begin = _last_change(still, norms[valid]) if valid.size > 1 else 0
     still = Standstill() if begin else still
     for at in valid[begin:].tolist():
         still = _next(still, rows, at, float(norms[at]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import guards
+from ammeter import guards, report
 from ammeter.guards import writing
 from tests.agent.guarded import Net, poison, train
 
@@ -26,6 +26,12 @@ def test_it_keeps_the_last_complete_checkpoints_private_and_names_the_newest(tmp
     assert folder / "step-00000040.pt" == guard.latest()
     assert (0o700, 0o600) == (mode(folder), mode(folder / "step-00000040.pt"))
     assert [("wrote", 9), ("wrote", 19), ("wrote", 29), ("wrote", 39)] == outcome.actions()
+
+
+def test_what_it_reads_back_of_its_own_is_told_as_no_resume(tmp_path: Path) -> None:
+    outcome = train(tmp_path, [guards.Checkpoint(every_steps=5)], steps=25)
+    found = {each.finding.verdict for each in report.diagnose(tmp_path / outcome.run).findings}
+    assert "resume-mismatch" not in found
 
 
 def test_a_run_that_goes_on_from_it_is_the_run_that_was_interrupted(tmp_path: Path) -> None:

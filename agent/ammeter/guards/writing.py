@@ -31,7 +31,7 @@ def write(path: Path, state: dict[str, Any]) -> int:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        _verify(draft, state)
+        _verify(draft, path, state)
         os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -47,9 +47,11 @@ def checksum(state: Any) -> str:
     return found.hexdigest()
 
 
-def _verify(path: Path, state: dict[str, Any]) -> None:
+def _verify(draft: Path, path: Path, state: dict[str, Any]) -> None:
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with draft.open("rb") as file:
+            file.raw.name = str(path)  # type: ignore[attr-defined] # as above: what is read back is what was saved
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         told = str(error).splitlines()[0][:200] if str(error) else ""
         raise Unreadable(f"weights_only=True does not load it ({type(error).__name__}: {told})") from error

@@ -14,7 +14,7 @@ from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.verdicts.origin import Origin
 from ammeter.verdicts.room import Room
-from ammeter.verdicts.scale_collapse import HANDFUL, LOWEST
+from ammeter.verdicts.scale_collapse import HANDFUL, INVERSE_INFINITE, LOWEST
 from ammeter.wire import Event
 
 ROOM_BITS = 6
@@ -107,6 +107,8 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
+    if 0 <= scale <= INVERSE_INFINITE:  # unscaling itself makes NaN of every gradient there
+        return state
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     only_nan = place.count > 0 and not place.inf
     spread = place.handed_on or place.everywhere

@@ -19,8 +19,8 @@ SKIPS = 8
 a scale at its ceiling costs one step in 2000; growing into it every 25 steps costs these 4 %."""
 
 RISES = 3
-"""Times the scale rose, or stayed up after a skip, among these skips. A scale that only falls is on its way to a scale
-that works, or collapses: neither is a storm."""
+"""Times the scale rose, or stayed up after a skip, among these skips. A scale that only falls, even to 0, is on its way
+to a scale that works, or collapses: neither is a storm."""
 
 SETTLED = 20
 """Steps applied in a row after which a fresh scaler is no longer calibrating; so does its first growth."""
@@ -93,7 +93,7 @@ def _passed(state: State, step: int, scale: float) -> State:
     """The scale as the step finds it: has it risen, or stayed up although the step before was skipped?"""
     if state.skips and step - state.skips[-1] > WINDOW:
         state = replace(state, skips=(), rises=(), opened=state.opened.over())
-    rose = scale > state.scale or (state.was_skipped and scale == state.scale)
+    rose = scale > state.scale or (state.was_skipped and scale == state.scale > 0)
     if rose and state.skips:
         factor = max(state.factor, scale / state.scale if state.scale > 0 else 1.0)
         state = replace(state, rises=(*state.rises, step)[-RISES:], factor=factor)

@@ -49,6 +49,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The dtype in which most of the state was saved, and the narrower one it was given."""
     given: int = -1
     """The step in which it was."""
+    own: str = ""
+    """The file that this run saved last: to read it back is to look whether it can be read, and no resume."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -73,8 +75,11 @@ def _heard(state: State, event: Event) -> State:
         return replace(state, goes_on="its scaler was restored")
     path = str(kept(str(event.data.get("path") or "")))
     if event.name == "checkpoint.saved":
+        state = replace(state, own=path)
         here = state.read >= 0 and _folder(path) == _folder(state.path) != ""
         return replace(state, goes_on="it saves to the same folder") if here and not state.goes_on else state
+    if path and path == state.own:
+        return state
     contents = event.data.get("contents")
     whole = isinstance(contents, dict) and contents.get("weights") and contents.get("optimizer") is True
     return replace(state, path=path, read=event.step) if whole and state.read < 0 and event.step <= BEGINNING else state

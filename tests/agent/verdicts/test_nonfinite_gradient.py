@@ -154,6 +154,15 @@ def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     assert "left 3 bits of room (a factor of 8) and none of them is Inf" in finding.cause
 
 
+def test_where_the_scale_has_no_inverse_nan_everywhere_is_the_scales_own() -> None:
+    stream = calm()
+    for halvings in range(150):
+        scale = 65536 / 2**halvings
+        first = 3 if scale > 2.0**-128 else 0
+        stream.bad(scale, first=first, last=3 if first else 5, inf=bool(first))
+    assert "nonfinite-gradient" not in findings(stream)
+
+
 def test_a_single_broken_tensor_that_stays_broken_is_left_to_scale_collapse() -> None:
     stream = warm()
     for halvings in range(20):

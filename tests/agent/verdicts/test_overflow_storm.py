@@ -53,6 +53,13 @@ def test_a_fixed_scale_that_is_too_high_is_a_storm() -> None:
     assert "the gradients bear about 32768 (2^15)" in found(stream).cause
 
 
+def test_a_scale_that_has_fallen_to_zero_does_not_stay_up() -> None:
+    stream = warm(30)
+    for halvings in range(200):
+        stream.bad(65536 / 2**halvings if halvings < 166 else 0.0, last=2, inf=halvings < 144)
+    assert "overflow-storm" not in findings(stream)
+
+
 def test_one_skip_in_every_30_steps_is_not_yet_a_storm() -> None:
     assert {} == findings(sawtooth(good=29, times=12))
 

@@ -72,6 +72,14 @@ def test_a_run_that_goes_on_with_all_it_had_is_silent(stream: Stream) -> None:
     assert {} == findings(stream)
 
 
+def test_a_checkpoint_that_is_read_back_to_see_whether_it_can_be_is_no_resume() -> None:
+    contents = {"weights": {"float32": 99}, "optimizer": True, "whole": True}
+    stream = Stream().good(65536).event("weights.census", parameters={"float32": 99}, state={})
+    saved(stream, "out/run.pt").event("checkpoint.restored", path="out/run.pt", contents=contents)
+    stream.event("weights.census", parameters={"float32": 99}, state={"float32": 198})
+    assert {} == findings(saved(saved(stream, "out/run.pt"), "out/run.pt"))
+
+
 def test_a_run_that_only_begins_with_another_ones_weights_is_silent() -> None:
     assert {} == findings(saved(resumed(steps=300), "fine-tuned/run.pt"))
 

@@ -14,17 +14,17 @@ import msgspec
 
 from ammeter import block, verdicts, wire
 from ammeter.verdicts.finding import Finding, Judged
-from ammeter_server import meters, progress
+from ammeter_server import limits, meters, progress
 from ammeter_server.bulk import day_of
 from ammeter_server.kept import Known
 from ammeter_server.plain import plain, text
-from ammeter_server.problems import Problem
 from ammeter_server.reading import Read, read
 from ammeter_server.store import Connection, streams
 from ammeter_server.store.streams import Held
 
 MAX_SCHEMAS = 256
-"""Schemas of one stream: it gets another whenever run.log brings a new name."""
+MAX_SCHEMA_BYTES = 256 * 2**20
+"""Schemas of one stream: it gets another whenever run.log brings a new name. A thousand tensors take some 100 KB."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,14 @@ def write(connection: Connection, known: Known, change: Change, now: int) -> Kno
 
 def check_schemas(connection: Connection, held: Held, schemas: Mapping[str, wire.Schema]) -> None:
     """Raises a 422 problem where a stream has too many."""
-    if schemas and streams.count_schemas(connection, held.run, held.id) + len(schemas) > MAX_SCHEMAS:
-        meters.limited.labels("schemas").inc()
-        raise Problem(422, f"the stream has more than {MAX_SCHEMAS} schemas; log a fixed set of names")
+    if not schemas:
+        return
+    count, size = streams.schemas_held(connection, held.run, held.id)
+    if count + len(schemas) > MAX_SCHEMAS or size > MAX_SCHEMA_BYTES:
+        said = (
+            f"the stream has {count} schemas of {size} bytes and brings {len(schemas)} more; log a fixed set of names"
+        )
+        raise limits.over("schemas", 422, said, most=MAX_SCHEMAS)
 
 
 def known_of(connection: Connection, raw: streams.Raw) -> Known:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from ammeter.wire import PROTOCOL, Batch, Block, Bye, Event, Hello, Item, Lost, Schema
-from ammeter_server import meters
+from ammeter_server import limits
 from ammeter_server.problems import Problem
 
 MAX_ITEMS = 10_000
@@ -17,6 +17,7 @@ MAX_ITEMS = 10_000
 MAX_COLUMNS = 1_000_000
 MAX_TENSORS = 150_000
 MAX_SCALARS = 1_000
+MOST_OF = ("scalars", "stats", "tensors")
 MAX_NAME = 1_024
 """Characters of a tensor's, scalar's, event's or run's name."""
 
@@ -65,6 +66,14 @@ class _Said(msgspec.Struct):
         return sum(memoryview(part).nbytes for part in (self.data, self.config, self.tags, self.environment))
 
 
+class _Beyond(Exception):
+    """An item is beyond a limit, which has a name."""
+
+    def __init__(self, limit: str, detail: str) -> None:
+        super().__init__(detail)
+        self.limit = limit
+
+
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
 _envelope = msgspec.msgpack.Decoder(_Envelope)
 _said = msgspec.msgpack.Decoder(_Said)
@@ -80,7 +89,7 @@ def decoded(body: bytes) -> Batch:
         envelope = _envelope.decode(body)
     except _UNREADABLE as error:
         if "length <=" in str(error):
-            raise _limited("items", f"the batch has more than {MAX_ITEMS} items or gaps: split it") from error
+            raise limits.over("items", 413, f"the batch has more than {MAX_ITEMS} items or gaps: split it") from error
         raise Problem(400, f"the body is no batch: {error}") from error
     if envelope.protocol != PROTOCOL:
         raise Problem(
@@ -88,7 +97,9 @@ def decoded(body: bytes) -> Batch:
         )
     said = sum(_weighed(index, raw) for index, raw in enumerate(envelope.items))
     if said > MAX_SAID_IN_BATCH:
-        raise _limited("said", f"config and data of the items take {said} bytes; the limit is {MAX_SAID_IN_BATCH}")
+        raise limits.over(
+            "said", 413, f"config and data of the items take {said} bytes; the limit is {MAX_SAID_IN_BATCH}"
+        )
     items = [_item_of(index, raw) for index, raw in enumerate(envelope.items)]
     return Batch(items, envelope.gaps, envelope.alive, envelope.backlog, envelope.protocol)
 
@@ -99,14 +110,19 @@ def check(batch: Batch, run: str, stream: str, offset: int, end: int, max_unpack
         raise Problem(422, f"backlog is {batch.backlog}; use the bytes of journal behind the batch")
     unpacked = sum(_unpacked(item) for item in batch.items if isinstance(item, Block))
     if unpacked > max_unpacked:
-        raise _limited("unpacked", f"the blocks unpack to {unpacked} bytes; the limit is {max_unpacked}: split them")
+        raise limits.over(
+            "unpacked", 413, f"the blocks unpack to {unpacked} bytes; the limit is {max_unpacked}: split them"
+        )
     if offset == end and (batch.items or batch.gaps):
         raise Problem(422, f"the batch has items or gaps, but its offset and end are both {offset}")
     if offset != end and not (batch.items or batch.gaps):
         raise Problem(422, f"the batch says offset {offset} to {end} and holds neither items nor gaps")
     _check_gaps(batch.gaps, offset, end)
     for index, item in enumerate(batch.items):
-        wrong = _wrong(item, run, stream)
+        try:
+            wrong = _wrong(item, run, stream)
+        except _Beyond as beyond:
+            raise limits.over(beyond.limit, 422, f"item {index}: {beyond}", item=index) from None
         if wrong:
             raise Problem(422, f"item {index}: {wrong}", item=index)
 
@@ -116,13 +132,15 @@ def _weighed(index: int, raw: msgspec.Raw) -> int:
     try:
         part = _said.decode(raw)
     except _UNREADABLE as error:
+        said = f"item {index} is no item: {error}"
         if "length <=" in str(error):
-            meters.limited.labels("columns").inc()
-        raise Problem(422, f"item {index} is no item: {error}", item=index) from error
+            limit = str(error).rpartition("$.schema.")[2].strip("` ")
+            raise limits.over(limit if limit in MOST_OF else "columns", 422, said, item=index) from error
+        raise Problem(422, said, item=index) from error
     if part.size > MAX_SAID_BYTES:
         what = "data" if part.kind == "event" else "config, tags and environment"
         wrong = f"its {what} take {part.size} bytes; the limit is {MAX_SAID_BYTES}"
-        raise Problem(422, f"item {index}: {wrong}", item=index)
+        raise limits.over("said", 422, f"item {index}: {wrong}", item=index)
     return part.size
 
 
@@ -131,11 +149,6 @@ def _item_of(index: int, raw: msgspec.Raw) -> Item:
         return _item.decode(raw)
     except _UNREADABLE as error:
         raise Problem(422, f"item {index} is no item: {error}", item=index) from error
-
-
-def _limited(limit: str, detail: str) -> Problem:
-    meters.limited.labels(limit).inc()
-    return Problem(413, detail)
 
 
 def _unpacked(block: Block) -> int:
@@ -179,18 +192,17 @@ def _wrong_hello(hello: Hello, run: str, stream: str) -> str:
     if not 0 <= hello.started < END_OF_TIME:
         return f"started is {hello.started}; use nanoseconds since 1970"
     if max(len(hello.name), len(hello.project), len(hello.host)) > MAX_NAME:
-        return f"name, project or host has more than {MAX_NAME} characters"
+        raise _Beyond("names", f"name, project or host has more than {MAX_NAME} characters")
     return _wrong_schema(hello.schema)
 
 
 def _wrong_schema(schema: Schema) -> str:
     if schema.width > MAX_COLUMNS:
-        meters.limited.labels("columns").inc()
-        return f"the schema has {schema.width} columns; the limit is {MAX_COLUMNS}"
+        raise _Beyond("columns", f"the schema has {schema.width} columns; the limit is {MAX_COLUMNS}")
     of_tensors = (said for tensor in schema.tensors for said in (tensor.name, tensor.dtype))
     names = [*schema.scalars, *schema.stats, *of_tensors]
     if any(len(name) > MAX_NAME for name in names):
-        return f"a name in the schema has more than {MAX_NAME} characters"
+        raise _Beyond("names", f"a name in the schema has more than {MAX_NAME} characters")
     if len(set(schema.scalars)) != len(schema.scalars) or len(set(schema.stats)) != len(schema.stats):
         return "a column of the schema stands there twice"
     for tensor in schema.tensors:
@@ -202,8 +214,10 @@ def _wrong_schema(schema: Schema) -> str:
 
 
 def _wrong_event(event: Event) -> str:
-    if not 0 < len(event.name) <= MAX_NAME:
-        return f"an event's name has {len(event.name)} characters; use 1 to {MAX_NAME}"
+    if len(event.name) > MAX_NAME:
+        raise _Beyond("names", f"an event's name has {len(event.name)} characters; use 1 to {MAX_NAME}")
+    if not event.name:
+        return "an event has no name"
     return _wrong_moment(event.step, event.time)
 
 

@@ -14,9 +14,11 @@ DEPTH = 16
 """Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
 
 
-BREAKING = frozenset({"Cc", "Zl", "Zp"})
-TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
-"""Unicode's categories of what moves a cursor or ends a line, and its classes of what turns round the text after it."""
+MISLEADING = frozenset({"Cc", "Cf", "Zl", "Zp"})
+"""Unicode's categories of what moves a cursor, ends a line, or turns round the text after it."""
+
+JOINERS = "\u200c\u200d"
+"""Of those, what some scripts and emoji are written with."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
@@ -58,7 +60,7 @@ def line(value: str) -> str:
 
 
 def _misleads(sign: str) -> bool:
-    return unicodedata.category(sign) in BREAKING or unicodedata.bidirectional(sign) in TURNING
+    return unicodedata.category(sign) in MISLEADING and sign not in JOINERS
 
 
 def instant(nanoseconds: int | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter_server.handling import Incident, Kind
+from ammeter_server.plain import line
 
 LONGEST = 300
 """Characters of a name that a run gave, in a title or a line."""
@@ -26,11 +27,11 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, page_url: st
     lines = []
     if kind == "resolved":
         lines.append(f"Over: {incident.closed_reason}.")
-    lines += [f"Cause: {incident.cause}", f"Fix: {incident.fix}", ""]
+    lines += [f"Cause: {_plainly(incident.cause)}", f"Fix: {_plainly(incident.fix)}", ""]
     facts = {
         "Verdict": f"{incident.verdict} ({incident.severity})",
         "Run": f"{name} ({incident.run})",
-        "Project": project,
+        "Project": _short(project),
         "Step": f"{incident.first_step}, found at {incident.opened_step}, last seen at {incident.last_step}",
         "Rank": str(incident.rank),
         "Tensor": incident.tensor,
@@ -44,5 +45,10 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, page_url: st
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    said = _plainly(text)
+    return said if len(said) <= LONGEST else said[: LONGEST - 1] + "…"
+
+
+def _plainly(text: str) -> str:
+    """On one line: whoever gives a tensor a name writes no line of ours."""
+    return line(" ".join(text.split()))

@@ -64,10 +64,11 @@ def connect(url: str) -> Store:
     """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file."""
     file = database_file(url)
     if file is None:
-        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=16, pool_pre_ping=True)
+        whole = make_url(url).set(drivername="postgresql+psycopg")
+        engine = create_engine(whole, pool_size=16, pool_pre_ping=True, hide_parameters=True)
         return Store(engine)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine = create_engine(make_url(url), pool_size=16)
+    engine = create_engine(make_url(url), pool_size=16, hide_parameters=True)  # a run's config is not for the log
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return Store(engine)

@@ -159,8 +159,12 @@ def schema(connection: Connection, run: str, stream: str, schema_id: str) -> byt
     return body
 
 
-def count_schemas(connection: Connection, run: str, stream: str) -> int:
-    return connection.execute(select(func.count()).where(schemas.c.run == run, schemas.c.stream == stream)).scalar_one()
+def schemas_held(connection: Connection, run: str, stream: str) -> tuple[int, int]:
+    """How many schemas a stream has, and the bytes they take."""
+    size = func.coalesce(func.sum(func.length(schemas.c.body)), 0)
+    query = select(func.count(), size).where(schemas.c.run == run, schemas.c.stream == stream)
+    count, total = connection.execute(query).one()
+    return count, int(total)
 
 
 def add_schema(connection: Connection, run: str, stream: str, schema_id: str, body: bytes) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ammeter import block, wire
 from ammeter_server import columns
 from ammeter_server.store import Connection, Row, Store, waiting
-from ammeter_server.store.slices import in_slices
+from ammeter_server.store.slices import Pace, in_slices
 
 ROWS = 4096
 """Steps of a segment. A curve over a million steps has 244 of them; one column of one takes 4 KB."""
@@ -138,6 +138,8 @@ class Compaction:
     by: str
     stopped: Callable[[], bool] = lambda: False
     _schemas: dict[str, wire.Schema] = field(default_factory=dict)
+    _writing: Pace = field(default_factory=Pace)
+    _removing: Pace = field(default_factory=Pace)
 
     def run_all(self) -> tuple[int, bool]:
         """Does all there is to do. Returns (rows that had come, whether nothing is left or ever will be).
@@ -197,10 +199,10 @@ class Compaction:
     def _segment(self, view: block.View, schema: str, day: int) -> None:
         key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
         rows = [{**key, "part": part, **each._asdict()} for part, each in columns.pack(view.values)]
-        in_slices(self.store, rows, waiting.add_columns)
+        in_slices(self.store, rows, waiting.add_columns, self._writing)
         whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
         stamps = {"steps": columns.pack_whole(view.steps), "times": columns.pack_whole(view.times)}
-        with self.store.writing() as connection:
+        with self.store.writing(durable=False) as connection:
             self._hold(connection)
             waiting.add_segment(connection, {**key, **whole, **stamps})
 
@@ -208,7 +210,7 @@ class Compaction:
         packed = block.pack(view)
         row = {**rows[-1]._mapping, "first_time": int(view.times[0]), "last_time": int(view.times[-1])}
         row |= {"first_step": packed.first_step, "rows": packed.rows, "data": packed.data}
-        with self.store.writing() as connection:
+        with self.store.writing(durable=False) as connection:
             self._hold(connection)
             waiting.remove_blocks(connection, self.run, self.stream, [each.first_step for each in rows])
             waiting.add_block(connection, row)
@@ -221,9 +223,13 @@ class Compaction:
 
     def _clear(self) -> None:
         """Takes away the blocks that segments hold."""
+
+        def remove(connection: Connection, some: Sequence[int]) -> None:
+            waiting.remove_blocks(connection, self.run, self.stream, some)
+
         with self.store.reading() as connection:
             gone = waiting.covered_blocks(connection, self.run, self.stream)
-        in_slices(self.store, gone, lambda c, some: waiting.remove_blocks(c, self.run, self.stream, some))
+        in_slices(self.store, gone, remove, self._removing)
 
 
 def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], bool] = lambda: False) -> bool:
@@ -232,12 +238,18 @@ def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], 
     Where that fails the stream stays claimed until its lease ends; then what was left half done is taken away.
     """
     with store.reading() as connection:
-        if not waiting.state(connection, run, stream)[1]:
-            after = waiting.covered(connection, run, stream)
-            if not plan(waiting.waiting(connection, run, stream, after), ended=False):
+        rows, ended = waiting.state(connection, run, stream)
+        after = waiting.covered(connection, run, stream)
+        jobs = plan(waiting.waiting(connection, run, stream, after), ended)
+        gone = waiting.covered_blocks(connection, run, stream)
+    if not jobs and not gone:
+        if not ended:
+            return False
+        with store.writing(durable=False) as connection:
+            if waiting.finish(connection, run, stream, rows):
                 return False
     now = time.time_ns()
-    with store.writing() as connection:
+    with store.writing(durable=False) as connection:
         claimed = waiting.claim(connection, run, stream, by, now, now + LEASE)
     if claimed is False:
         return False
@@ -245,6 +257,6 @@ def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], 
     if claimed is None:
         job.abandon()
     rows, finished = job.run_all()
-    with store.writing() as connection:
+    with store.writing(durable=False) as connection:
         waiting.release(connection, run, stream, by, rows, finished)
     return True

@@ -18,7 +18,7 @@ from ammeter_server.store import days, waiting
 
 log = logging.getLogger(__name__)
 
-PAUSE = 5.0
+PAUSE = 2.0
 """Seconds between looks: how long a stream that has ended waits to be compacted."""
 
 SINCE = 300 * 10**9

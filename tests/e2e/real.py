@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ammeter import block, journal, wire
+from ammeter_server import columns
 
 DEADLINE = 60.0
 
@@ -81,13 +82,15 @@ class Collector:
                     "SELECT stream, id, body FROM schemas WHERE run = ?", (run,)
                 )
             }
+            found |= _compacted(database, run, schemas)
             chunks = database.execute(
-                "SELECT stream, schema, rows, columns, first_step, last_step, data FROM chunks WHERE run = ? "
-                "ORDER BY stream, first_step",
+                "SELECT stream, schema, rows, columns, first_step, last_step, data FROM chunks AS c WHERE run = ? "
+                "AND NOT EXISTS (SELECT 1 FROM segments AS s WHERE s.run = c.run AND s.stream = c.stream "
+                "AND s.last_step >= c.last_step) ORDER BY stream, first_step",  # those are on their way out
                 (run,),
             )
-            for stream, schema, rows, columns, first, last, data in chunks:
-                packed = wire.Block(schema, rows, columns, first, last, data)
+            for stream, schema, rows, width, first, last, data in chunks:
+                packed = wire.Block(schema, rows, width, first, last, data)
                 found.setdefault(stream, []).extend(_bits(block.unpack(packed, schemas[stream, schema])))
         database.close()
         return found
@@ -107,6 +110,24 @@ class Collector:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+
+def _compacted(
+    database: sqlite3.Connection, run: str, schemas: Mapping[tuple[str, str], wire.Schema]
+) -> dict[str, list[tuple[int, bytes]]]:
+    """stream -> (step, the bits of its row) of the rows that are columns already."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    segments = "SELECT stream, first_step, rows, schema, steps, times FROM segments WHERE run = ? ORDER BY first_step"
+    parts = "SELECT part, head, data FROM columns WHERE run = ? AND stream = ? AND first_step = ?"
+    for stream, first, rows, name, *stamps in database.execute(segments, (run,)):
+        schema = schemas[stream, name]
+        values = np.full((schema.width, rows), block.ABSENT, np.float32)
+        for part, head, data in database.execute(parts, (run, stream, first)):
+            for which, told in columns.read_head(head, range(columns.TOGETHER)).items():
+                values[part * columns.TOGETHER + which] = columns.unpack(told.few or data[told.data], rows)
+        steps, times = (columns.unpack_whole(each, rows) for each in stamps)
+        found.setdefault(stream, []).extend(_bits(block.View(schema, steps, times, values)))
+    return found
 
 
 class Receiver:

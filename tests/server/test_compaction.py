@@ -239,3 +239,29 @@ def test_a_stream_that_is_done_is_not_looked_at_again(store: Store) -> None:
     assert is_due()
     compact(store, fed.run, fed.stream, "me")
     assert not is_due()
+
+
+def test_a_stream_with_nothing_to_do_is_done_when_it_ends(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 10), 10)
+    assert not compact(store, fed.run, fed.stream, "me")
+    fed.end()
+    assert not compact(store, fed.run, fed.stream, "me")
+    with store.reading() as connection:
+        row = connection.execute(select(keeping).where(keeping.c.run == fed.run)).one()
+    assert (None, 10, True) == (row.claimed_by, row.rows, row.finished)
+
+
+def test_a_stream_that_ended_while_a_dead_keeper_had_it_is_cleared_up(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 10), 10)
+    fed.end()
+    key = {"run": fed.run, "stream": fed.stream}
+    with store.writing() as connection:
+        assert waiting.claim(connection, fed.run, fed.stream, "dead", 1, 2)
+        left = {**key, "part": 0, "first_step": 0, "day": 1, "head": b"", "data": b""}
+        connection.execute(columns.insert().values(left))
+    assert compact(store, fed.run, fed.stream, "me")
+    assert {"chunks": 1, "segments": 0, "columns": 0} == counted(store, fed)
+    with store.reading() as connection:
+        assert connection.execute(select(keeping.c.finished).where(keeping.c.run == fed.run)).scalar_one()

@@ -57,6 +57,22 @@ def test_a_commit_is_on_disk_and_readers_do_not_wait(store: Store) -> None:
     assert ["wal", 2] == pragmas
 
 
+def test_only_what_need_not_be_on_disk_does_not_wait_for_it(store: Store) -> None:
+    def synchronous() -> list[int]:
+        """Of as many connections as may lie in the pool."""
+        with store.reading() as one, store.reading() as other:
+            return [int(each.execute(text("PRAGMA synchronous")).scalar_one()) for each in (one, other)]
+
+    with store.writing(durable=False) as connection:
+        assert 1 == connection.execute(text("PRAGMA synchronous")).scalar_one()
+    assert [2, 2] == synchronous()
+    with pytest.raises(ZeroDivisionError), store.writing(durable=False):
+        raise ZeroDivisionError
+    assert [2, 2] == synchronous()
+    with store.writing() as connection:
+        assert 2 == connection.execute(text("PRAGMA synchronous")).scalar_one()
+
+
 def test_a_reader_sees_nothing_of_a_transaction_that_is_not_committed(store: Store) -> None:
     with store.writing() as writing:
         writing.execute(runs.insert().values(id="a"))

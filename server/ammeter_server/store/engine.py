@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,21 @@ class Store:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, durable: bool = True) -> Iterator[Connection]:
         """A transaction that holds SQLite's write lock from its beginning, so it never fails half-way for it.
 
-        Raises StoreFullError when the disk has no room.
+        durable: on disk when it ends. One that is not waits for no disk; a power cut may undo it, with all that came
+        later and was not durable either. Raises StoreFullError when the disk has no room.
         """
         try:
             # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
             turn = self._turn if self.is_sqlite else nullcontext()
-            with turn, self.engine.connect().execution_options(ammeter_write=True) as connection, connection.begin():
+            with ExitStack() as held:
+                held.enter_context(turn)
+                connection = held.enter_context(self.engine.connect().execution_options(ammeter_write=True))
+                if self.is_sqlite and not durable:
+                    held.enter_context(_undurable(connection))
+                held.enter_context(connection.begin())
                 yield connection
         except DBAPIError as error:
             if _is_full(error):
@@ -123,6 +129,16 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     write = connection.get_execution_options().get("ammeter_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextmanager
+def _undurable(connection: Connection) -> Iterator[None]:
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA synchronous=NORMAL")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA synchronous=FULL")
 
 
 def _is_full(error: DBAPIError) -> bool:

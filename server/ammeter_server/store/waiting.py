@@ -58,6 +58,16 @@ def release(connection: Connection, run: str, stream: str, by: str, rows: int, f
     connection.execute(update(keeping).where(mine).values(**values))
 
 
+def finish(connection: Connection, run: str, stream: str, rows: int) -> bool:
+    """Notes that nothing is left or ever will be of a stream. Returns whether that holds: nobody is at it, or was."""
+    row = {"run": run, "stream": stream, "rows": rows, "finished": True}
+    added = connection.execute(insert_or_ignore(connection, keeping).values(row)).rowcount
+    if added == 1:
+        return True
+    free = and_(keeping.c.run == run, keeping.c.stream == stream, keeping.c.claimed_by.is_(None))
+    return connection.execute(update(keeping).where(free).values(rows=rows, finished=True)).rowcount == 1
+
+
 def state(connection: Connection, run: str, stream: str) -> tuple[int, bool]:
     """(rows that have come, whether the stream has ended)"""
     query = select(streams.c.rows, streams.c.bye_reason).where(streams.c.run == run, streams.c.id == stream)

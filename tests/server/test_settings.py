@@ -46,6 +46,9 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
         ("NOTIFY", "somebody", "use an Apprise URL"),
         ("ALERTMANAGER_URL", "http://am:9093", "does not post to an Alertmanager"),
         ("TOKEN_FILE", "/no/such/file", "name a readable file"),
+        ("KEEP_DAYS", "a while", "use a number of days such as 90"),
+        ("KEEP_DAYS", "-1", "use a number of days such as 90"),
+        ("KEEP_BYTES", "much", "use a size such as 50G"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named_with_its_remedy(name: str, value: str, remedy: str) -> None:
@@ -53,6 +56,14 @@ def test_a_setting_that_cannot_be_is_named_with_its_remedy(name: str, value: str
         from_environment(environment={f"AMMETER_SERVER_{name}": value})
     assert f"AMMETER_SERVER_{name}" in str(wrong.value)
     assert remedy in str(wrong.value)
+
+
+@pytest.mark.parametrize(("said", "size"), [("1000", 1000), ("50G", 50 * 2**30), ("2 TiB", 2**41), ("3mb", 3 * 2**20)])
+def test_how_much_and_how_long_is_kept_can_be_said(said: str, size: int) -> None:
+    environment = {"AMMETER_SERVER_KEEP_BYTES": said, "AMMETER_SERVER_KEEP_DAYS": "90"}
+    found = from_environment(environment=environment)
+    assert (90, size) == (found.keep_days, found.keep_bytes)
+    assert (0, 0) == (Settings().keep_days, Settings().keep_bytes)
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words of more than sixteen characters"])

@@ -16,7 +16,7 @@ import torch
 from bench.tables import piped, processor
 from bench.zoo_eyes import CAUSE, EYES, PART
 from bench.zoo_judging import Healthy, Judged, Limit, own_alarm
-from bench.zoo_plan import LONG
+from bench.zoo_plan import LONG, STEPS
 
 HEADINGS = ("watched by", "noticed", "what is wrong named first", "broken part or line named", "healthy runs disturbed")
 
@@ -258,7 +258,8 @@ def _about_the_faults() -> list[str]:
 
 def _about_the_budget() -> list[str]:
     return [
-        f"Once on each network, with the first seed, in {LONG} steps or more: what a user has who changes nothing."
+        f"Once on each network, with the first seed, in {LONG} steps, or {STEPS} where two runs are"
+        " compared as wholes: what a user has who changes nothing."
         " Steps later: median and most, than the first symptom; beside it those of the runs above, in which everything"
         " is read at every step. A budget is a share of time, so readings are as many in a second, however long a step"
         " is: what comes a thousand steps of 5 ms later here comes ten steps later where one takes half a second.",

@@ -163,6 +163,8 @@ def test_at_the_default_budget_every_fault_is_tried_once_on_every_network() -> N
         (each.what, each.arch) for each in tried
     )
     assert {7} == {each.seed for each in tried}
+    compared = [each.steps for each in tried if each.baseline]
+    assert (8, {zoo_plan.STEPS}) == (len(compared), set(compared))
     assert not [each for each in Plan(frugal=False).cases() if each.frugal]
 
 

@@ -16,18 +16,23 @@ from ammeter_server.settings import Settings
 HEAD_SECONDS = 20.0
 """For a request's head, and for the rest of a body that nobody waits for any more."""
 
+ANSWER_SECONDS = 300.0
+"""For an answer that nobody reads; it is held in memory until then."""
+
 MOST_FILES = 65_536
 SHARE_OF_FILES = 0.75
 """Of the files that the process may open, those that may be connections; the database and channels need some."""
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS.
+    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS, or on which an
+    answer makes no way for ANSWER_SECONDS.
 
-    uvicorn itself waits for ever for the end of a head, so a byte now and then would hold a connection.
+    uvicorn itself waits for ever for either, so a byte now and then would hold a connection, and none an answer.
     """
 
     _waiting: asyncio.TimerHandle | None = None
+    _answering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,7 +47,17 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_answering()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_answering()
+        self._answering = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_answering()
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up)
@@ -51,6 +66,11 @@ class PatientProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def _stop_answering(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            self._answering = None
 
     def _give_up(self) -> None:
         if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):

@@ -50,7 +50,7 @@ async def read_body(request: Request, limit: int, share: _Share | None = None) -
     body = bytearray()
     begin = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(FIRST_SECONDS) as patience:
+        async with asyncio.timeout(min(FIRST_SECONDS, MOST_SECONDS)) as patience:
             async for part in request.stream():
                 body += part
                 if len(body) > limit:

@@ -23,6 +23,9 @@ router = APIRouter(tags=["session"])
 SECONDS = 7 * 24 * 3600
 """A session ends with its token, and after this at the latest."""
 
+MOST_SESSIONS = 100
+"""That one token has opened: whoever has it cannot fill the database with them."""
+
 MAX_SIGN_IN_BYTES = 4096
 
 BODY = {
@@ -82,5 +85,6 @@ def _open_session(store: Store, caller: Caller) -> str:
         query.remove_expired_sessions(connection, now)
         name = SESSION_OF + caller.name
         query.add(connection, fingerprint(value, "session"), name, "read", now, caller.project, expires)
+        query.keep_newest(connection, name, MOST_SESSIONS)
         audit.add(connection, now, caller.name, "session.opened", "page")
     return value

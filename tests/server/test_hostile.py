@@ -341,3 +341,24 @@ def test_an_item_that_is_none_is_named_by_its_index(items: list[dict[str, Any]])
     else:
         found = len(items) == len(batch.items)
     assert found
+
+
+@st.composite
+def _packed(draw: st.DrawFn) -> Block:
+    """A block whose parts need not fit each other."""
+    rows, columns = draw(st.integers(-1, 40)), draw(st.integers(-1, 2 * SCHEMA.width))
+    size = draw(st.sampled_from([0, 1, max(rows, 0) * (16 + 4 * max(columns, 0)), 4096]))
+    raw = draw(st.binary(min_size=size, max_size=size)) if size < 64 else draw(st.randoms()).randbytes(size)
+    data = draw(st.sampled_from([raw, zstandard.ZstdCompressor().compress(raw), raw[::-1]]))
+    first = draw(st.integers(-(2**63), 2**64 - 1) | st.integers(0, 50))
+    return Block(SCHEMA.id, rows, columns, first, draw(st.integers(-(2**63), 2**64 - 1) | st.integers(0, 90)), data)
+
+
+@given(_packed())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_block_of_anything_is_rows_of_its_schema_or_a_bad_block(packed: Block) -> None:
+    try:
+        view = block.unpack(packed, SCHEMA)
+    except (block.BadBlock, ValueError, MemoryError):
+        return
+    assert (packed.rows, SCHEMA.width) == (len(view), view.values.shape[0])

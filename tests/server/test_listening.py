@@ -5,13 +5,18 @@ import socket
 import ssl
 import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from ammeter import wire
+from ammeter.shipping.sending import Collector
 from ammeter_server import listening
+from ammeter_server.listening import PatientProtocol
 from ammeter_server.settings import Settings, SettingsError
 from ammeter_server.store import connect
 from tests.parts import need
@@ -80,6 +85,26 @@ def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(client: httpx.Cli
         ended.set()
         sender.join()
     assert answer.startswith(b"HTTP/1.1 415")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    lost = PatientProtocol.connection_lost
+
+    def connection_lost(protocol: PatientProtocol, reason: Exception | None) -> None:
+        lost(protocol, reason)
+        closed.set()  # whoever does not read does not see it
+
+    monkeypatch.setattr(listening, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(PatientProtocol, "connection_lost", connection_lost)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", client.base_url.port or 0))
+        connection.settimeout(0.1)
+        with suppress(TimeoutError):  # 60 MB of answers, which no buffer between us holds
+            connection.sendall(b"GET /static/vendor/uplot/uPlot.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        assert closed.wait(20), "not closed within 20 s"
+    assert 200 == client.get("/livez").status_code
 
 
 def test_a_connection_is_kept_for_request_after_request(client: httpx.Client) -> None:
@@ -151,6 +176,22 @@ def test_with_a_certificate_it_speaks_tls_and_nothing_else(tmp_path: Path, certi
             assert "Secure" in client.post("/api/v1/session", json={"token": TOKEN}).headers["set-cookie"]
         with pytest.raises(httpx.HTTPError):
             plain.get("/livez")
+
+
+def test_the_agent_s_shipper_delivers_over_tls_and_to_nobody_it_cannot_trust(
+    tmp_path: Path, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate
+    run, stream = str(uuid.uuid4()), uuid.uuid4().hex
+    batch = wire.Batch([wire.Hello(run, stream, wire.Schema(("loss",)), started=1)])
+    with serving(tmp_path, token=TOKEN, tls_cert=cert, tls_key=key) as plain:
+        url = f"https://127.0.0.1:{plain.base_url.port}"
+        refused = Collector(url, TOKEN, lambda *_: None).send(run, stream, 0, 10, batch)
+        monkeypatch.setenv("SSL_CERT_FILE", cert)
+        taken = Collector(url, TOKEN, lambda *_: None).send(run, stream, 0, 10, batch)
+    assert (0, None) == (refused.status, refused.offset)
+    assert "certificate" in refused.detail.lower()
+    assert (200, 10) == (taken.status, taken.offset)
 
 
 def test_without_one_nobody_is_told_to_use_tls(client: httpx.Client) -> None:

@@ -158,6 +158,24 @@ def test_a_run_that_is_over_still_shows_what_was_found(browser: webdriver.Chrome
     assert "samples 32" not in events
 
 
+def test_a_run_that_came_back_leads_to_what_came_after_and_back(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    first = Stream(client, name="nightly", begin=time.time_ns() - 4 * 3600 * 10**9)
+    train(first, 0, 5)
+    first.bye(5)
+    first.send()
+    wait_until(lambda: client.get(f"/api/v1/runs/{first.run}").json()["state"] == "ended")
+    again = Stream(client, run=first.run, name="nightly again", begin=time.time_ns() - 20 * STEP)
+    train(again, 0, 5)
+    again.send()
+    show(browser, client, f"/runs/{first.run}")
+    appears(browser, "#head", "It came back: the run after this one")
+    found(browser, "#head a")[0].click()
+    appears(browser, "h1", "nightly again")
+    appears(browser, "#head", "The run before this one")
+
+
 def test_a_skip_that_was_got_over_is_no_alarm(browser: webdriver.Chrome, client: httpx.Client) -> None:
     stream = Stream(client, begin=time.time_ns() - 60 * STEP)
     train(stream, 0, 40)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from ammeter_server import tokens
+from ammeter_server import session, tokens
 from ammeter_server.auth import CHANGE_HEADER, COOKIE
 from ammeter_server.store import Store
 from ammeter_server.tables import tokens as table
@@ -114,6 +114,22 @@ def test_a_session_ends_with_its_token(client: httpx.Client, store: Store) -> No
         tokens.revoke(store, "page")
         assert 401 == client.get(READ).status_code
         assert 200 == other.get(READ).status_code
+
+
+def test_a_token_has_so_many_sessions_and_the_oldest_go(
+    client: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_SESSIONS", 2)
+    token = tokens.create(store, "page", ("read",))
+    cookies = []
+    for _ in range(3):
+        client.cookies.clear()
+        sign_in(client, token)
+        cookies.append(client.cookies[COOKIE])
+    client.cookies.clear()
+    asked = [client.get(READ, headers={"Cookie": f"{COOKIE}={cookie}"}).status_code for cookie in cookies]
+    assert [401, 200, 200] == asked
+    assert 200 == client.get(READ, headers=bearer(token)).status_code
 
 
 def test_a_session_lasts_no_longer_than_its_token(client: httpx.Client, store: Store) -> None:

@@ -67,6 +67,13 @@ def remove_expired_sessions(connection: Connection, now: int) -> None:
     connection.execute(delete(tokens).where(tokens.c.expires <= now, sessions))
 
 
+def keep_newest(connection: Connection, name: str, most: int) -> None:
+    """Of the rows with this name those made last; the others are no longer valid."""
+    mine = select(tokens.c.sha256).where(tokens.c.name == name).order_by(tokens.c.created.desc(), tokens.c.sha256)
+    older = connection.execute(mine.offset(most)).scalars().all()
+    connection.execute(delete(tokens).where(tokens.c.sha256.in_(older)))
+
+
 def replace_from_file(connection: Connection, sha256: str, scopes: str, now: int) -> bool:
     """Makes this the one token of the token file, and whether it is another than before.
 

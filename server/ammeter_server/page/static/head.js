@@ -8,14 +8,23 @@ export function showHead(place, run, incidents) {
   const paging = open.some((incident) => incident.severity === "page" && incident.state === "open");
   document.title = visible(`${paging ? "(!) " : ""}${run.name || run.id.slice(0, 8)} · Ammeter`);
   if (!place.querySelector("h1")) {
-    place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }));
+    place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }), make("p", { class: "facts" }));
   }
-  const [title, figures, facts] = place.children;
+  const [title, figures, facts, line] = place.children;
   keep(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
     make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state}` }, state)));
   keep(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(known(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
+  keep(line, neighbours(run), ({ words }) => words, ({ words, id }) => make("a", { href: `/runs/${encodeURIComponent(id)}` }, words));
+}
+
+// A run that comes back over an hour after its end is another one.
+function neighbours({ continues, continued_by }) {
+  return [
+    { words: "The run before this one", id: continues },
+    { words: "It came back: the run after this one", id: continued_by },
+  ].filter(({ id }) => id);
 }
 
 function numbers(run) {

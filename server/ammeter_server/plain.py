@@ -6,6 +6,7 @@ import math
 import reprlib
 import unicodedata
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 DEPTH = 16
 """Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
 
+LONGEST_NAME = 128
+"""Characters of a key that is remembered as text: the same few come with every batch."""
 
 MISLEADING = frozenset({"Cc", "Cf", "Zl", "Zp"})
 """Unicode's categories of what moves a cursor, ends a line, or turns round the text after it."""
@@ -75,7 +78,14 @@ def instant(nanoseconds: int | None) -> str | None:
 
 
 def _key(key: Any) -> str:
-    return text(key) if isinstance(key, str) else _words(key)
+    if isinstance(key, str):
+        return _name(key) if len(key) <= LONGEST_NAME else text(key)
+    return _words(key)
+
+
+@lru_cache(4096)
+def _name(key: str) -> str:
+    return text(key)
 
 
 def _words(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -47,7 +48,7 @@ def read_openapi(request: Request) -> dict[str, Any]:
 
 def described(app: FastAPI) -> dict[str, Any]:
     """The application's OpenAPI document: FastAPI's, with what holds for all routes."""
-    document = app.openapi()
+    document = deepcopy(app.openapi())  # which it keeps
     parts = document.setdefault("components", {})
     parts.setdefault("schemas", {})["Problem"] = PROBLEM
     for unused in ("HTTPValidationError", "ValidationError"):

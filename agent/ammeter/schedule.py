@@ -19,9 +19,13 @@ CREDIT_SECONDS = 0.01
 class Bucket:
     """Seconds that one kind of reading may spend. Not shared between threads."""
 
-    def __init__(self, share: float, credit: float = CREDIT_SECONDS) -> None:
-        """share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always."""
+    def __init__(self, share: float, credit: float = CREDIT_SECONDS, *, patient: bool = False) -> None:
+        """share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always. patient: what
+        a reading leaves of the credit is kept until the run is twice as old, so that it is read again when it has got
+        somewhere."""
         self.share = share
+        self._patient = patient
+        self._kept = self._age = self._until = 0.0
         self.cost = 0.0
         self.device_cost = 0.0
         self.taken = 0
@@ -35,6 +39,9 @@ class Bucket:
     def earn(self, step_seconds: float) -> None:
         """A step took this long. A bucket holds at most its credit or twice the last cost."""
         if not math.isinf(self.share):
+            self._age += step_seconds
+            if self._kept and self._age >= self._until:
+                self._level, self._kept = self._level + self._kept, 0.0
             self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._needed))
             self._settle()
 
@@ -55,6 +62,8 @@ class Bucket:
         self._needed = self.cost + self.device_cost
         self._level -= seconds
         self.spent += seconds
+        if self._patient and self._level > self._needed:
+            self._level, self._kept, self._until = 0.0, self._kept + self._level, 2 * self._age
         self._settle()
 
     def spend_on_device(self, seconds: float) -> None:
@@ -158,7 +167,8 @@ class Governor:
         if preset not in PRESETS:
             raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
         self.preset = preset
-        self._buckets = [Bucket(share) for share in PRESETS[preset](budget)]
+        shares = zip(READINGS, PRESETS[preset](budget), strict=True)
+        self._buckets = [Bucket(share, patient=kind == "weights") for kind, share in shares]
         self.norms, self.full, self.weights, self.kernels = self._buckets
         self.attention = Attention(math.inf if preset == "full" else FOLLOWING * budget)
         self._budget = budget

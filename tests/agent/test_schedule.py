@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ammeter.schedule import Bucket, Governor
@@ -35,6 +37,24 @@ def test_a_reading_that_is_cheap_enough_is_never_refused() -> None:
 def test_a_young_run_is_read_densely() -> None:
     bucket = Bucket(0.005)
     assert 3 * 0.003 == pytest.approx(_run(bucket, 3, 0.08, 0.003))
+
+
+def test_a_patient_bucket_has_its_credit_last_until_the_run_has_got_somewhere() -> None:
+    bucket = Bucket(0.0004, patient=True)
+    read = []
+    for step in range(200):
+        bucket.earn(0.002)
+        if bucket.allows():
+            bucket.spend(0.002)
+            read.append(step)
+    assert 5 == len(read)
+    assert all(later >= 2 * earlier for earlier, later in pairwise(read[1:]))
+
+
+@pytest.mark.parametrize(("step_seconds", "cost"), [(0.002, 0.001), (0.08, 0.00001), (0.08, 0.00005)])
+def test_patience_loses_nothing_in_the_long_run(step_seconds: float, cost: float) -> None:
+    spent = [_run(Bucket(0.0004, patient=patient), 50_000, step_seconds, cost) for patient in (False, True)]
+    assert spent[0] == pytest.approx(spent[1], rel=0.01)
 
 
 def test_a_reading_of_unknown_cost_is_allowed_once_and_then_paid_back() -> None:

@@ -24,13 +24,13 @@ def test_all_guards_at_once_leave_a_healthy_run_as_it_is_to_the_last_bit(tmp_pat
 
 
 def test_what_a_guard_does_to_a_run_is_seen(tmp_path: Path) -> None:
-    found = zoo_idle.idle(ZooCase("skips while the scale calibrates", precision="fp16"), tmp_path)
+    found = zoo_idle.idle(ZooCase("growth and then a backoff", precision="fp16"), tmp_path)
     assert not found.same
-    assert "scale backed off" in {each.partition(" at ")[0] for each in found.did}
+    assert "scale held" in {each.partition(" at ")[0] for each in found.did}
     assert str(found).endswith("another run")
     row = zoo_idle.table([found])[1]
-    assert ("skips while the scale calibrates", "1", "0") == row[:3]
-    assert zoo_guards.calibrates(found)
+    assert ("growth and then a backoff", "1", "0") == row[:3]
+    assert zoo_guards.grows(found)
 
 
 def test_each_run_that_was_not_left_alone_is_listed() -> None:

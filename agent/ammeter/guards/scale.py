@@ -37,11 +37,12 @@ NEAR, EVERY, KEPT = 8, 64, 8
 
 @dataclass
 class Course:
-    """What is known of one scaler. worked: the scale of its last good step. skips: in a row. rose: whether the scale
-    grew since the last overflow, which was at step `overflowed`. limit: what the scale may grow to, for `held` more
-    good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in gradients already.
-    held_at: scales that it was held at, each told once."""
+    """What is known of one scaler. calibrated: a step was applied. worked: the scale of its last good step. skips: in a
+    row. rose: whether the scale grew since the last overflow, which was at step `overflowed`. limit: what the scale may
+    grow to, for `held` more good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in
+    gradients already. held_at: scales that it was held at, each told once."""
 
+    calibrated: bool = False
     worked: float | None = None
     skips: int = 0
     rose: bool = False
@@ -57,10 +58,11 @@ class Course:
 class Scale:
     """Acts in GradScaler.update(), and in scale() where somebody has set a scale that cannot work.
 
-    The second skip in a row, and each further one, quarters the scale, unless gradients are NaN without Inf at a scale
-    that had worked; from the third one on it goes at once to what the last gradients that were read bear. It does not
-    grow beyond that, nor, for 2000 good steps, beyond a scale at which gradients overflowed twice within 200. A scale
-    outside of floor and ceiling that the program has set goes back to the last one that worked.
+    Until a first step was applied the scale calibrates, and only the floor holds. Then the second skip in a row, and
+    each further one, quarters the scale, unless gradients are NaN without Inf at a scale that had worked; from the
+    third one on it goes at once to what the last gradients that were read bear. It does not grow beyond that, nor, for
+    2000 good steps, beyond a scale at which gradients overflowed twice within 200. A scale outside of floor and ceiling
+    that the program has set goes back to the last one that worked.
 
     floor, ceiling: of the scale. margin: factor that the largest gradient leaves below 65504. hold: good steps until a
     scale that overflowed is tried again. Every number of several ranks is the same on each of them: gradients are read
@@ -98,7 +100,7 @@ class Scale:
         scale = known_scale(scaler)
         if scale is None:
             _limit(scaler, self.floor, self.ceiling)
-        elif not self.floor <= scale <= self.ceiling:
+        elif scale < self.floor or (scale > self.ceiling and course.calibrated):
             fallback = self.floor if scale < self.floor else self.ceiling
             self._set(scaler, scale, course.worked or fallback, "restored", _OUTSIDE)
 
@@ -121,6 +123,7 @@ class Scale:
         if update.given:
             return
         course.skips = course.skips + 1 if update.overflow else 0
+        course.calibrated = course.calibrated or not update.overflow
         if update.before is None or update.after is None:
             self._on_device(update.scaler, course)
         elif update.overflow:
@@ -129,10 +132,10 @@ class Scale:
             self._applied(update.scaler, course, update.before, update.after)
 
     def _on_device(self, scaler: torch.amp.GradScaler, course: Course) -> None:
-        if course.skips == 2:
+        if course.skips == 2 and course.calibrated:
             self._duty.tell(self, "backed off", "two steps in a row were skipped", **{"from": None, "to": None})
         scale = scaler._scale
-        if course.skips >= 2 and scale is not None:
+        if course.skips >= 2 and course.calibrated and scale is not None:
             unseen(lambda: scale.mul_(0.5), (scale,))
         _limit(scaler, self.floor, self.ceiling)
 
@@ -145,7 +148,7 @@ class Scale:
         if course.skips == 1:
             course.overflowed, course.rose = step, False
         target = max(after, self.floor)
-        if course.skips > 1 and (course.worked is None or before > course.worked or self._has_inf()):
+        if course.skips > 1 and course.worked is not None and (before > course.worked or self._has_inf()):
             target = max(self.floor, min(after, before / 4, self._bearable(course) if course.skips > 2 else math.inf))
         if target == self.floor and before <= self.floor:
             self._set(scaler, after, target, "held", "it is at its floor, and steps are skipped whatever it is")

@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import OptState
 
 from ammeter import tap
 from ammeter.notes import Note, Waiting
-from ammeter.probes.usage import clip_function
+from ammeter.probes.usage import CLIP_TELLS_NORM, clip_function
 from ammeter.row import Row
 from ammeter.stats import transfer
 
@@ -173,7 +173,7 @@ class Resting:
         note.scaled = True
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        known = transfer.known(args[2] if len(args) > 2 else kwargs.get("total_norm"))
+        known = transfer.known(args[2] if len(args) > 2 else kwargs.get("total_norm")) if CLIP_TELLS_NORM else 0.0
         scaled = self._note.scaled and _stage(self._scaler(), self._optimizer()) is OptState.READY
         if known is None or known - known != 0 or scaled:
             self._unusual(known, self._clip_place.place, args, kwargs)

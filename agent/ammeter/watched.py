@@ -132,6 +132,11 @@ class Watched:
             self._owners = ends, owners = ends, [weakref.ref(each) for each in found]
         return [owner for ref in owners if (owner := ref()) is not None]
 
+    def optimizers_of_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
+        """The watched optimizers that own a parameter with any of these gradients."""
+        asked = set(map(id, gradients))
+        return [each for each in self.optimizers if any(id(one.grad) in asked for one in _parameters(each))]
+
     def alone(self) -> bool:
         """Whether there is one optimizer, and at most one scaler."""
         return self.optimizers.at_most_one() and self.scalers.at_most_one()

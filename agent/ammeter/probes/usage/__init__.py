@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ammeter.probes.usage.clipping import clip_arguments, clip_function
+from ammeter.probes.usage.clipping import CLIP_TELLS_NORM, clip_arguments, clip_function
 from ammeter.probes.usage.probe import Usage
 
-__all__ = ["Usage", "clip_arguments", "clip_function"]
+__all__ = ["CLIP_TELLS_NORM", "Usage", "clip_arguments", "clip_function"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,20 +27,23 @@ class Clipping:
         self._ledger = ledger
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        module, name = clip_function()
-        by_value = guard(self._by_value)
+        by_value, done = guard(self._by_value), guard(self._done)
         return [
-            *self._session.while_awake([tap.function(module, name, before=guard(self._by_norm))]),
-            *self._session.while_following([tap.function(module, name, after=guard(self._done))]),
+            *self._session.while_awake([tap.function(*clip_function(), before=guard(self._by_norm))]),
+            *self._session.while_following([tap.function(*each, after=done) for each in _ENDS]),
             tap.function(torch.nn.utils.clip_grad, "clip_grad_value_", after=by_value),
             tap.function(torch.nn.utils, "clip_grad_value_", after=by_value),
         ]
 
     def _by_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        row = self._session.row
-        row.clip_is_finite = _is_finite(args[2] if len(args) > 2 else kwargs.get("total_norm"))
-        parameters, max_norm = clip_arguments(args, kwargs)
-        row.clipped = self._session.watched.optimizers_of(parameters)
+        row, watched = self._session.row, self._session.watched
+        if CLIP_TELLS_NORM:
+            row.clip_is_finite = _is_finite(args[2] if len(args) > 2 else kwargs.get("total_norm"))
+            parameters, max_norm = clip_arguments(args, kwargs)
+            row.clipped = watched.optimizers_of(parameters)
+        else:
+            gradients, max_norm = _older_arguments(args)
+            row.clipped = watched.optimizers_of_gradients(gradients)
         if row.clipped:
             row.scalars["clip_max"] = max_norm
             self._look(row.clipped, {"max_norm": max_norm})
@@ -67,13 +72,29 @@ def _is_finite(total_norm: Any) -> bool:
     return known is None or math.isfinite(known)
 
 
-def clip_function() -> tuple[Any, str]:
-    """Where torch clips by norm: the name it looks up itself, so that a clip_grad_norm_ imported by name is seen too.
+_MODULE = torch.nn.utils.clip_grad
+_CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
+CLIP_TELLS_NORM = hasattr(_MODULE, _CLIPS)
+"""Since torch 2.6. Before, all that clip_grad_norm_ calls by a name of its module is what sorts the gradients."""
 
-    Before torch had that inner function only calls through the module's attribute are seen.
-    """
-    module = torch.nn.utils.clip_grad
-    return module, "_clip_grads_with_norm_" if hasattr(module, "_clip_grads_with_norm_") else "clip_grad_norm_"
+_ENDS = [(_MODULE, _CLIPS)] if CLIP_TELLS_NORM else [(each, "clip_grad_norm_") for each in (_MODULE, torch.nn.utils)]
+"""What has clipped when it returns. Of older versions one imported by name is not heard here."""
+
+
+def clip_function() -> tuple[Any, str]:
+    """Where torch clips by norm: a name it looks up itself, so that a clip_grad_norm_ imported by name is seen too."""
+    return _MODULE, _CLIPS if CLIP_TELLS_NORM else _GROUPS
+
+
+def _older_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], float]:
+    """(gradients, max_norm) of torch before 2.6, whose clip_grad_norm_ has used up a generator of parameters by now.
+    Clipping by value sorts gradients, too, and gives none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != "clip_grad_norm_":
+        return [], math.nan
+    return args[0][0], float(frame.f_locals["max_norm"])
 
 
 def clip_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], float]:

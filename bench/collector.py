@@ -117,6 +117,7 @@ def _ask_ours(plan: Plan, measured: Measured, part: Part, rank: Rank) -> None:
     measured.asked += [
         asking.curves(part, rank, ["loss"], _one(rank), plan.times),
         asking.curves(part, rank, names, _many(rank, names), plan.times),
+        asking.curves(part, rank, names, f"{_many(rank, names)}, float32", plan.times, "float32"),
         asking.long_run(part, plan.long, plan.times),
         *asking.many_runs(part, plan.runs, plan.live, plan.times),
     ]
@@ -137,7 +138,9 @@ def _database(start: Callable[[Path], Part], plan: Plan, measured: Measured, fol
                 ]
         finally:
             part.stop()
-        measured.taken.append(Taken(rows, replace(fed, stored=part.stored())))  # some of it was in memory until now
+        measured.taken.append(
+            Taken(rows, replace(fed, came=0, stored=part.stored()))
+        )  # some of it was in memory until now
 
 
 def _rows(plan: Plan, measured: Measured, folder: Path) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from ammeter_server.series import MOST_NAMES
 from bench.collector_data import LOGGED, SCALARS_ONLY, WHOLE, Rank, run_of
-from bench.collector_feeding import Sender
+from bench.collector_feeding import Sender, feed
 from bench.collector_parts import Line, Part
 
 POINTS = 2000
@@ -43,11 +43,12 @@ def columns_of(rank: Rank) -> list[str]:
     return [*OTHERS, *(f"{stat}:{tensor}" for stat in STATS for tensor in tensors)]
 
 
-def curves(part: Part, rank: Rank, names: Sequence[str], what: str, times: int) -> Asked:
+def curves(part: Part, rank: Rank, names: Sequence[str], what: str, times: int, form: str = "json") -> Asked:
     """Series of one rank, in as many requests as it takes."""
     parts = [names[begin : begin + MOST_NAMES] for begin in range(0, len(names), MOST_NAMES)]
     said = [
-        urlencode({"names": ",".join(each), "rank": rank.rank, "points": POINTS}, quote_via=quote) for each in parts
+        urlencode({"names": ",".join(each), "rank": rank.rank, "points": POINTS, "format": form}, quote_via=quote)
+        for each in parts
     ]
     place = f"/api/v1/runs/{rank.run}/series?"
     with Line(part.port) as line:
@@ -71,7 +72,7 @@ def matching(names: Sequence[str]) -> str:
 def long_run(part: Part, steps: int, times: int) -> Asked:
     """One column of a run of so many steps, which is fed first."""
     (rank,) = run_of(1, steps, time.time_ns() - steps * 10**9, SCALARS_ONLY)
-    Sender(rank, 1000).send(part.port)
+    feed(part, [Sender(rank, 1000)])
     return curves(part, rank, ["loss"], f"one column over {steps:,} steps", times)
 
 

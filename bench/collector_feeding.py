@@ -18,12 +18,21 @@ from bench.collector_parts import Line, Part
 
 HEADERS = {"Content-Type": wire.CONTENT_TYPE}
 SETTLED = 3.0
-"""Seconds that a server is left alone after it was fed, so that what it puts off is counted."""
+"""Seconds that a server is left alone after it was fed, again and again while it computes, so that what it puts off is
+counted."""
+
+BUSY = 0.05
+"""Share of a core that a server computes with nothing to do, at most: it looks whether there is."""
+
+LONGEST = 120.0
 
 
 @dataclass(frozen=True)
 class Fed:
-    """What a server took, and what that cost it. settled: CPU seconds with what it put off, so far."""
+    """What a server took, and what that cost it. settled: CPU seconds with what it put off.
+
+    came: bytes of its files at once, 0 where much of it was in memory; stored: when it was done.
+    """
 
     name: str
     values: int
@@ -31,18 +40,14 @@ class Fed:
     cpu: float
     settled: float
     wall: float
+    came: int
     stored: int
     sent: int
-    note: str = ""
 
     @property
     def rate(self) -> float:
         """Millions of values per second of its CPU time, from the first request to the last answer."""
         return self.values / max(self.cpu, 1e-9) / 1e6
-
-    @property
-    def bytes_each(self) -> float:
-        return self.stored / self.values
 
 
 class Sender:
@@ -90,6 +95,17 @@ def counted(part: Part, sends: Sequence[Callable[[], None]], values: int, reques
     with ThreadPoolExecutor(len(sends)) as pool:
         for each in [pool.submit(send) for send in sends]:
             each.result()
-    after, ended = part.cpu(), time.monotonic()
-    time.sleep(SETTLED)
-    return Fed(part.name, values, requests, after - before, part.cpu() - before, ended - began, part.stored(), sent)
+    after, ended, came = part.cpu(), time.monotonic(), part.stored()
+    settled = _settled(part)
+    return Fed(part.name, values, requests, after - before, settled - before, ended - began, came, part.stored(), sent)
+
+
+def _settled(part: Part) -> float:
+    """CPU seconds of a server once it is done."""
+    until, before = time.monotonic() + LONGEST, part.cpu()
+    while True:
+        time.sleep(SETTLED)
+        now = part.cpu()
+        if now - before <= BUSY * SETTLED or time.monotonic() > until:
+            return now
+        before = now

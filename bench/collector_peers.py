@@ -156,7 +156,7 @@ def _do(job: Job) -> Fed:
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
     stored = sum(each.stat().st_size for each in job.folder.iterdir())
     name = "a row per sample, SQLite" if job.way == "rows" else "MLflow log_batch, SQLite"
-    return Fed(name, job.steps * width, len(batches), cpu, cpu, wall, stored, 0)
+    return Fed(name, job.steps * width, len(batches), cpu, cpu, wall, stored, stored, 0)
 
 
 Take = Callable[[Ints, Ints, Floats], None]

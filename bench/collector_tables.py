@@ -13,7 +13,13 @@ from bench.collector_asking import Asked
 from bench.collector_feeding import Fed
 from bench.tables import piped, processor
 
-HEADINGS = ("stored in", "steps per request", "million values per second of CPU", "bytes per value on disk")
+HEADINGS = (
+    "stored in",
+    "steps per request",
+    "million values per second of CPU",
+    "bytes per value on disk, at once",
+    "when it was done",
+)
 DETAILS = (
     "stored in",
     "steps per request",
@@ -82,7 +88,13 @@ def comparison(measured: Measured) -> list[tuple[str, ...]]:
     return [
         HEADINGS,
         *(
-            (each.fed.name, str(each.rows), _figures(each.fed.rate), f"{each.fed.bytes_each:.2f}")
+            (
+                each.fed.name,
+                str(each.rows),
+                _figures(each.fed.rate),
+                _share(each.fed.came, each),
+                _share(each.fed.stored, each),
+            )
             for each in measured.taken
         ),
     ]
@@ -138,8 +150,9 @@ def _story(measured: Measured, command: str) -> list[str]:
         " last answer. Ammeter checks each batch, stores it in a transaction that is on disk before it is acknowledged,"
         " and asks all of its verdicts about it. The others store. Remote write gets as much per request as Ammeter"
         " does. A row per sample and MLflow have no server between: their CPU time is that of the process that stores."
-        " Bytes are those of all files: of the time series databases after they were stopped, Ammeter's with its log"
-        " taken in.",
+        " Bytes are those of all files, Ammeter's with its log taken in: right after the last answer, and once what was"
+        " put off was done; the time series databases were stopped for it. What is put off costs CPU as well: see the"
+        " last table.",
     ]
 
 
@@ -168,6 +181,11 @@ def _details(measured: Measured) -> list[tuple[str, ...]]:
             for fed in (each.fed,)
         ),
     ]
+
+
+def _share(size: int, of: Taken) -> str:
+    """Of each value, where it is known."""
+    return f"{size / of.fed.values:.2f}" if size else "–"
 
 
 def _figures(rate: float) -> str:

@@ -120,7 +120,7 @@ class Intake:
             return _Foreseen(sent, now, batch, known)
         try:
             return _Foreseen(sent, now, batch, known, decide(known, batch, sent.end, now))
-        except Problem:  # which may be for what is known, and that may be of yesterday
+        except Exception:  # noqa: BLE001 - it is decided again from what is so: what is known may be of yesterday
             return _Foreseen(sent, now, batch)
 
     def _commit(self, several: Sequence[_Foreseen]) -> list[_Taken]:

@@ -95,6 +95,7 @@ def test_what_is_measured_is_written_as_tables_and_json_and_the_first_table_is_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector_feeding, "SETTLED", 0.1)
+    monkeypatch.setattr(collector_feeding, "LONGEST", 0.0)
     monkeypatch.setattr(collector_parts, "_program", missing)
     measured = collector.measure(TINY, ["ammeter", "victoria", "prometheus"])
     assert ["victoria-metrics: there is none", "prometheus: there is none"] == measured.missing
@@ -114,7 +115,7 @@ def missing(name: str) -> str:
 
 
 def test_a_limit_that_is_missed_is_told() -> None:
-    fed = Fed("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1)
+    fed = Fed("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
     measured = Measured([Taken(100, fed), Taken(1, replace(fed, values=999_999))])
     assert [True, False] == [each.holds for each in collector_tables.limits(measured)]
     measured.taken.append(Taken(100, replace(fed, name="victoria-metrics", values=6_100_000)))

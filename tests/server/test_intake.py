@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from ammeter import wire
 from ammeter.wire import Batch, Event, Hello, Schema
-from ammeter_server import migrations
+from ammeter_server import append, intake, migrations
 from ammeter_server.bulk import events
 from ammeter_server.collector import Collector
 from ammeter_server.intake import TOGETHER, Intake
@@ -100,6 +100,24 @@ def test_a_fault_over_one_batch_costs_those_that_came_with_it_nothing(
     answers = intake.take([one.next(), other.next("bad.luck"), one.next()])
     assert [1, OverflowError, 2] == [type(each) if isinstance(each, Exception) else each for each in answers]
     assert ([0, 1], []) == (numbers(here, one), numbers(here, other))
+
+
+def test_a_fault_in_deciding_costs_those_that_came_with_it_nothing(
+    here: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking, one, other = Intake(here), Sender(), Sender()
+    taking.take([one.next(), other.next()])
+    decide = append.decide
+
+    def faulty(known: Known, *rest: Any) -> Any:
+        if known.held.id == other.stream:
+            raise ZeroDivisionError("bad luck")
+        return decide(known, *rest)
+
+    monkeypatch.setattr(intake, "decide", faulty)
+    answers = taking.take([one.next(), other.next()])
+    assert [2, ZeroDivisionError] == [type(each) if isinstance(each, Exception) else each for each in answers]
+    assert ([0, 1], [0]) == (numbers(here, one), numbers(here, other))
 
 
 def test_what_is_remembered_of_a_stream_counts_only_while_its_row_is_as_it_was_left(here: Collector) -> None:

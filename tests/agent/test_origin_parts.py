@@ -196,6 +196,19 @@ def test_windows_keep_their_distance_and_their_number() -> None:
     assert not wanted
 
 
+def test_after_windows_in_vain_the_next_ones_are_sooner_but_less_and_less() -> None:
+    armed, begins = Armed(), []
+    for step in range(MOST * EVERY):
+        armed.arm()
+        if armed.is_on(step) and armed.is_last(step):
+            begins.append(step - STEPS + 1)
+            armed.was_in_vain()
+    assert MOST == len(begins)
+    waits = [later - sooner - STEPS for sooner, later in pairwise(begins)]
+    assert [5, 10, 20, 40, 80] == waits[:5]
+    assert {EVERY - STEPS} == set(waits[5:])
+
+
 def test_who_asks_is_not_kept_waiting_but_cannot_ask_for_ever() -> None:
     armed = Armed()
     armed.arm()

@@ -311,6 +311,19 @@ def test_a_nan_that_stays_opens_few_windows(tmp_path: Path, monkeypatch: pytest.
     assert all(later - sooner >= 20 for sooner, later in pairwise(begins))
 
 
+def test_a_single_bad_step_does_not_keep_the_next_trouble_waiting(tmp_path: Path) -> None:
+    def before(step: int, network: Network) -> None:
+        if step == 20:
+            layer = network.model.get_submodule(network.layer)
+            layer.register_forward_hook(lambda module, args, output: output * 1e30)
+
+    def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
+        return loss * NAN if step == 3 else loss
+
+    told = train(normal, tmp_path, steps=30, before=before, spoil=spoil)
+    assert [(21, "forward", normal().layer, "hooks")] == [each for each in origins(told) if each[1] == "forward"]
+
+
 def test_a_directive_opens_a_window_at_once(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = normal()

@@ -61,6 +61,7 @@ class Origin:
         self._replays = 0
         self._bad_since = 0
         self._bad_steps = 0
+        self._bad_in_window = False
         self._told: dict[tuple[Any, ...], int] = {}
         self._unknown: set[str] = set()
 
@@ -111,7 +112,10 @@ class Origin:
         loss_is_finite = math.isfinite(row.scalars.get("loss", 0.0))
         if step and step.visits and step.last_of_window:
             self._tell_peaks(row, step.visits)
-        if nonfinite is None and loss_is_finite and not row.scalars.get("skipped"):
+        good = nonfinite is None and loss_is_finite and not row.scalars.get("skipped")
+        if step and step.visits:
+            self._window_goes_on(step, good)
+        if good:
             self._bad_steps = 0
             return
         self._bad_since = row.step if not self._bad_steps else self._bad_since
@@ -121,6 +125,13 @@ class Origin:
             self._tell(row, found)
         if not loss_is_finite or self._bad_steps >= FOLLOWING:
             self._look_further(row, step, found)
+
+    def _window_goes_on(self, step: _Step, good: bool) -> None:
+        self._bad_in_window = self._bad_in_window or not good
+        if step.last_of_window:
+            if not self._bad_in_window:
+                self._armed.was_in_vain()
+            self._bad_in_window = False
 
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward pass in training mode begins."""

@@ -6,7 +6,8 @@ STEPS = 5
 """Steps that a window lasts."""
 
 EVERY = 100
-"""Steps from one window to the next at least: a NaN that stays is not looked for again and again."""
+"""Steps from one window to the next at least: a NaN that stays is not looked for again and again. After a window in
+which nothing was bad, as behind the skips of a scale that calibrates, it is sooner: STEPS, and twice that each time."""
 
 MOST = 10
 """Windows in a run, beside those that somebody asked for."""
@@ -24,6 +25,7 @@ class Armed:
         self._wanted = 0
         self._due = 0
         self._ends = 0
+        self._in_vain = 0
 
     def arm(self) -> bool:
         """Wants a window. False when there were enough of them."""
@@ -44,6 +46,11 @@ class Armed:
             self._due, self._ends = step + EVERY, step + self._wanted
             self._wanted = 0
         return step < self._ends
+
+    def was_in_vain(self) -> None:
+        """Nothing was bad in the window that has just ended: the next one looks at something new."""
+        self._due = min(self._due, self._ends + STEPS * 2**self._in_vain)
+        self._in_vain += 1
 
     def is_last(self, step: int) -> bool:
         return step == self._ends - 1

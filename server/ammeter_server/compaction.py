@@ -29,8 +29,8 @@ FEW = 1024
 MANY_VALUES = 4_000_000
 """Values that may wait in blocks: whoever draws a curve unpacks them all, in some 10 ms."""
 
-MOST_VALUES = 32_000_000
-"""Values that are in memory at a time, as 128 MB. Streams of more than 31,250 columns get shorter segments for it."""
+MOST_VALUES = 16_000_000
+"""Values that are in memory at a time, as 64 MB. Streams of more than 15,625 columns get shorter segments for it."""
 
 SMALL = (16, 64)
 """Blocks of fewer rows are joined, first those below 16, then what these became: a row is written twice more."""

@@ -6,7 +6,7 @@ Where there is much more than is shown only coarse levels are read, and of steps
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -19,8 +19,8 @@ from ammeter_server.points import choose
 from ammeter_server.store import Row, Store
 from ammeter_server.store import series as query
 
-AT_ONCE = 256
-"""Segments of which columns are read in one transaction."""
+AT_ONCE = 16
+"""Segments of which whole columns are read in one transaction, with their neighbours: 40 MB for 200 of them."""
 
 
 class Curve(NamedTuple):
@@ -47,8 +47,8 @@ class Asked:
 
     @property
     def much(self) -> int:
-        """Measured values from which on their coarse levels alone give enough points."""
-        return columns.BUCKET * self.points // 2
+        """Measured values from which on coarse levels alone give half of the points, or more."""
+        return columns.BUCKET * self.points // 4
 
     def within(self, steps: Ints) -> slice:
         """The rows that lie between the steps."""
@@ -61,9 +61,8 @@ def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
     with store.reading() as connection:
         of = query.known(connection, run, stream)
         segments = query.segments_of(connection, of, asked.behind, asked.last)
-    known = [each for each in segments if each.schema in of.schemas]
-    reading = _Reading(store, of, asked, known)
-    covered = known[-1].last_step if known else asked.behind
+    reading = _Reading(store, of, asked, segments)
+    covered = segments[-1].last_step if segments else asked.behind
     views = query.views(store, run, stream, max(covered, asked.behind) + 1, asked.last)
     return drawn(asked, reading.pieces(), of_views(asked, views))
 
@@ -174,7 +173,6 @@ class _Reading:
     of: query.Known
     asked: Asked
     segments: Sequence[Row[Any]]
-    stamps_of: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
         found: dict[str, list[Piece]] = {name: [] for name in self.asked.names}
@@ -195,7 +193,7 @@ class _Reading:
         found: dict[int, list[Piece]] = {}
         for begin in range(0, len(segments) if places else 0, AT_ONCE):
             some = segments[begin : begin + AT_ONCE]
-            rows = {each.first_step: self._known(each) for each in self._with_stamps(some)}
+            rows = {each.first_step: self.known(each) for each in some}
             first, last = some[0].first_step, some[-1].first_step
             with self.store.reading() as connection:
                 stored = list(query.stored(connection, self.of, places, first, last))
@@ -204,18 +202,11 @@ class _Reading:
                 found.setdefault(each.place, []).extend(_measured(known, each.values(count)[within]))
         return found
 
-    def _known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
-        steps, times = (columns.unpack_whole(each, segment.rows) for each in self.stamps_of[segment.first_step])
+    def known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
+        """Its rows between the steps; and how many it has altogether."""
+        steps, times = (columns.unpack_whole(each, segment.rows) for each in (segment.steps, segment.times))
         within = self.asked.within(steps)
         return within, Known(steps[within], times[within]), segment.rows
-
-    def _with_stamps(self, segments: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-        """The segments, once their steps and times have been fetched."""
-        missing = [each.first_step for each in segments if each.first_step not in self.stamps_of]
-        if missing:
-            with self.store.reading() as connection:
-                self.stamps_of |= query.stamps_of(connection, self.of, missing[0], missing[-1])
-        return segments
 
     def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
         """Of each 512 values what a chart must show. A column that was measured seldom is left to _fine()."""
@@ -241,12 +232,11 @@ class _Segments:
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
         steps, times = np.empty_like(places), np.empty_like(places)
-        self.reading._with_stamps(self.segments)
         numbers, begins = np.unique(places >> 16, return_index=True)
         for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], len(places)], strict=True):
             segment, inside = self.segments[number], places[begin:end] & 0xFFFF
-            packed = self.reading.stamps_of[segment.first_step]
-            steps[begin:end], times[begin:end] = (columns.unpack_whole(each, segment.rows, inside) for each in packed)
+            steps[begin:end] = columns.unpack_whole(segment.steps, segment.rows, inside)
+            times[begin:end] = columns.unpack_whole(segment.times, segment.rows, inside)
         return steps, times
 
     def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
@@ -264,8 +254,7 @@ class _Segments:
 
     def _of_edge(self, number: int, stored: query.Stored) -> tuple[Ints, Floats]:
         """Of a segment at an end of what is asked, or one with few values, those within."""
-        segment = self.segments[number]
-        within, _, count = self.reading._known(self.reading._with_stamps([segment])[0])
+        within, _, count = self.reading.known(self.segments[number])
         values = stored.values(count)[within]
         places = np.flatnonzero(block.measured(values))
         values = values[places]

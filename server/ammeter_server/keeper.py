@@ -18,7 +18,7 @@ from ammeter_server.store import days, waiting
 
 log = logging.getLogger(__name__)
 
-PAUSE = 2.0
+PAUSE = 1.0
 """Seconds between looks: how long a stream that has ended waits to be compacted."""
 
 SINCE = 300 * 10**9
@@ -53,7 +53,8 @@ class Keeper:
 
     def look(self, now: int) -> None:
         """One look at everything. A part that fails is logged and tried at the next look; the others go on."""
-        _guarded("compaction", lambda: self.compact_due(now))
+        if not _guarded("compaction", lambda: self.compact_due(now)):
+            _guarded("giving room back", lambda: days.shrink(self.store))
         if now - self._retained >= RETENTION:
             self._retained = now
             _guarded("making partitions", lambda: days.prepare(self.store, day_of(now)))

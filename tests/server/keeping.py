@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psycopg
 
 from ammeter import block, wire
 from ammeter.block import Floats, View
@@ -27,20 +28,26 @@ BEGIN = 1_760_000_000 * 10**9
 
 
 @contextmanager
-def database(kind: str, folder: Path) -> Iterator[Store]:
-    """An empty one of the newest shape. kind: sqlite or postgresql."""
-    if kind == "sqlite":
-        yield from _migrated(f"sqlite:///{folder / 'c.db'}")
-    else:
-        with postgresql() as url:
-            yield from _migrated(url)
+def server(kind: str) -> Iterator[str]:
+    """The URL of a PostgreSQL that has no tables yet; "" for SQLite, which needs none."""
+    with postgresql() if kind == "postgresql" else nullcontext("") as url:
+        yield url
 
 
-def _migrated(url: str) -> Iterator[Store]:
-    store = connect(url)
+@contextmanager
+def database(server: str, folder: Path) -> Iterator[Store]:
+    """An empty one of the newest shape: of its own on that server, else a SQLite file in the folder."""
+    store = connect(_made_on(server) if server else f"sqlite:///{folder / 'c.db'}")
     migrations.migrate(store)
     yield store
     store.close()
+
+
+def _made_on(server: str) -> str:
+    name = f"of_a_test_{uuid.uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.replace("/postgres?", f"/{name}?")
 
 
 def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:

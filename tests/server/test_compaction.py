@@ -14,12 +14,12 @@ from ammeter_server.bulk import chunks, columns, segments
 from ammeter_server.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
 from ammeter_server.store import Store, series, waiting
 from ammeter_server.tables import keeping
-from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database(request.param, tmp_path_factory.mktemp("compaction")) as store:
+    with server(request.param) as place, database(place, tmp_path_factory.mktemp("compaction")) as store:
         yield store
 
 
@@ -63,7 +63,7 @@ def test_rows_before_other_columns_become_a_segment_however_few() -> None:
 
 
 def test_wide_streams_have_shorter_segments_and_blocks_are_not_joined_without_end() -> None:
-    assert [ROWS, 3333, FEW, 320] == [rows_of_segment(width) for width in (40, 1200, 10_000, 100_000)]
+    assert [ROWS, 3333, FEW, 160] == [rows_of_segment(width) for width in (40, 1200, 10_000, 100_000)]
     assert [] == planned(blocks(*[10] * 16, columns=20_000))
     assert [[10] * 10] * 2 == [rows for _, rows in planned(blocks(*[10] * 20, columns=20_000), ended=True)]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from ammeter.block import measured
 from ammeter_server import curves
@@ -11,6 +12,7 @@ from ammeter_server.columns import BUCKET
 from ammeter_server.compaction import compact
 from ammeter_server.curves import Asked, Curve
 from ammeter_server.store import Store
+from ammeter_server.tables import streams
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 NAMES = ("loss", "scale", "grad.norm:t0", "grad.norm:t1", "grad.norm:t3", "grad.absmax:t0", "grad.absmax:t4")
@@ -21,7 +23,7 @@ LONG = 24_000
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database("sqlite", tmp_path_factory.mktemp("curves")) as store:
+    with database("", tmp_path_factory.mktemp("curves")) as store:
         yield store
 
 
@@ -108,3 +110,12 @@ def test_one_step_is_a_curve(store: Store) -> None:
     fed.feed(numbers(SCHEMA, 1), 1)
     assert [0] == read(fed, 16)["loss"].steps.tolist()
     assert {} == read(fed, 16, first=1)
+
+
+def test_rows_are_found_although_the_collectors_clock_was_wrong_when_the_stream_began(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 20), 10)
+    for opened in (0, 2**62):
+        with store.writing() as connection:
+            connection.execute(update(streams).where(streams.c.run == fed.run).values(opened=opened))
+        assert list(range(20)) == read(fed, 100)["loss"].steps.tolist()

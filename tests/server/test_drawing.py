@@ -34,7 +34,7 @@ def arrays(body: bytes) -> list[tuple[dict[str, Any], list[npt.NDArray[Any]]]]:
 
 
 def test_json_has_each_curve_and_words_for_what_is_no_number() -> None:
-    told = json.loads(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json").body)
+    told = json.loads(bytes(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json").body))
     (item,) = told["items"]
     assert (["loss", 0, "s"], [0, 1, 2]) == ([item[key] for key in ("name", "rank", "stream")], item["steps"])
     assert [1.5, "NaN", "-Infinity"] == item["values"]

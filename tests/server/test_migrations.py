@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -14,12 +15,18 @@ from ammeter_server.bulk import day_of, events
 from ammeter_server.compaction import compact
 from ammeter_server.store import Store
 from ammeter_server.tables import metadata
-from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database(request.param, tmp_path_factory.mktemp("migrations")) as store:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    with server(request.param) as url:
+        yield url
+
+
+@pytest.fixture
+def store(place: str, tmp_path: Path) -> Iterator[Store]:
+    with database(place, tmp_path) as store:
         yield store
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, select, text, update
@@ -12,15 +13,21 @@ from ammeter_server.retention import retain
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, days
 from ammeter_server.tables import findings, runs, streams, totals
-from tests.server.keeping import SCHEMA, Fed, database, numbers
+from tests.server.keeping import SCHEMA, Fed, database, numbers, server
 
 TODAY = 20_000
 BLOB = b"x" * 20_000
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database(request.param, tmp_path_factory.mktemp("retention")) as store:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    with server(request.param) as url:
+        yield url
+
+
+@pytest.fixture
+def store(place: str, tmp_path: Path) -> Iterator[Store]:
+    with database(place, tmp_path) as store:
         for day in range(TODAY - 12, TODAY + 1, 4):
             assert days.prepare(store, day)
         yield store

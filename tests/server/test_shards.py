@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,7 +21,19 @@ from ammeter_server.bulk import OF_DAYS
 from ammeter_server.compaction import TOGETHER, compact
 from ammeter_server.judge import Judge
 from ammeter_server.settings import Settings
-from ammeter_server.store import Store, days, judgements, metrics, outbox, runs, shards, sizes, streams, waiting
+from ammeter_server.store import (
+    Store,
+    days,
+    incidents,
+    judgements,
+    metrics,
+    outbox,
+    runs,
+    shards,
+    sizes,
+    streams,
+    waiting,
+)
 from ammeter_server.store.prepared import Prepared
 from ammeter_server.tables import metadata
 from tests.server.feeding import Stream, serving, train
@@ -28,8 +41,15 @@ from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 BY_RUN = {name for name in metadata.tables if name not in (*shards.REFERENCE, *shards.APART)}
 
+A_RUN: Any = SimpleNamespace(id="a", project="demo", started=1)
+
 EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "runs.newest": lambda c: runs.newest(c, 10, None, None, None),
+    "runs.by_project": runs.by_project,
+    "runs.there": lambda c: runs.there(c, ["a", "b"]),
+    "incidents.newest": lambda c: incidents.newest(c, 10, None),
+    "judgements.baseline": lambda c: judgements.baseline(c, A_RUN, "nightly"),
+    "days.old_runs": lambda c: days.old_runs(c, 1, 10),
     "metrics.runs_since": lambda c: metrics.runs_since(c, 0),
     "metrics.streams_since": lambda c: metrics.streams_since(c, 0),
     "metrics.incidents_since": lambda c: metrics.incidents_since(c, 0),
@@ -45,12 +65,13 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "sizes.by_day": sizes.by_day,
     "sizes.by_run": lambda c: sizes.by_run(c, 10),
 }
-"""The statements that every node answers: lists of runs, /metrics, sweeper, keeper, storage. No other may."""
+"""The statements that every node answers: lists of runs and incidents, a baseline by its name, what a page that watches
+several runs asks, /metrics, sweeper, keeper, storage. No other may."""
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with database("sqlite", tmp_path) as store:
+    with database("", tmp_path) as store:
         yield store
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,18 @@ from ammeter_server.__main__ import main
 from ammeter_server.compaction import compact
 from ammeter_server.storage import measured
 from ammeter_server.store import Store
-from tests.server.keeping import SCHEMA, Fed, database, numbers
+from tests.server.keeping import SCHEMA, Fed, database, numbers, server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database(request.param, tmp_path_factory.mktemp("storage")) as store:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    with server(request.param) as url:
+        yield url
+
+
+@pytest.fixture
+def store(place: str, tmp_path: Path) -> Iterator[Store]:
+    with database(place, tmp_path) as store:
         yield store
 
 

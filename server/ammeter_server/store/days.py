@@ -19,8 +19,8 @@ AHEAD = 3
 LOCK = "SET LOCAL lock_timeout = '50ms'"
 """How long frames that come in are held up at most where a partition is made or dropped; it is tried again later."""
 
-LATER = ("55P03", "23514", "42P07")
-"""Why it could not be done now: somebody holds the lock, rows of the day came meanwhile, another collector did it."""
+LATER = ("55P03", "40P01", "23514", "42P07", "23505")
+"""Why it could not be done now: somebody holds the lock, rows of the day came meanwhile, another collector does it."""
 
 BEGIN = date(1970, 1, 1)
 
@@ -68,16 +68,21 @@ def oldest(connection: Connection) -> int | None:
 
 def forget_runs(store: Store, before: int) -> int:
     """Takes away runs that are over and were last heard of before a day. Returns how many."""
-    heard = select(streams.c.id).where(streams.c.run == runs.c.id, streams.c.heard >= before * DAY).exists()
-    over = select(runs.c.id).where(runs.c.state != "running", runs.c.started < before * DAY, ~heard)
 
     def some(connection: Connection, count: int) -> int:
-        found = list(connection.execute(over.limit(count)).scalars())
+        found = old_runs(connection, before, count)
         for run in found:
             connection.execute(runs.delete().where(runs.c.id == run))
         return len(found)
 
     return until_done(store, some)
+
+
+def old_runs(connection: Connection, before: int, limit: int) -> list[str]:
+    """Runs that are over and were last heard of before a day."""
+    heard = select(streams.c.id).where(streams.c.run == runs.c.id, streams.c.heard >= before * DAY).exists()
+    over = select(runs.c.id).where(runs.c.state != "running", runs.c.started < before * DAY, ~heard)
+    return list(connection.execute(over.limit(limit)).scalars())
 
 
 def used_bytes(connection: Connection) -> int:
@@ -89,12 +94,12 @@ def used_bytes(connection: Connection) -> int:
 
 
 def shrink(store: Store) -> None:
-    """Gives SQLite's free pages back to the file system where they are more than an eighth."""
+    """Gives SQLite's free pages back to the file system where they are more than a sixteenth."""
     if not store.is_sqlite:
         return
     with store.reading() as connection:
         pages, free = _pragma(connection, "page_count"), _pragma(connection, "freelist_count")
-    if free * 8 > pages:
+    if free * 16 > pages:
         until_done(store, _vacuum)
 
 

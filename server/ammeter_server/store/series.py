@@ -41,19 +41,22 @@ class Wanted(NamedTuple):
     stats: tuple[str, ...] = ()
 
 
+Reduced = tuple[wire.Schema, Sequence[int]]
+"""A schema with some of the columns, and where they stand in the whole one."""
+
+
 class Known(NamedTuple):
-    """What is known of a stream before its rows are read: schemas by id, and the days its rows came on."""
+    """What is known of a stream before its rows are read: schemas by id, and from which day on its rows came."""
 
     run: str
     stream: str
     schemas: Mapping[str, wire.Schema]
     first_day: int
-    last_day: int
+    reduced: dict[tuple[str, Wanted | None], Reduced]
 
     def rows_of(self, table: Table) -> tuple[ColumnElement[bool], ...]:
-        """Where the stream's rows are. The days spare PostgreSQL the partitions that cannot hold any."""
-        day = table.c.day.between(self.first_day, self.last_day)
-        return table.c.run == self.run, table.c.stream == self.stream, day
+        """Where the stream's rows are. The day spares PostgreSQL the partitions from before it began."""
+        return table.c.run == self.run, table.c.stream == self.stream, table.c.day >= self.first_day
 
 
 def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> list[Source]:
@@ -87,10 +90,11 @@ def known(connection: Connection, run: str, stream: str) -> Known:
     bodies = {name: _schema(bytes(body)) for name, body in connection.execute(query)}
     span = select(streams.c.opened, streams.c.heard).where(streams.c.run == run, streams.c.id == stream)
     opened, heard = connection.execute(span).one_or_none() or (0, 0)
-    return Known(run, stream, bodies, day_of(opened) - 1, day_of(heard) + 1)  # collectors' clocks differ a little
+    right = opened <= heard  # else the clock was put back since, and nobody knows on which days rows came
+    return Known(run, stream, bodies, day_of(opened) - 1 if right else 0, {})  # collectors' clocks differ a little
 
 
-@lru_cache(64)
+@lru_cache(8)
 def _schema(body: bytes) -> wire.Schema:
     found: wire.Schema = msgspec.msgpack.decode(body, type=wire.Schema)
     return found
@@ -108,45 +112,39 @@ def views(
     after = (first or 0) - 1
     while last is None or after < last:
         with store.reading() as connection:
-            found = _of_segments(connection, of, after, last, wanted)
-            found = found or _of_chunks(connection, of, after, last, wanted)
-        if not found:
+            rows = _next(connection, of, after, last)
+        if not rows:
             return
-        yield from found
-        after = int(found[-1].steps[-1])
+        for row in rows:
+            view = _behind(_view(store, of, row, wanted), after)
+            if len(view):
+                yield view
+        after = rows[-1].last_step
 
 
 def latest_views(store: Store, run: str, stream: str, limit: int, wanted: Wanted | None = None) -> Iterator[block.View]:
-    """The stream's rows, the newest first: of its last blocks, so many, then segment by segment."""
+    """The stream's rows, the newest first: of its last blocks, so many, and of its last segments."""
     with store.reading() as connection:
         of = known(connection, run, stream)
         query = select(chunks).where(*of.rows_of(chunks)).order_by(chunks.c.first_step.desc()).limit(limit)
         blocks = connection.execute(query).all()
-        places = list(segments_of(connection, of, -1, None))
-    covered = places[-1].last_step if places else -1
-    blocks = [row for row in blocks if row.schema in of.schemas]
-    yield from (_unpacked(row, of, covered, wanted) for row in blocks if row.last_step > covered)
-    for segment in reversed(places):
-        with store.reading() as connection:
-            yield _view(connection, of, segment, wanted)
+        newest = select(segments).where(*of.rows_of(segments)).order_by(segments.c.first_step.desc())
+        last = connection.execute(newest.limit(SEGMENTS_AT_ONCE)).all()
+    covered = last[0].last_step if last else -1
+    behind = [row for row in blocks if row.last_step > covered and row.schema in of.schemas]
+    yield from (_behind(_view(store, of, row, wanted), covered) for row in behind)
+    yield from (_view(store, of, row, wanted) for row in last if row.schema in of.schemas)
 
 
 def segments_of(
     connection: Connection, of: Known, after: int, last: int | None, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """The stream's segments with steps behind `after`, in order: where they are, and in which schema."""
-    wanted = (segments.c.first_step, segments.c.last_step, segments.c.rows, segments.c.schema, segments.c.day)
-    query: Select[Any] = select(*wanted).where(*of.rows_of(segments), segments.c.last_step > after)
+    """The stream's segments with steps behind `after`, in order."""
+    query = select(segments).where(*of.rows_of(segments), segments.c.last_step > after)
     if last is not None:
         query = query.where(segments.c.first_step <= last)
-    return connection.execute(query.order_by(segments.c.first_step).limit(limit)).all()
-
-
-def stamps_of(connection: Connection, of: Known, first: int, last: int) -> dict[int, tuple[bytes, bytes]]:
-    """First step -> steps and times, packed, of the segments that begin between these steps."""
-    query = select(segments.c.first_step, segments.c.steps, segments.c.times).where(*of.rows_of(segments))
-    query = query.where(segments.c.first_step.between(first, last))
-    return {row.first_step: (bytes(row.steps), bytes(row.times)) for row in connection.execute(query)}
+    rows = connection.execute(query.order_by(segments.c.first_step).limit(limit)).all()
+    return list(takewhile(lambda row: row.schema in of.schemas, rows))  # others came since, with columns of their own
 
 
 class Stored(NamedTuple):
@@ -204,59 +202,51 @@ def said(
     return [(row.number, row.name, row.step, row.data) for row in connection.execute(query)]
 
 
-@lru_cache(256)
-def _reduced(schema: wire.Schema, wanted: Wanted | None) -> tuple[wire.Schema, tuple[int, ...]]:
-    """The schema with the wanted columns only, and where they stand in the whole one."""
+def _reduced(of: Known, name: str, wanted: Wanted | None) -> Reduced:
+    """The schema of that name with the wanted columns only."""
+    if (name, wanted) not in of.reduced:
+        of.reduced[name, wanted] = _with(of.schemas[name], wanted)
+    return of.reduced[name, wanted]
+
+
+def _with(schema: wire.Schema, wanted: Wanted | None) -> Reduced:
     if wanted is None:
-        return schema, tuple(range(schema.width))
+        return schema, range(schema.width)
     scalars = tuple(name for name in wanted.scalars if name in schema.scalars)
     stats = tuple(name for name in wanted.stats if name in schema.stats)
     spans = (schema.span(name) for name in stats)
     places = [schema.scalars.index(name) for name in scalars]
     places += [place for span in spans for place in range(span.start, span.stop)]
-    return wire.Schema(scalars, stats, schema.tensors), tuple(places)
+    return wire.Schema(scalars, stats, schema.tensors), places
 
 
-def _of_segments(
-    connection: Connection, of: Known, after: int, last: int | None, wanted: Wanted | None
-) -> list[block.View]:
-    found = takewhile(
-        lambda each: each.schema in of.schemas, segments_of(connection, of, after, last, SEGMENTS_AT_ONCE)
-    )
-    return [_behind(_view(connection, of, each, wanted), after) for each in found]
-
-
-def _view(connection: Connection, of: Known, segment: Row[Any], wanted: Wanted | None) -> block.View:
-    schema, places = _reduced(of.schemas[segment.schema], wanted)
-    values = np.full((len(places), segment.rows), block.ABSENT, np.float32)
-    where = {place: index for index, place in enumerate(places)}
-    begin = segment.first_step
-    for each in stored(connection, of, places, begin, begin):
-        values[where[each.place]] = each.values(segment.rows)
-    steps, times = stamps_of(connection, of, begin, begin)[begin]
-    return block.View(schema, unpack_whole(steps, segment.rows), unpack_whole(times, segment.rows), values)
-
-
-def _of_chunks(
-    connection: Connection, of: Known, after: int, last: int | None, wanted: Wanted | None
-) -> list[block.View]:
+def _next(connection: Connection, of: Known, after: int, last: int | None) -> Sequence[Row[Any]]:
+    """Some segments behind a step, or blocks where there is none."""
+    found = segments_of(connection, of, after, last, SEGMENTS_AT_ONCE)
+    if found:
+        return found
     query = select(chunks).where(*of.rows_of(chunks), chunks.c.last_step > after)
     if last is not None:
         query = query.where(chunks.c.first_step <= last)
     rows = connection.execute(query.order_by(chunks.c.first_step).limit(AT_ONCE)).all()
-    # a keeper may have made a segment of them, and taken some away, since nobody found one
-    again = _of_segments(connection, of, after, last, wanted)
-    there = takewhile(lambda row: row.schema in of.schemas, rows)  # others came since, with columns of their own
-    return again or [_unpacked(row, of, after, wanted) for row in there]
+    # a keeper may have made a segment of them, and taken some away, since none was found
+    again = segments_of(connection, of, after, last, SEGMENTS_AT_ONCE)
+    return again or list(takewhile(lambda row: row.schema in of.schemas, rows))
 
 
-def _unpacked(row: Row[Any], of: Known, after: int, wanted: Wanted | None) -> block.View:
-    packed = wire.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
-    view = block.unpack(packed, of.schemas[row.schema])
-    if wanted is not None:
-        schema, places = _reduced(view.schema, wanted)
-        view = block.View(schema, view.steps, view.times, view.values[list(places)])
-    return _behind(view, after)
+def _view(store: Store, of: Known, row: Row[Any], wanted: Wanted | None) -> block.View:
+    """The rows of a segment or a block."""
+    schema, places = _reduced(of, row.schema, wanted)
+    if "data" in row._fields:
+        packed = wire.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
+        view = block.unpack(packed, of.schemas[row.schema])
+        return view if wanted is None else block.View(schema, view.steps, view.times, view.values[places])
+    values = np.full((len(places), row.rows), block.ABSENT, np.float32)
+    where = {place: index for index, place in enumerate(places)}
+    with store.reading() as connection:
+        for each in stored(connection, of, places, row.first_step, row.first_step):
+            values[where[each.place]] = each.values(row.rows)
+    return block.View(schema, unpack_whole(row.steps, row.rows), unpack_whole(row.times, row.rows), values)
 
 
 def _behind(view: block.View, after: int) -> block.View:

@@ -29,7 +29,9 @@ QUARTILES = 1.349
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
     """count: readings so far. readings: the last BLOCK of them, float32. middle, spread: median and robust deviation
-    when the level was taken, at `taken` readings. highs, lows: extremes of the blocks so far."""
+    when the level was taken, at `taken` readings. The deviation is the mean of two: around the block's median, and around
+    those of its halves, for a norm that falls tenfold in the first steps of a run does not scatter tenfold. highs,
+    lows: extremes of the blocks so far."""
 
     count: int = 0
     readings: bytes = b""
@@ -62,14 +64,20 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
         return after if after.count % BLOCK else after._anew()
 
     def _anew(self) -> Level:
-        ordered = np.sort(np.frombuffer(self.readings, np.float32))
-        quarter = len(ordered) // 4
-        spread = float(ordered[-1 - quarter] - ordered[quarter]) / QUARTILES
+        readings = np.frombuffer(self.readings, np.float32)
+        ordered = np.sort(readings)
+        halves = readings.reshape(2, -1)
+        around = np.sort((halves - np.median(halves, axis=1, keepdims=True)).ravel())
         return replace(
             self,
             taken=self.count,
             middle=float(ordered[len(ordered) // 2]),
-            spread=spread,
+            spread=(_between_quartiles(ordered) + _between_quartiles(around)) / 2 / QUARTILES,
             highs=(*self.highs, float(ordered[-1]))[-BLOCKS:],
             lows=(*self.lows, float(ordered[0]))[-BLOCKS:],
         )
+
+
+def _between_quartiles(ordered: Floats) -> float:
+    quarter = len(ordered) // 4
+    return float(ordered[-1 - quarter] - ordered[quarter])

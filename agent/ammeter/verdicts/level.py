@@ -29,8 +29,8 @@ QUARTILES = 1.349
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
     """count: readings so far. readings: the last BLOCK of them, float32. middle, spread: median and robust deviation
-    when the level was taken, at `taken` readings. The deviation is the mean of two: around the block's median, and around
-    those of its halves, for a norm that falls tenfold in the first steps of a run does not scatter tenfold. highs,
+    when the level was taken, at `taken` readings. The deviation is the mean of two: around the block's median, and
+    around those of its halves, for a norm that falls fivefold in a run's first steps does not scatter fivefold. highs,
     lows: extremes of the blocks so far."""
 
     count: int = 0

@@ -7,6 +7,7 @@ constant, compressed, or as it is, so that the noise of a mantissa is copied and
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ COARSE = np.dtype(
 
 Places are rows of the segment. A bucket without finite values has low > high.
 """
+
+_of_thread = threading.local()
 
 ODD = np.array([np.nan, np.inf, -np.inf], np.float32)
 
@@ -246,7 +249,10 @@ def _joined(planes: memoryview, count: int) -> Floats:
 
 
 def _decompress(data: bytes | memoryview, size: int) -> bytes:
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    if not hasattr(_of_thread, "decompressor"):  # making one takes longer than what it does here
+        _of_thread.decompressor = zstandard.ZstdDecompressor()
+    found: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
+    return found
 
 
 def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:

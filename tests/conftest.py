@@ -42,6 +42,11 @@ def _hooks() -> list[object]:
     ]
 
 
+def _lasting(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Threads that a test has begun and that keep the process alive. A server that several tests share has others."""
+    return {each for each in threading.enumerate() if each not in before and not each.daemon}
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     threads, files = set(threading.enumerate()), _journal_files()
@@ -49,9 +54,9 @@ def _nothing_is_left_behind() -> Iterator[None]:
     assert [] == _hooks()
     assert set() == _journal_files() - files
     deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
+    while _lasting(threads) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert set() == {each for each in threading.enumerate() if each not in threads and not each.daemon}
+    assert set() == _lasting(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from itertools import accumulate, islice, repeat
 from typing import Any
 
 from ammeter_server.store import Connection, Row, streams
@@ -15,8 +16,8 @@ from ammeter_server.store import Connection, Row, streams
 AFTER = 3600 * 10**9
 """ns after its end for which a run goes on when a process of it begins: a job queued again, a node that reboots."""
 
-LONGEST = 64
-"""Runs that follow each other. Whoever begins more under one id gets the last of them."""
+LONGEST = 32
+"""Runs that follow each other. Whoever begins more under one id gets the last of them, until the first are deleted."""
 
 
 def successor(run: str) -> str:
@@ -52,15 +53,14 @@ def home(connection: Connection, run: str, stream: str, began: int | None, proje
 
 
 def _line(connection: Connection, run: str) -> Iterator[tuple[str, Row[Any] | None]]:
-    """The run and those that follow it, with the first that is not there."""
-    place, row = run, streams.run_of(connection, run)
-    yield place, row
-    for _ in range(LONGEST):
-        if row is None:
-            return
-        place = successor(place)
+    """The run and those that follow it, with the first that is not there. Those at the beginning may be deleted."""
+    ids = list(islice(accumulate(repeat(run), lambda before, _: successor(before)), LONGEST + 1))
+    there = next((number for number, each in enumerate(ids) if streams.run_project(connection, each) is not None), None)
+    for place in ids[there or 0 :]:
         row = streams.run_of(connection, place)
         yield place, row
+        if row is None:
+            return
 
 
 def _over(row: Row[Any], began: int | None) -> bool:

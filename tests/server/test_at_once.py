@@ -271,6 +271,28 @@ def test_another_projects_token_makes_no_successor_of_a_run(place: Place) -> Non
     assert ["ours"] == [row.project for row in place.rows(runs, id=successor(run))]
 
 
+def test_a_line_goes_on_when_its_first_runs_have_been_deleted(place: Place) -> None:
+    run = ended_run(place)
+    for number in (1, 2):
+        again = life(place, run, BEGIN + 2 * number * HOUR, number)
+        again.bye(5)
+        again.send()
+        (held,) = place.rows(streams, id=again.stream)
+        wait_until(lambda at=held.run: place.state(at) == "ended")  # type: ignore[misc]
+    live = life(place, run, BEGIN + 6 * HOUR)
+    live.send()
+    third = successor(successor(successor(run)))
+    with place.store.writing() as connection:
+        connection.execute(runs.delete().where(runs.c.id.in_([run, successor(run)])))
+    train(live, 6, 10)
+    live.send()
+    rank = life(place, run, BEGIN + 6 * HOUR, 1, rank=1)
+    rank.send()
+    assert [(third, 10), (third, 5)] == [
+        (row.run, row.last_step) for each in (live, rank) for row in place.rows(streams, id=each.stream)
+    ]
+
+
 def test_a_line_of_successors_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(successors, "LONGEST", 2)
     run = str(uuid.uuid4())

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import httpx
 import pytest
 
+from ammeter_server.demo.processes import free_port
 from ammeter_server.logs import FORMAT, OneLine, escaped
+from tests.server.feeding import Stream, break_down, train, wait_until
 
 HOSTILE = "x\n2026-01-01 00:00:00 ERROR root: forged\r\x1b[2J\u202egnp.exe\u2028\x00\x85end"
 
@@ -42,3 +49,30 @@ def test_a_traceback_is_set_in_and_forges_no_record() -> None:
 @pytest.mark.parametrize("text", ["plain words", "größer als 1 · 2¹⁶", "日本語"])
 def test_what_can_be_read_stays_as_it_is(text: str) -> None:
     assert text == escaped(text)
+
+
+def test_the_log_of_a_collector_holds_its_own_lines_and_no_run_s(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(port), "--notify", "json://127.0.0.1:9/"]
+    command += ["--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+                wait_until(lambda: answers(client), 30)
+                stream = Stream(client, name=HOSTILE, project=HOSTILE, config={HOSTILE: HOSTILE})
+                train(stream, 0, 40)
+                break_down(stream, 41, 60)
+                stream.send()
+                wait_until(lambda: "could not be told" in log.read_text(), 20)
+        finally:
+            server.terminate()
+    lines = log.read_text().splitlines()
+    own = re.compile(r"Ammeter collector at |\d{4}-\d\d-\d\d [\d:,]+ (WARNING|ERROR) [\w.]+: ")
+    assert [] == [line for line in lines if not own.match(line)]
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/livez").status_code == 200
+    except httpx.TransportError:
+        return False

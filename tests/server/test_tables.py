@@ -100,6 +100,16 @@ def test_the_database_lies_in_a_folder_of_this_user_alone(tmp_path: Path) -> Non
     assert 0o700 == (tmp_path / "private").stat().st_mode & 0o777
 
 
+def test_the_database_in_a_folder_that_others_may_enter_is_read_by_this_user_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    store = connect(f"sqlite:///{tmp_path / 'b.db'}")
+    migrations.migrate(store)
+    files = [each for each in tmp_path.iterdir() if each.is_file()]
+    assert {"b.db", "b.db-wal"} <= {each.name for each in files}
+    assert {0o600} == {each.stat().st_mode & 0o777 for each in files}
+    store.close()
+
+
 def test_what_json_cannot_say_is_put_in_words() -> None:
     deep: list[object] = []
     for _ in range(100):

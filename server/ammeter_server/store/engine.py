@@ -74,6 +74,7 @@ def connect(url: str) -> Store:
         engine = create_engine(whole, pool_size=16, pool_pre_ping=True, hide_parameters=True)
         return Store(engine)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.touch(mode=0o600)  # SQLite's own files beside it get the same
     engine = create_engine(make_url(url), pool_size=16, hide_parameters=True)  # a run's config is not for the log
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ammeter_server import migrations
+from ammeter_server.store import Store, connect
+from ammeter_server.successors import AFTER, LONGEST, home, predecessor, successor
+from ammeter_server.tables import runs
+
+RUN = str(uuid.uuid4())
+ENDED = 10**18
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = connect(f"sqlite:///{tmp_path / 'c.db'}")
+    migrations.migrate(store)
+    yield store
+    store.close()
+
+
+def add(store: Store, run: str, state: str = "ended", ended: int | None = ENDED, project: str = "ours") -> None:
+    with store.writing() as connection:
+        connection.execute(runs.insert().values(id=run, state=state, ended=ended, project=project))
+
+
+def placed(store: Store, began: int | None, project: str | None = None) -> str:
+    with store.reading() as connection:
+        return home(connection, RUN, uuid.uuid4().hex, began, project)
+
+
+def line(length: int) -> list[str]:
+    found = [RUN]
+    while len(found) < length:
+        found.append(successor(found[-1]))
+    return found
+
+
+def test_the_line_of_a_run_is_the_same_for_everybody_and_never_comes_round() -> None:
+    assert line(5) == line(5)
+    assert 40 == len(set(line(40)))
+    assert str(uuid.UUID(successor(RUN))) == successor(RUN)
+    assert line(3)[:2] == [predecessor(each, RUN) for each in line(3)[1:]]
+
+
+def test_a_run_that_nobody_knows_is_where_it_says(store: Store) -> None:
+    assert RUN == placed(store, ENDED)
+
+
+@pytest.mark.parametrize(("began", "at"), [(ENDED - 1, 0), (ENDED + AFTER, 0), (ENDED + AFTER + 1, 1), (None, 0)])
+def test_over_an_hour_after_its_end_there_is_a_successor(store: Store, began: int | None, at: int) -> None:
+    add(store, RUN)
+    assert line(2)[at] == placed(store, began)
+
+
+@pytest.mark.parametrize("state", ["running", "ended", "lost"])
+def test_only_a_run_that_is_over_has_one(store: Store, state: str) -> None:
+    add(store, RUN, state, None if state == "running" else ENDED)
+    assert line(2)[state != "running"] == placed(store, ENDED + 2 * AFTER)
+
+
+def test_another_projects_run_is_where_the_way_ends(store: Store) -> None:
+    add(store, RUN, project="theirs")
+    assert RUN == placed(store, ENDED + 2 * AFTER, "ours")
+    assert successor(RUN) == placed(store, ENDED + 2 * AFTER, "theirs")
+
+
+def test_the_line_begins_where_the_first_run_is_that_was_not_deleted(store: Store) -> None:
+    add(store, line(4)[3])
+    assert line(4)[3] == placed(store, ENDED)
+    assert line(5)[4] == placed(store, ENDED + 2 * AFTER)
+
+
+def test_the_line_has_an_end(store: Store) -> None:
+    for each in line(LONGEST + 5):
+        add(store, each)
+    assert line(LONGEST + 1)[-1] == placed(store, ENDED + 2 * AFTER)

@@ -29,9 +29,8 @@ QUARTILES = 1.349
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
     """count: readings so far. readings: the last BLOCK of them, float32. middle, spread: median and robust deviation
-    when the level was taken, at `taken` readings. The deviation is the mean of two: around the block's median, and
-    around those of its halves, for a norm that falls fivefold in a run's first steps does not scatter fivefold. highs,
-    lows: extremes of the blocks so far."""
+    when the level was taken, at `taken` readings; the deviation is that of the later half where it is less, for a norm
+    that falls fivefold in a run's first steps does not scatter fivefold. highs, lows: extremes of the blocks so far."""
 
     count: int = 0
     readings: bytes = b""
@@ -65,14 +64,12 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
 
     def _anew(self) -> Level:
         readings = np.frombuffer(self.readings, np.float32)
-        ordered = np.sort(readings)
-        halves = readings.reshape(2, -1)
-        around = np.sort((halves - np.median(halves, axis=1, keepdims=True)).ravel())
+        ordered, latest = np.sort(readings), np.sort(readings[len(readings) // 2 :])
         return replace(
             self,
             taken=self.count,
             middle=float(ordered[len(ordered) // 2]),
-            spread=(_between_quartiles(ordered) + _between_quartiles(around)) / 2 / QUARTILES,
+            spread=min(_between_quartiles(ordered), _between_quartiles(latest)) / QUARTILES,
             highs=(*self.highs, float(ordered[-1]))[-BLOCKS:],
             lows=(*self.lows, float(ordered[0]))[-BLOCKS:],
         )

@@ -55,8 +55,8 @@ SPREADS = [0.02, 0.1, 0.3, 0.7, 1.5]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_jump_behind_first_steps_in_which_the_norm_has_fallen_tenfold_is_told(seed: int) -> None:
-    falling = np.exp(-2.3 * np.minimum(1, np.arange(120) / 32))
+def test_a_jump_behind_first_steps_in_which_the_norm_has_fallen_fivefold_is_told(seed: int) -> None:
+    falling = np.exp(-1.6 * np.minimum(1, np.arange(120) / 32))
     norms = falling * noisy(np.random.default_rng(seed), 120)
     norms[80:84] *= 60
     assert judged(norms[:80]) is None

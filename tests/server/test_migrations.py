@@ -10,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 
+from ammeter.wire import Event
 from ammeter_server import migrations
 from ammeter_server.bulk import day_of, events
 from ammeter_server.compaction import compact
@@ -34,8 +35,6 @@ def test_shapes_are_reached_down_and_up_again_with_what_is_in_them(store: Store)
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 5000), 500)
     compact(store, fed.run, fed.stream, "me")
-    from ammeter.wire import Event
-
     fed.send(Event("scale.changed", 5, 7, {"a": 1}))
     before = told(fed.views())
     migrations.go_back(store, "0003")

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Connection, Table, event
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.sql import Delete, Insert, Select, Update, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, ColumnElement
 from sqlalchemy.sql.operators import eq, in_op
@@ -173,8 +173,6 @@ def test_the_page_of_a_run_is_of_one_run(tmp_path: Path) -> None:
 
 
 def _asked(folder: Path, client: httpx.Client, stream: Stream) -> Iterator[Any]:
-    from sqlalchemy.engine import Engine
-
     url = f"sqlite:///{folder / 'collector.db'}"
     found: list[Any] = []
 

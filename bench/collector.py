@@ -92,7 +92,7 @@ def measure(plan: Plan, only: Sequence[str] = ("",)) -> Measured:
         with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
             try:
                 way(plan, measured, Path(folder))
-            except MissingError as missing:
+            except (MissingError, RuntimeError) as missing:  # what was measured before it is kept
                 measured.missing.append(f"{name}: {missing}")
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     measured.seconds = time.monotonic() - began
@@ -128,7 +128,7 @@ def _database(start: Callable[[Path], Part], plan: Plan, measured: Measured, fol
         part = start(_empty(folder, f"{start.__name__}-{rows}"))
         try:
             ranks = _ranks(plan, steps)
-            peers.remote_write(part, ranks, WARM, min(WARM, steps))
+            peers.remote_write(part, run_of(plan.ranks, WARM, ranks[0].begin), WARM, WARM)
             fed = peers.remote_write(part, ranks, rows, steps)
             if (rows, steps) == plan.rows_of_others[0]:
                 names, matching = asking.columns_of(ranks[0]), asking.matching

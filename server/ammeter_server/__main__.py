@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -41,6 +42,7 @@ def serve(asked: argparse.Namespace) -> int:
     settings = _settings(asked)
     _bring_up(settings)
     app = create_app(settings)
+    _settle_memory()
     told = (
         f"{len(settings.notify)} channel{'s' * (len(settings.notify) != 1)}"
         if settings.notify
@@ -51,6 +53,14 @@ def serve(asked: argparse.Namespace) -> int:
     listening.allow_more_files()
     uvicorn.Server(listening.config(app, settings)).run()
     return 0
+
+
+def _settle_memory() -> None:
+    """What was made until now lives as long as the process. Python looks through it no more for what nobody needs, and
+    through the rest less often: each request makes hundreds of objects, all of which go by themselves."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def migrate(asked: argparse.Namespace) -> int:

@@ -54,6 +54,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(5)
         except subprocess.TimeoutExpired:
             continue
+        wait(lambda: not _group_is_there(process.pid), 1.0)  # its children were asked, too, and take a moment
+
+
+def _group_is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _end_shippers(journals: Path) -> None:

@@ -704,7 +704,9 @@ def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(nu
     assert [] == both.told()
     assert both.watched.out.startswith("no process\n")
     assert [] == list(both.watched.folder.rglob("hot"))
-    assert len(steps(both.watched.stream())) > 20
+    written = steps(both.watched.stream())
+    assert written == list(range(len(written)))
+    assert len(written) > 5  # of the last 20 ms none is: how many those are is up to the machine
 
 
 def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(nursery: Nursery, tmp_path: Path) -> None:

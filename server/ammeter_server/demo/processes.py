@@ -9,11 +9,13 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 LOOK = 0.25
@@ -29,19 +31,45 @@ def started(
     command: Sequence[str], log: Path, environment: dict[str, str], journals: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends when the block does, with the shippers it may have left over its journals."""
+    held = _Held()
     try:
-        with log.open("wb") as out:
+        with held, log.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
             )
     except OSError as error:
         raise CannotShowError(f"{command[0]!r} cannot be run: {error}") from error
     try:
+        held.deliver()
         yield process
     finally:
         _end(process)
         if journals is not None:
             _end_shippers(journals)
+
+
+class _Held:
+    """Signals that come inside the block wait for deliver(): a process that has begun and that nobody knows yet would be
+    left behind."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._hold) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def deliver(self) -> None:
+        for number in self._came:
+            signal.raise_signal(number)
+
+    def _hold(self, number: int, _: FrameType | None) -> None:
+        self._came.append(number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -54,15 +82,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(5)
         except subprocess.TimeoutExpired:
             continue
-        wait(lambda: not _group_is_there(process.pid), 1.0)  # its children were asked, too, and take a moment
-
-
-def _group_is_there(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _end_shippers(journals: Path) -> None:

@@ -49,8 +49,8 @@ def started(
 
 
 class _Held:
-    """Signals that come inside the block wait for deliver(): a process that has begun and that nobody knows yet would be
-    left behind."""
+    """Signals that come inside the block wait for deliver(): a process that has begun and that nobody knows yet would
+    be left behind."""
 
     def __init__(self) -> None:
         self._came: list[int] = []

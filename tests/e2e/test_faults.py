@@ -62,8 +62,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "run-lost": {"severity": "page"},
 }
 WITHOUT_FP16 = {"pointless-scaler": "bf16", "half-master-weights": "bf16", "eps-underflow": "fp32"}
-READ_OFTEN = {"lost-updates"}
-"""Weights of steps this small are else read too rarely for three readings in sixty steps."""
+READ_OFTEN = {"lost-updates", "gradient-underflow", "no-loss-scaling"}
+"""Weights and full statistics of steps this small are else read too rarely for what sixty steps have to show."""
 
 RESUMED = {"scaler-not-restored"}
 ENDS = {"run-lost": -9, "unsupported-op": 1}

@@ -28,7 +28,7 @@ OTHER_PLACES = {
 }
 KEPT = {"checkpoint-incomplete"}
 LONG = {"lopsided-step": 150, "gradient-spike": 120, "stagnation": 240}
-OFTEN = {*READ_OFTEN, "gradient-spike", "stagnation", "gradient-underflow", "no-loss-scaling"}
+OFTEN = {*READ_OFTEN, "gradient-spike", "stagnation"}
 NAMES = [*(EXPECTED.keys() - ENDS.keys()), *KEPT, "gradient-spike", "stagnation"]
 
 

@@ -1,5 +1,5 @@
-# make install | demo | test | check | bench | bench-collector | zoo | gpu. Everything lives in .venv; nothing outside this folder is changed,
-# except that `make test`, run as root on Debian, installs the real parts the tests talk to.
+# make install | demo | stack | secrets | dashboards | deploy | test | check | bench | bench-collector | zoo | gpu. Everything lives in .venv;
+# nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
 
-.PHONY: install demo test check bench bench-collector zoo gpu parts clean
+.PHONY: install demo stack secrets dashboards deploy test check bench bench-collector zoo gpu parts clean
 
 install: $(STAMP)
 
@@ -23,6 +23,22 @@ $(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pypro
 
 demo: install
 	@$(BIN)/ammeter-server demo $(ARGS)
+
+# The services of docker-compose.yml without containers, on loopback; ARGS=--demo trains with a fault.
+stack: install
+	@$(BIN)/python -m deploy.stack $(ARGS)
+
+# .env and deploy/secrets with random values, for docker-compose.yml; what is there stays.
+secrets:
+	@sh deploy/secrets.sh
+
+# The Grafana boards in dashboards/boards, from the Python beside them.
+dashboards: install
+	@$(BIN)/python -m dashboards.generate
+
+# What of deploy/ follows from rules, boards and alerts/.
+deploy: install
+	@$(BIN)/python -m deploy.generate
 
 parts:
 	@sh tests/parts.sh

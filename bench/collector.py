@@ -46,7 +46,7 @@ class Plan:
     long: int = 1_000_000
     runs: int = 10_000
     live: int = 1_000
-    times: int = 20
+    times: int = 40
 
 
 WARM = 4

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median, quantiles
 from urllib.parse import quote, urlencode
 
 from ammeter_server.series import MOST_NAMES
 from bench.collector_data import LOGGED, SCALARS_ONLY, WHOLE, Rank, run_of
 from bench.collector_feeding import Sender, feed
-from bench.collector_parts import Line, Part
+from bench.collector_parts import DEADLINE, Line, Part
 
 POINTS = 2000
 STATS = ("grad.norm", "grad.absmax")
 OTHERS = ("loss", "scale", "grad_norm", *LOGGED[:3])
 """Two statistics of all tensors and these are 200 columns."""
+
+AGO = 2 * 3600 * 10**9
+"""ns since a run ended that is on /metrics no more."""
+
+PAUSE = 0.01
+"""Seconds between one batch's answer and the next batch, where it is looked how long they wait."""
+
+BEAT = 8.0
+"""Seconds in which every live stream says once that it is there."""
+
+ALONE, MEANWHILE = "batch of one step, alone", "the same during scrapes"
+
+
+def list_of(runs: int) -> str:
+    return f"list of {runs:,} runs, first page"
+
+
+def scrape_of(live: int) -> str:
+    return f"/metrics with {live:,} live runs"
 
 
 @dataclass(frozen=True)
@@ -77,35 +98,72 @@ def long_run(part: Part, steps: int, times: int) -> Asked:
 
 
 def many_runs(part: Part, runs: int, live: int, times: int) -> list[Asked]:
-    """The list of runs and the page's first of it, and a scrape, with so many runs, some of which still live."""
-    begin = time.time_ns() - 10**10
-    senders = [Sender(run_of(1, 20, begin, SCALARS_ONLY)[0], 20, goodbye=number >= live) for number in range(runs)]
+    """The list of runs and the page's first of it, and a scrape, with so many runs, some of which still live. The
+    others have ended two hours ago."""
+    _send(part, runs - live, time.time_ns() - AGO, goodbye=True)
+    with _living(part, _send(part, live, time.time_ns() - 10**10, goodbye=False)), Line(part.port) as line:
+        _wait_for_judge(line, live)
+        return [
+            _asked(part, list_of(runs), lambda: len(line.get("/api/v1/runs")), 5 * times),
+            _asked(part, scrape_of(live), lambda: len(line.get("/metrics")), times),
+            *_held_up(part, times / 4),
+        ]
+
+
+def _send(part: Part, runs: int, begin: int, *, goodbye: bool) -> list[Sender]:
+    senders = [Sender(run_of(1, 20, begin, SCALARS_ONLY)[0], 20, goodbye=goodbye) for _ in range(runs)]
     with ThreadPoolExecutor(4) as pool:
         for each in [pool.submit(sender.send, part.port) for sender in senders]:
             each.result()
-    with Line(part.port) as line:
-        found = [
-            _asked(part, f"list of {runs:,} runs, first page", lambda: len(line.get("/api/v1/runs")), times),
-            _asked(part, f"/metrics with {live:,} live runs", lambda: len(line.get("/metrics")), max(3, times // 4)),
-        ]
-    return [*found, *_held_up(part, max(3, times // 4))]
+    return senders
 
 
-def _held_up(part: Part, scrapes: int) -> list[Asked]:
+@contextmanager
+def _living(part: Part, senders: Sequence[Sender]) -> Iterator[None]:
+    """Keeps saying that these are there, for whoever is silent for 15 s is lost."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with Line(part.port) as line:
+            for sender in cycle(senders):
+                if over.wait(BEAT / len(senders)):
+                    return
+                sender.beat(line)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _wait_for_judge(line: Line, live: int) -> None:
+    """Until the judge has ended all runs but so many: those that it has not come to yet would be scraped as well."""
+    until = time.monotonic() + DEADLINE
+    while line.get("/metrics").count(b'state="running"} 1') > live:
+        if time.monotonic() > until:
+            raise RuntimeError(f"after {DEADLINE:.0f} s more than {live} runs are still running")
+        time.sleep(1)
+
+
+def _held_up(part: Part, seconds: float) -> list[Asked]:
     """How long batches of one step wait for their answer, alone and while /metrics is scraped all the time."""
     (rank,) = run_of(1, 2000, time.time_ns() - 2000 * 10**9, WHOLE)
     sender = Sender(rank, 1, goodbye=False)
-    alone = _answered(part, sender, lambda: time.sleep(2))
+    alone = _answered(part, sender, lambda: time.sleep(seconds))
 
     def scrape() -> None:
+        until = time.monotonic() + seconds
         with Line(part.port) as line:
-            for _ in range(scrapes):
+            while time.monotonic() < until:
                 line.get("/metrics")
 
     meanwhile = _answered(part, sender, scrape)
     return [
-        _times("batch of one step, alone", part.name, alone),
-        _times("the same during scrapes", part.name, meanwhile),
+        _times(ALONE, part.name, alone),
+        _times(MEANWHILE, part.name, meanwhile),
     ]
 
 
@@ -120,6 +178,7 @@ def _answered(part: Part, sender: Sender, meanwhile: Callable[[], object]) -> li
                 if not sender.send_next(line):
                     break
                 took.append(time.perf_counter() - began)
+                over.wait(PAUSE)
 
     thread = threading.Thread(target=send)
     thread.start()

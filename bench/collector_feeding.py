@@ -17,6 +17,7 @@ from bench.collector_data import Rank
 from bench.collector_parts import Line, Part
 
 HEADERS = {"Content-Type": wire.CONTENT_TYPE}
+BEAT = wire.encode_batch(wire.Batch(items=[]))
 SETTLED = 3.0
 """Seconds that a server is left alone after it was fed, again and again while it computes, so that what it puts off is
 counted."""
@@ -81,6 +82,11 @@ class Sender:
             raise RuntimeError(f"{place} was acknowledged up to {taken}")
         self._offset = end
         return True
+
+    def beat(self, line: Line) -> None:
+        """Says that the stream is there, with nothing new."""
+        place = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames"
+        line.post(f"{place}?offset={self._offset}&end={self._offset}", BEAT, HEADERS)
 
 
 def feed(part: Part, senders: Sequence[Sender]) -> Fed:

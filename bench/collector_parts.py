@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -80,6 +81,16 @@ class Line:
     def get(self, path: str, accept: str = "*/*") -> bytes:
         self._connection.request("GET", path, headers={"Accept": accept})
         return self._answer(path)
+
+    def follow(self, path: str) -> Iterator[bytes]:
+        """The data of server-sent events as they come; nothing where somebody only says that he is there."""
+        self._connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        answer = self._connection.getresponse()
+        if answer.status >= 300:
+            raise RuntimeError(f"{path} was answered {answer.status}: {answer.read(300).decode(errors='replace')}")
+        while line := answer.readline():
+            if line.startswith((b"data: ", b":")):
+                yield line.removeprefix(b"data: ").strip(b":\n")
 
     def reset(self) -> None:
         """Begins anew with the next request."""

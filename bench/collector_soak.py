@@ -11,6 +11,7 @@ from statistics import median, quantiles
 from urllib.parse import urlencode
 
 import msgspec
+import numpy as np
 
 from ammeter import block, wire
 from bench.collector_data import Rank, run_of
@@ -24,16 +25,29 @@ SENDERS = 8
 KEPT = 500
 """Steps of numbers that a stream repeats."""
 
-BEHIND = 3.0
-"""Seconds that what the page reads may be behind what a rank has sent for, at most."""
+PAGES = 4
+"""Pages of runs that are open. Each stays with a run for some messages of its /live, then goes to another."""
 
-FLAT = 1.1
-"""What memory may have grown to by the end, from what it was after a third of the time."""
+LOOKS = 20
+PAUSE = 1.0
+"""Seconds from one look at the collector's memory to the next."""
+
+CHARTS = "scale,grad_norm,loss,val_loss,skipped"
+"""What it draws."""
+
+BEHIND = 3.0
+"""Seconds that what a page shows may be behind, at most: of the moment right before it shows something newer."""
+
+SENT = 0.99
+"""Of the batches that were due, those that have to be sent: else the senders were slower than live streams are."""
+
+FLAT = 1.05
+"""What memory may have grown to by the end, from what it was after a third of the time, by a line through all of it."""
 
 
 @dataclass
 class Soaked:
-    """What came of it. behind: seconds; resident: bytes, at equal distances."""
+    """What came of it. sent: of what was due, the share. behind: seconds; resident: bytes, at equal distances."""
 
     streams: int = 0
     seconds: float = 0.0
@@ -42,48 +56,72 @@ class Soaked:
     errors: list[str] = field(default_factory=list)
     behind: list[float] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
+    sent: float = 1.0
+
+    @property
+    def course(self) -> tuple[float, float]:
+        """Bytes of memory after a third of the time and at last, by the line that fits what was seen in between."""
+        later = self.resident[len(self.resident) // 3 :]
+        if len(later) < 2:
+            return float(later[0]), float(later[0])
+        slope, begin = np.polyfit(np.arange(len(later)), later, 1)
+        return float(begin), float(begin + slope * (len(later) - 1))
 
     @property
     def grown(self) -> float:
-        return self.resident[-1] / self.resident[len(self.resident) // 3]
+        begin, end = self.course
+        return end / begin
 
     @property
     def holds(self) -> bool:
-        return not self.errors and max(self.behind) <= BEHIND and self.grown <= FLAT
+        return not self.errors and self.sent >= SENT and max(self.behind) <= BEHIND and self.grown <= FLAT
 
     @property
     def words(self) -> list[str]:
         p95 = quantiles(self.behind, n=20)[-1]
+        begin, end = self.course
+        slope = (end - begin) / 2**20 / (2 / 3 * self.seconds / 60)
         return [
             f"{self.streams} live streams of 1,200 columns and ten steps a second for {self.seconds / 60:.1f} minutes:"
-            f" {self.values / self.seconds / 1e6:.2f} million values a second,"
+            f" {self.values / self.seconds / 1e6:.2f} million values a second, {100 * self.sent:.1f} % of what was due,"
             f" {100 * self.cpu / self.seconds:.0f} % of one core, {len(self.errors)} errors"
             + "".join(f"; {each}" for each in self.errors[:3]),
-            f"Behind what was sent, as the page reads it: {median(self.behind):.2f} s in the middle, {p95:.2f} s of 95"
-            f" in 100, {max(self.behind):.2f} s at most; {BEHIND:g} s are allowed.",
+            f"{PAGES} open pages of runs, right before they show what is new: {median(self.behind):.2f} s behind in the"
+            f" middle, {p95:.2f} s of 95 in 100, {max(self.behind):.2f} s at most; {BEHIND:g} s are allowed.",
             f"Memory: {self.resident[0] / 2**20:.0f} MiB at first, {max(self.resident) / 2**20:.0f} MiB at most,"
-            f" {self.resident[-1] / 2**20:.0f} MiB at last: {self.grown:.2f} times that after a third of the time.",
+            f" {self.resident[-1] / 2**20:.0f} MiB at last. From a third of the time on it grew by {slope:.2f} MiB a"
+            f" minute, to {self.grown:.3f} times; {FLAT:g} are allowed. Minute by minute: {self._by_minute}.",
         ]
+
+    @property
+    def _by_minute(self) -> str:
+        every = max(1, round(60 * len(self.resident) / max(self.seconds, 1)))
+        return ", ".join(f"{each / 2**20:.0f}" for each in self.resident[every - 1 :: every])
 
 
 def soak(part: Part, seconds: float, runs: int = RUNS, ranks: int = RANKS) -> Soaked:
-    """Feeds a collector for so long, and looks at it meanwhile."""
+    """Feeds a collector for so long, with pages open on it."""
     every = [_Live(rank) for _ in range(runs) for rank in run_of(ranks, KEPT, time.time_ns())]
     found = Soaked(streams=len(every))
     over = threading.Event()
-    senders = [
+    shown = [live for live in every if live.rank.rank == 0]
+    threads = [
         threading.Thread(target=_send, args=(part.port, every[number::SENDERS], over, found))
         for number in range(SENDERS)
-    ]
+    ] + [threading.Thread(target=_follow, args=(part.port, shown, over, found, number)) for number in range(PAGES)]
     cpu, began = part.cpu(), time.monotonic()
-    for thread in senders:
+    for thread in threads:
         thread.start()
-    _watch(part, every, began + seconds, found)
+    while time.monotonic() < began + seconds:
+        time.sleep(min(PAUSE, seconds))
+        found.resident.append(part.resident())
     over.set()
-    for thread in senders:
+    for thread in threads:
         thread.join()
     found.seconds, found.cpu = time.monotonic() - began, part.cpu() - cpu
     found.values = sum(live.step for live in every) * every[0].rank.schema.width
+    due = len(every) * ROWS * int(seconds / EVERY)
+    found.sent = sum(live.step for live in every) / max(due, 1)
     return found
 
 
@@ -125,15 +163,35 @@ def _send(port: int, several: Sequence[_Live], over: threading.Event, found: Soa
             over.wait(max(0.0, due - time.monotonic()))
 
 
-def _watch(part: Part, every: Sequence[_Live], until: float, found: Soaked) -> None:
-    """Reads now and then what the page reads of one of them."""
-    chance = random.Random(0)
-    time.sleep(2 * EVERY)
-    with Line(part.port) as line:
-        while time.monotonic() < until:
-            live = chance.choice(every)
-            asked = {"names": "loss", "rank": live.rank.rank, "from": max(0, live.step - 10 * ROWS)}
-            said = msgspec.json.decode(line.get(f"/api/v1/runs/{live.rank.run}/series?{urlencode(asked)}"))
-            found.behind.append(time.time() - said["items"][0]["times"][-1])
-            found.resident.append(part.resident())
-            time.sleep(0.5)
+def _follow(port: int, several: Sequence[_Live], over: threading.Event, found: Soaked, number: int) -> None:
+    """An open page: is told of one run for a while, then of another."""
+    chance = random.Random(number)
+    while not any(live.step for live in several) and not over.wait(EVERY):
+        pass
+    while not over.is_set():
+        there = [live for live in several if live.step]
+        try:
+            with Line(port) as told, Line(port) as asks:
+                _look(told, asks, chance.choice(there), over, found)
+        except Exception as error:  # noqa: BLE001 - counted and told, the page is opened again
+            found.errors.append(f"{type(error).__name__}: {error}"[:200])
+
+
+def _look(told: Line, asks: Line, live: _Live, over: threading.Event, found: Soaked) -> None:
+    """Is told what changes, as the page of a run is, and asks each time for what it draws then; notes how old what it
+    shows is right before it shows more."""
+    path, newest, reached = f"/api/v1/runs/{live.rank.run}", 0.0, -1
+    asks.get(path)
+    asks.get(f"{path}/incidents?page_size=100")
+    for _, message in zip(range(LOOKS), told.follow(f"{path}/live"), strict=False):
+        if over.is_set():
+            return
+        if not message:
+            continue
+        asked = {"names": CHARTS, "rank": live.rank.rank, "points": 2000, "from": reached + 1}
+        drawn = msgspec.json.decode(asks.get(f"{path}/series?{urlencode(asked)}"))["axes"]
+        asks.get(f"{path}/events?page_size=25")
+        if newest and drawn:
+            found.behind.append(time.time() - newest)
+        if drawn:
+            newest, reached = max((each["times"][-1], each["steps"][-1]) for each in drawn)

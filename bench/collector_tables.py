@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from bench.collector_asking import Asked
+from bench.collector_asking import ALONE, MEANWHILE, Asked, list_of, scrape_of
 from bench.collector_feeding import Fed
 from bench.tables import piped, processor
 
@@ -31,6 +32,8 @@ DETAILS = (
     "bytes sent each",
 )
 
+LIST, SCRAPE = list_of(10_000), scrape_of(1_000)
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -47,14 +50,16 @@ class Limit:
     words: str
     wanted: float
     found: float
+    at_most: bool = False
 
     @property
     def holds(self) -> bool:
-        return self.found >= self.wanted
+        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
     @property
     def told(self) -> str:
-        return f"{self.words}: {self.found:.2f}, at least {self.wanted:g}: {'holds' if self.holds else 'missed'}"
+        bound = f"at {'most' if self.at_most else 'least'} {self.wanted:g}"
+        return f"{self.words}: {self.found:.2f}, {bound}: {'holds' if self.holds else 'missed'}"
 
 
 @dataclass
@@ -80,7 +85,22 @@ def limits(measured: Measured) -> list[Limit]:
         Limit("million values per second of CPU, 100 steps to a request", 20.0, ours),
         Limit("the same, 1 step to a request", 1.0, measured.rate("ammeter", 1)),
     ]
+    found += _in_time({each.what: each for each in measured.asked if each.name == "ammeter"})
     return found + ([Limit("times VictoriaMetrics' remote write", 5.0, ours / theirs)] if theirs else [])
+
+
+def _in_time(asked: Mapping[str, Asked]) -> list[Limit]:
+    """What answers may take, of those that were asked for."""
+    p95 = {what: asked[what].p95 for what in (LIST, SCRAPE, ALONE, MEANWHILE) if what in asked}
+    found = [
+        Limit(f"ms of 95 in 100, {what}", wanted, p95[what], at_most=True)
+        for what, wanted in ((LIST, 50.0), (SCRAPE, 300.0))
+        if what in p95
+    ]
+    if {ALONE, MEANWHILE} <= p95.keys():
+        more = p95[MEANWHILE] - p95[ALONE]
+        found.append(Limit("ms that scrapes hold up a batch, of 95 in 100", 20.0, more, at_most=True))
+    return found
 
 
 def comparison(measured: Measured) -> list[tuple[str, ...]]:

@@ -48,10 +48,9 @@ class Case:
 
 CASES = (
     Case(("scale",), "overflow-storm"),
-    Case(("scale",), "overflow-storm", "cnn"),
+    Case(("scale",), "overflow-storm", "cnn", scatters=True),
     Case(("scale",), "scale-underflowed@40"),
     Case(("scale",), "scheduler-ahead@40"),
-    Case(("scale",), "scaler-rebuilt@40"),
     Case(("precision",), "activation-overflow@20", wide=True),
     Case(("precision",), "activation-overflow@20", "cnn", wide=True, scatters=True),
     Case(("checkpoint",), "nonfinite-weights@40", resumes=True),
@@ -61,13 +60,10 @@ CASES = (
 
 IDLE_SEEDS = (0, 1, 2)
 
-GROWS = ("growth and then a backoff",)
-"""Healthy programs whose scale grows beyond what gradients bear: that it does not is what its guard is for."""
-
 MANY_SEEDS, MANY_STEPS, LAST = 48, 200, 100
 """Where a loss scatters: the mean over the last 100 applied steps out of 200, over 48 seeds. It is a training loss, of
-800 images instead of 128, and each run is held against the wide one of its seed after as many applied steps: around
-there a step more lowers the loss by one percent, so the two that the guard has to see skipped would count as two. Laid
+800 images instead of 128, and each run is held against the healthy one of its seed after as many applied steps: around
+there a step more lowers the loss by one percent, so the few that the guard has to see skipped would count as many. Laid
 down with seeds 100 to 114, where the error of a single pair was 6 %; so 48 pairs have one below 1 %."""
 
 
@@ -102,8 +98,8 @@ def main() -> int:
     print(text)
     if options.write and not options.quick:
         RESULTS.write_text(text)
-    well = all(line.rescued and line.left_alone for line in lines) and all(not each.trouble for each in idle)
-    return 0 if well and all(each.left_alone for each in idle if not grows(each)) else 1
+    well = all(line.rescued and line.left_alone for line in lines) and all(each.left_alone for each in idle)
+    return 0 if well else 1
 
 
 def measured(steps: int, seeds: int, *, quick: bool) -> Iterator[Line]:
@@ -142,24 +138,20 @@ def scattered(case: Case) -> Line:
     """The same over many seeds. Of the first one: what the guard did, the bare loss, and the healthy run."""
     first = measure(case, Training(case.arch, MANY_STEPS, 0))
     pairs = [pair(case, Training(case.arch, MANY_STEPS, seed)) for seed in range(MANY_SEEDS)]
-    guarded, wide = (mean(each) for each in zip(*pairs, strict=True))
+    guarded, healthy = (mean(each) for each in zip(*pairs, strict=True))
     ratios = [ours / theirs for ours, theirs in pairs]
     error = stdev(ratios) / len(ratios) ** 0.5
-    return replace(first, guarded=guarded, healthy=wide, error=error)
+    return replace(first, guarded=guarded, healthy=healthy, error=error)
 
 
 def pair(case: Case, training: Training) -> tuple[float, float]:
-    """Mean loss over the last steps that the guarded run applied, and over the same ones of the wide run."""
+    """Mean loss over the last steps that the guarded run applied, and over the same ones of the healthy run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(training, folder / "guarded", case.guards, case.fault)
-        run(training, folder / "wide", (), case.fault, "bf16")
-        guarded, wide = losses(folder / "guarded"), losses(folder / "wide")
-    return mean(guarded[-LAST:]), mean(wide[: len(guarded)][-LAST:])
-
-
-def grows(each: Idle) -> bool:
-    return each.case.what in GROWS
+        run(training, folder / "healthy", (), *((case.fault, "bf16") if case.wide else ()))
+        guarded, healthy = losses(folder / "guarded"), losses(folder / "healthy")
+    return mean(guarded[-LAST:]), mean(healthy[: len(guarded)][-LAST:])
 
 
 def table(lines: Sequence[Line], steps: int, seeds: int) -> list[str]:
@@ -177,7 +169,7 @@ def table(lines: Sequence[Line], steps: int, seeds: int) -> list[str]:
         f" Rescued: at most {100 * WITHIN:.0f} % above the healthy run. Of a run that was stopped, or that ends"
         " poisoned, the loss is that of the run that goes on: bare from the program's own last checkpoint, guarded"
         " from the one the guard names. Of activation-overflow, a change to the network that float16 cannot hold,"
-        " the healthy run is that of the same network in bfloat16. That of the convolutional one differs by tens of"
+        " the healthy run is that of the same network in bfloat16. The loss of the convolutional one differs by tens of"
         f" percent from seed to seed, so it is the mean of the training loss over the last {LAST} applied steps of"
         f" {MANY_STEPS} and over {MANY_SEEDS} seeds, each after as many applied steps as the guarded run of its"
         " seed, and the standard error stands beside it. Steps are those that had closed last. Written by"

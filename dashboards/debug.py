@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard, table
-from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync
+from dashboards.board import Board
+from dashboards.panels import Chart, Listing, variable
+from dashboards.promql import CHOSEN, PROJECTS, RUN, median_and_p99, named, open_incidents_named, rate
 
-from dashboards.panels import CHOSEN, Chart, panel_of, table_of, variable
+SKIPPED = f'{CHOSEN},outcome="skipped"'
 
 ROWS = (
     (
@@ -16,7 +17,7 @@ ROWS = (
                 "Halves when a gradient overflows, doubles after growth_interval good steps. One-way down is a "
                 "collapse; a sawtooth faster than growth_interval is an overflow storm.",
                 "short",
-                [(f"ammeter_scaler_scale{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_scaler_scale{{{CHOSEN}}}"), RUN)],
                 log=2,
             ),
             Chart(
@@ -24,7 +25,7 @@ ROWS = (
                 "Doublings of the scale that the largest gradient leaves below 65504. Below 0 the next step "
                 "overflows; above 10 the scale could be higher and save small gradients.",
                 "short",
-                [(f"ammeter_scaler_headroom_doublings{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_scaler_headroom_doublings{{{CHOSEN}}}"), RUN)],
             ),
             Chart(
                 "Skipped steps",
@@ -33,10 +34,11 @@ ROWS = (
                 "percentunit",
                 [
                     (
-                        f'rate(ammeter_steps_total{{{CHOSEN},outcome="skipped"}}[$__rate_interval]) / '
-                        f"ignoring(outcome) sum without (outcome) "
-                        f"(rate(ammeter_steps_total{{{CHOSEN}}}[$__rate_interval]))",
-                        "{{run}}",
+                        named(
+                            f"{rate('ammeter_steps_total', SKIPPED)} / ignoring(outcome) "
+                            f"(sum without (outcome) ({rate('ammeter_steps_total', CHOSEN)}) > 0)"
+                        ),
+                        RUN,
                     )
                 ],
             ),
@@ -44,25 +46,20 @@ ROWS = (
                 "Scale changes",
                 "How often the loss scale went up or down per minute.",
                 "cpm",
-                [
-                    (
-                        f"60 * rate(ammeter_scaler_scale_changes_total{{{CHOSEN}}}[$__rate_interval])",
-                        "{{run}} {{direction}}",
-                    )
-                ],
+                [(named(rate("ammeter_scaler_scale_changes_total", CHOSEN, per_minute=True)), RUN + " {{direction}}")],
             ),
             Chart(
                 "Skipped steps in a row",
                 "Five in a row after the start page a person: every one of them halves the scale.",
                 "short",
-                [(f"ammeter_consecutive_skipped_steps{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_consecutive_skipped_steps{{{CHOSEN}}}"), RUN)],
                 bars=True,
             ),
             Chart(
                 "Overflow events",
                 "Steps per minute in which GradScaler found an Inf or NaN.",
                 "cpm",
-                [(f"60 * rate(ammeter_overflow_events_total{{{CHOSEN}}}[$__rate_interval])", "{{run}}")],
+                [(named(rate("ammeter_overflow_events_total", CHOSEN, per_minute=True)), RUN)],
             ),
         ),
     ),
@@ -73,47 +70,104 @@ ROWS = (
                 "Gradient norm",
                 "L2 norm of all gradients in the last step, unscaled. Gaps are steps where it was not finite.",
                 "short",
-                [(f"ammeter_last_grad_norm{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_last_grad_norm{{{CHOSEN}}}"), RUN)],
                 log=10,
             ),
             Chart(
                 "Gradient norm, distribution",
                 "Median and 99th percentile over all steps of the interval, which a scrape of the last step misses.",
                 "short",
-                [
-                    (
-                        f"histogram_quantile({share}, sum by (run, le) "
-                        f"(rate(ammeter_grad_norm_bucket{{{CHOSEN}}}[$__rate_interval])))",
-                        f"{{{{run}}}} {word}",
-                    )
-                    for share, word in (("0.5", "median"), ("0.99", "p99"))
-                ],
+                median_and_p99("ammeter_grad_norm", CHOSEN),
                 log=10,
             ),
             Chart(
                 "Training loss",
                 "Loss of the last step, unscaled. A gap while the run goes on is a loss that was not finite.",
                 "short",
-                [(f"ammeter_last_loss{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_last_loss{{{CHOSEN}}}"), RUN)],
             ),
             Chart(
                 "Underflow",
                 "Share of gradient elements that are zero or subnormal in float16 while scaled, when last sampled. "
                 "Zeros of embeddings and ReLU are normal: watch the change, not the level.",
                 "percentunit",
-                [(f"ammeter_grad_underflow_ratio{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_grad_underflow_ratio{{{CHOSEN}}}"), RUN)],
             ),
             Chart(
                 "Non-finite steps",
                 "Steps per minute with a NaN or Inf in the gradients.",
                 "cpm",
-                [(f"60 * rate(ammeter_nonfinite_steps_total{{{CHOSEN}}}[$__rate_interval])", "{{run}}")],
+                [(named(rate("ammeter_nonfinite_steps_total", CHOSEN, per_minute=True)), RUN)],
             ),
             Chart(
                 "Non-finite values",
                 "NaN and Inf elements per second. Inf alone is overflow; NaN is born in an operation.",
                 "short",
-                [(f"rate(ammeter_nonfinite_values_total{{{CHOSEN}}}[$__rate_interval])", "{{run}} {{kind}}")],
+                [(named(rate("ammeter_nonfinite_values_total", CHOSEN)), RUN + " {{kind}}")],
+            ),
+        ),
+    ),
+    (
+        "Weights and kernels",
+        (
+            Chart(
+                "Lost updates",
+                "Share of sampled weights that an applied step did not change although it meant to: the update is "
+                "too small for the precision of the weight.",
+                "percentunit",
+                [(named(f"ammeter_lost_update_ratio{{{CHOSEN}}}"), RUN)],
+            ),
+            Chart(
+                "Updates beside the weights",
+                "Norm of the update over the norm of the weights, about 1e-3 in many healthy trainings.",
+                "short",
+                [(named(f"ammeter_update_to_weight_ratio{{{CHOSEN}}}"), RUN)],
+                log=10,
+            ),
+            Chart(
+                "Work in low precision",
+                "Share of the eligible FLOPs below autocast that ran in float16 or bfloat16.",
+                "percentunit",
+                [(named(f"ammeter_low_precision_flops_ratio{{{CHOSEN}}}"), RUN)],
+            ),
+            Chart(
+                "Fallbacks by operator",
+                "Share of the eligible FLOPs in operators that could run in low precision and did not, or not well, "
+                "with the reason. The run's events name module and line.",
+                "percentunit",
+                [(named(f"ammeter_kernel_fallback_flops_ratio{{{CHOSEN}}}"), RUN + " {{op}} {{reason}}")],
+                missing="nothing fell back",
+            ),
+        ),
+    ),
+    (
+        "Checkpoints and validation",
+        (
+            Chart(
+                "Since the last checkpoint",
+                "Age of the last checkpoint that has all the run needs to go on: what a crash now would cost.",
+                "s",
+                [(named(f"time() - ammeter_checkpoint_last_timestamp_seconds{{{CHOSEN}}}"), RUN)],
+                missing="no complete checkpoint yet",
+            ),
+            Chart(
+                "Checkpoints saved",
+                "Per minute, complete or partial: without float32 weights, optimizer or scaler that the run needs.",
+                "cpm",
+                [(named(rate("ammeter_checkpoint_saves_total", CHOSEN, per_minute=True)), RUN + " {{outcome}}")],
+            ),
+            Chart(
+                "Validation loss",
+                "What run.log said last as val_loss, at the step of the panel beside it.",
+                "short",
+                [(named(f"ammeter_last_validation_loss{{{CHOSEN}}}"), RUN)],
+                missing="the run logs no val_loss",
+            ),
+            Chart(
+                "Steps",
+                "The run's last step. A flat line is a run that stands still.",
+                "short",
+                [(named(f"ammeter_run_step{{{CHOSEN}}}"), RUN)],
             ),
         ),
     ),
@@ -124,81 +178,62 @@ ROWS = (
                 "Step time",
                 "Median and 99th percentile of the wall time of a step.",
                 "s",
-                [
-                    (
-                        f"histogram_quantile({share}, sum by (run, le) "
-                        f"(rate(ammeter_step_duration_seconds_bucket{{{CHOSEN}}}[$__rate_interval])))",
-                        f"{{{{run}}}} {word}",
-                    )
-                    for share, word in (("0.5", "median"), ("0.99", "p99"))
-                ],
+                median_and_p99("ammeter_step_duration_seconds", CHOSEN),
             ),
             Chart(
                 "Time inside Ammeter",
                 "Share of the run's time that was spent inside Ammeter. The governor aims at the budget, 1 %; "
                 "skipped steps are read in any case.",
                 "percentunit",
-                [(f"ammeter_agent_overhead_ratio{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_agent_overhead_ratio{{{CHOSEN}}}"), RUN)],
             ),
             Chart(
                 "Journal not delivered",
                 "Bytes that wait on the training hosts. Growing: the collector is down, slow or refuses them.",
                 "bytes",
-                [(f"ammeter_agent_journal_bytes{{{CHOSEN}}}", "{{run}}")],
+                [(named(f"ammeter_agent_journal_bytes{{{CHOSEN}}}"), RUN)],
             ),
             Chart(
                 "Lost records",
                 "Steps and events lost per minute, by reason. Nothing is lost without being counted here.",
                 "cpm",
-                [
-                    (
-                        f"60 * rate(ammeter_agent_lost_records_total{{{CHOSEN}}}[$__rate_interval])",
-                        "{{run}} {{reason}}",
-                    )
-                ],
+                [(named(rate("ammeter_agent_lost_records_total", CHOSEN, per_minute=True)), RUN + " {{reason}}")],
             ),
         ),
     ),
 )
 
-
-def board() -> Dashboard:
-    """The board, its panels not yet numbered."""
-    made = (
-        dashboard.Dashboard("Ammeter / Debug a run")
-        .uid("ammeter-debug")
-        .description("Loss scale, gradients and loss of the chosen runs, and their incidents.")
-        .tags(["ammeter"])
-        .readonly()
-        .tooltip(DashboardCursorSync.CROSSHAIR)
-        .refresh("10s")
-        .time("now-1h", "now")
-        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-        .with_variable(variable("project", "Project", "label_values(ammeter_run_info, project)"))
-        .with_variable(variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)'))
-        .with_panel(_incidents())
-        .with_panel(_runs())
-    )
-    for title, charts in ROWS:
-        made = made.with_row(dashboard.Row(title))
-        for chart in charts:
-            made = made.with_panel(panel_of(chart))
-    return made.build()
-
-
-def _incidents() -> table.Panel:
-    return table_of(
+TOP = (
+    Listing(
         "Open incidents",
         "What a verdict found and what is not over. The collector's page of the run has cause and fix.",
-        f'max by (run, project, verdict, severity) (ammeter_incident_active{{project=~"$project",{CHOSEN}}}) == 1',
-    )
-
-
-def _runs() -> table.Panel:
-    return table_of(
+        "none",
+        "Open",
+        [(open_incidents_named(f"{PROJECTS},{CHOSEN}"), "")],
+    ),
+    Listing(
         "Runs",
-        "Last step of each chosen run that goes on or ended in the last hour, with what it runs on.",
-        f"max by (run) (ammeter_run_step{{{CHOSEN}}}) * on (run) group_right () "
-        "max by (run, project, precision, torch_version, device_model) "
-        f'(ammeter_run_info{{project=~"$project",{CHOSEN}}})',
-    )
+        "Last step of each chosen run that goes on or ended in the last minutes, with what it runs on.",
+        "none",
+        "Last step",
+        [
+            (
+                f"max by (run) (ammeter_run_step{{{CHOSEN}}}) * on (run) group_right () "
+                "max by (run, name, project, precision, torch_version, device_model) "
+                f"(ammeter_run_info{{{PROJECTS},{CHOSEN}}})",
+                "",
+            )
+        ],
+    ),
+)
+
+BOARD = Board(
+    name="debug",
+    title="Ammeter / Debug a run",
+    description="Loss scale, gradients, loss, kernels and checkpoints of the chosen runs, and their incidents.",
+    variables=(
+        variable("project", "Project", "label_values(ammeter_run_info, project)"),
+        variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)'),
+    ),
+    rows=(("", TOP), *ROWS),
+)

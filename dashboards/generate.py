@@ -1,4 +1,4 @@
-"""Writes dashboards/boards/*.json, the Grafana boards. Run it after a change: python -m dashboards.generate
+"""Writes dashboards/boards/*.json, the Grafana boards. Run it after a change: make dashboards
 
 Boards are code so that every panel has a description and a unit, and every metric in them can be checked against
 what the collector exports. grafana-foundation-sdk is needed here only; the JSON is what is shipped.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards import debug
+from dashboards import compare, debug, executive, on_call
+from dashboards.board import built
 
 BOARDS = Path(__file__).parent / "boards"
+
+ALL = (executive.BOARD, on_call.BOARD, debug.BOARD, compare.BOARD)
 
 
 def main() -> None:
@@ -25,20 +29,19 @@ def main() -> None:
 
 def boards() -> dict[str, Dashboard]:
     """Every board by the name it is asked for with."""
-    return {"debug": _numbered(debug.board())}
+    return {board.name: built(board) for board in ALL}
 
 
 def text(board: Dashboard) -> str:
-    """The board as it is stored."""
-    model = json.loads(JSONEncoder().encode(board))
+    """The board as it is stored. What the SDK leaves open is left out: Grafana knows its own defaults."""
+    model = _said(json.loads(JSONEncoder().encode(board)))
     return json.dumps({**model, "id": None}, sort_keys=True, indent=1) + "\n"
 
 
-def _numbered(board: Dashboard) -> Dashboard:
-    """Gives each panel the id that links to it use, in the order of the board; the board's own is Grafana's to give."""
-    for number, panel in enumerate(board.panels or [], start=1):
-        panel.id_val = number
-    return board
+def _said(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _said(each) for name, each in value.items() if each is not None}
+    return [_said(each) for each in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""How a chart becomes a Grafana panel: one look for all boards."""
+"""How what a board shows becomes a Grafana panel: one look for all boards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, table, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models.common import (
     AxisPlacement,
+    BigValueColorMode,
+    BigValueGraphMode,
+    BigValueTextMode,
     GraphDrawStyle,
     LegendDisplayMode,
     LegendPlacement,
@@ -24,45 +27,92 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-CHOSEN = 'run=~"$run"'
-WIDTH, HEIGHT = 12, 8
+HALF, WHOLE, SIXTH = 12, 24, 4
+"""Columns of Grafana's 24."""
+TALL, LOW = 8, 4
+
+Queries = Sequence[tuple[str, str]]
+"""(expression, legend)."""
+
+AnyPanel = timeseries.Panel | stat.Panel | table.Panel
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel over time. queries: (expression, legend). log: base of a logarithmic axis."""
+    """A course over time. log: base of a logarithmic axis. missing: what stands there while nothing is found."""
 
     title: str
     description: str
     unit: str
-    queries: Sequence[tuple[str, str]]
+    queries: Queries
     log: int = 0
     bars: bool = False
+    missing: str = ""
+    width: int = HALF
 
 
-def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    return (
+@dataclass(frozen=True)
+class Figure:
+    """A number, or one per series, of this moment or of all the time shown."""
+
+    title: str
+    description: str
+    unit: str
+    queries: Queries
+    missing: str = ""
+    width: int = SIXTH
+    height: int = LOW
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A row per series with its labels, and what its value is called."""
+
+    title: str
+    description: str
+    unit: str
+    value: str
+    queries: Queries
+    missing: str = ""
+    width: int = HALF
+    height: int = TALL
+
+
+Shown = Chart | Figure | Listing
+
+
+def variable(name: str, label: str, query: str, *, several: bool = True) -> dashboard.QueryVariable:
+    """A choice among the values of a label. several: more than one may be chosen, and all at once."""
+    made = (
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(SOURCE)
         .query(query)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
+        .multi(several)
+        .include_all(several)
     )
+    return made.all_value(".*") if several else made
 
 
-def panel_of(chart: Chart) -> timeseries.Panel:
+def panel_of(shown: Shown) -> AnyPanel:
+    """The panel, without its place on the board."""
+    if isinstance(shown, Chart):
+        return _chart(shown)
+    return _figure(shown) if isinstance(shown, Figure) else _listing(shown)
+
+
+def _chart(chart: Chart) -> timeseries.Panel:
     panel = (
         timeseries.Panel()
         .title(chart.title)
         .description(chart.description)
         .datasource(SOURCE)
         .unit(chart.unit)
-        .span(WIDTH)
-        .height(HEIGHT)
+        .no_value(chart.missing or "nothing in this time")
+        .span(chart.width)
+        .height(TALL)
         .line_width(1)
         .fill_opacity(0)
         .axis_placement(AxisPlacement.LEFT)
@@ -75,33 +125,58 @@ def panel_of(chart: Chart) -> timeseries.Panel:
         .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
     )
     if chart.log:
-        panel = panel.scale_distribution(
-            common.ScaleDistributionConfig().type(ScaleDistribution.LOG).log(float(chart.log))
-        )
+        axis = common.ScaleDistributionConfig().type(ScaleDistribution.LOG).log(float(chart.log))
+        panel = panel.scale_distribution(axis)
     if chart.bars:
         panel = panel.draw_style(GraphDrawStyle.BARS).fill_opacity(60)
-    for letter, (expression, legend) in zip("ABCDEF", chart.queries, strict=False):
-        query = prometheus.Dataquery().ref_id(letter).datasource(SOURCE)
-        panel = panel.with_target(query.expr(expression).legend_format(legend))
+    for query in _queries(chart.queries):
+        panel = panel.with_target(query)
     return panel
 
 
-def table_of(title: str, description: str, expression: str) -> table.Panel:
-    return (
-        table.Panel()
-        .title(title)
-        .description(description)
+def _figure(figure: Figure) -> stat.Panel:
+    panel = (
+        stat.Panel()
+        .title(figure.title)
+        .description(figure.description)
         .datasource(SOURCE)
-        .unit("short")
-        .span(WIDTH)
-        .height(HEIGHT)
-        .with_target(
-            prometheus.Dataquery()
-            .ref_id("A")
-            .datasource(SOURCE)
-            .expr(expression)
-            .format(PromQueryFormat.TABLE)
-            .instant()
-        )
-        .with_transformation(DataTransformerConfig("organize", options={"excludeByName": {"Time": True}}))
+        .unit(figure.unit)
+        .no_value(figure.missing or "none")
+        .span(figure.width)
+        .height(figure.height)
+        .color_mode(BigValueColorMode.NONE)
+        .graph_mode(BigValueGraphMode.NONE)
+        .text_mode(BigValueTextMode.AUTO)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     )
+    for query in _queries(figure.queries):
+        panel = panel.with_target(query.instant())
+    return panel
+
+
+def _listing(listing: Listing) -> table.Panel:
+    panel = (
+        table.Panel()
+        .title(listing.title)
+        .description(listing.description)
+        .datasource(SOURCE)
+        .unit(listing.unit)
+        .no_value(listing.missing or "none")
+        .span(listing.width)
+        .height(listing.height)
+        .with_transformation(
+            DataTransformerConfig(
+                "organize", options={"excludeByName": {"Time": True}, "renameByName": {"Value": listing.value}}
+            )
+        )
+    )
+    for query in _queries(listing.queries):
+        panel = panel.with_target(query.format(PromQueryFormat.TABLE).instant())
+    return panel
+
+
+def _queries(queries: Queries) -> list[prometheus.Dataquery]:
+    return [
+        prometheus.Dataquery().ref_id(letter).datasource(SOURCE).expr(expression).legend_format(legend)
+        for letter, (expression, legend) in zip("ABCDEF", queries, strict=False)
+    ]

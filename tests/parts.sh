@@ -3,6 +3,7 @@
 # A part that stays missing skips its tests with a reason; under CI=true it fails them. Arguments: programs beside them.
 missing=""
 command -v promtool >/dev/null || missing="$missing prometheus"
+command -v amtool >/dev/null || missing="$missing prometheus-alertmanager"
 command -v chromium >/dev/null || missing="$missing chromium"
 command -v chromedriver >/dev/null || missing="$missing chromium-driver"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"

@@ -19,7 +19,7 @@ from breaking import Attempt, Batch, Faults, Told, fault
 def slower_than_fp32(_: Faults) -> None:
     """A step takes longer in half precision than in float32, although all its matrix products run in it: somebody who
     looked for a NaN has left torch.autograd's anomaly detection on, for half precision only."""
-    torch.autograd.set_detect_anomaly(True)
+    torch.autograd.set_detect_anomaly(True, check_nan=False)  # where it raises, the run is over and not slow
 
 
 @fault(
@@ -29,13 +29,13 @@ def slower_than_fp32(_: Faults) -> None:
 )
 def validation_drift(training: Faults) -> None:
     """It learns, but validation stays behind that of the same run in float32: the branch for half precision still
-    divides the learning rate by ten, from a time when training diverged without it."""
+    divides the learning rate by thirty, from a time when training diverged without it."""
 
     def carefully(attempt: Attempt) -> Attempt:
         def attempt_carefully(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None, clip: float) -> None:
             rates = [group["lr"] for group in optimizer.param_groups]
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate / 10
+                group["lr"] = rate / 30
             attempt(model, optimizer, scaler, clip)
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate

@@ -74,7 +74,7 @@ class View:
     @property
     def numel(self) -> Ints:
         """int64[tensors], elements per tensor."""
-        return np.array(self.schema.numels, np.int64)
+        return np.asarray(self.schema.numels)
 
     def parts(self, *wanted: str) -> Iterator[View | Hello | Event | Lost | Bye]:
         """The rows and the other frames in the order the journal has them; each part of rows is a View.
@@ -166,7 +166,7 @@ def unpack(block: Block, schema: Schema) -> View:
     steps = np.cumsum(_unshuffle(raw[: n * 8]), dtype=np.int64)
     times = np.cumsum(_unshuffle(raw[n * 8 : n * 16]), dtype=np.int64)
     values = _unshuffled(raw[n * 16 :]).reshape(width, n)
-    if steps[0] != block.first_step or steps[-1] != block.last_step or np.any(np.diff(steps) < 0):
+    if steps[0] != block.first_step or steps[-1] != block.last_step or (n > 1 and np.any(np.diff(steps) < 0)):
         raise BadBlock(f"block says steps {block.first_step} to {block.last_step}; it holds {steps[0]} to {steps[-1]}")
     return View(schema, steps, times, values)
 

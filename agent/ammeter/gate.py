@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
-from ammeter import comparing
+from ammeter import comparing, shown
 from ammeter.block import BadBlock
 from ammeter.folders import NoJournal, find_baseline, find_runs
 from ammeter.report import diagnose
@@ -54,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     failed = [each for each in checks if each.fails]
     if given.json:
         told = {"within": not failed, "checks": [asdict(each) for each in checks], "baseline": pair.as_json()}
-        print(msgspec.json.format(msgspec.json.encode(words.finite(told))).decode())
+        print(shown.json(words.finite(told)))
     else:
         _show(pair, checks)
     return OUTSIDE if failed else WITHIN
@@ -117,10 +115,10 @@ def _percent(share: float) -> str:
 
 
 def _show(pair: Pair, checks: Sequence[Check]) -> None:
-    print(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}")
+    print(shown.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}"))
     for each in checks:
         mark = "OUTSIDE" if each.fails else "within" if each.within else "not measured"
-        print(f"  {mark:<13} {each.name:<12} {each.said}")
+        print(shown.line(f"  {mark:<13} {each.name:<12} {each.said}"))
 
 
 def _keys(given: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ammeter import block, comparing, journal, merging, overall, verdicts
+from ammeter import block, comparing, journal, merging, overall, shown, verdicts
 from ammeter.block import Tick
 from ammeter.folders import NoJournal, streams_in, views
 from ammeter.folders import find_runs as find_runs
@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         return WRONG_CALL
     if given.json:
         told = [each.as_json() for each in reports]
-        print(msgspec.json.format(msgspec.json.encode({"items": told} if given.all else told[0])).decode())
+        print(shown.json({"items": told} if given.all else told[0]))
     elif given.postmortem is None:
         from ammeter import report_text
 

@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ammeter import shown
 from ammeter.verdicts import words
 from ammeter.verdicts.causes import gravest
 
@@ -41,10 +42,12 @@ def show(report: Report, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     told = report.as_json()
     run, summary = told["run"], told["summary"]
-    console.print(Rule(Text(_plain(f"{run['name'] or 'run'} · {run['project']}"), "bold"), align="left", style="dim"))
+    console.print(
+        Rule(Text(shown.line(f"{run['name'] or 'run'} · {run['project']}"), "bold"), align="left", style="dim")
+    )
     facts = _facts(run, summary)
     if told["baseline"]:
-        facts.add_row("baseline", Text(_plain(_beside(told["baseline"]))))
+        facts.add_row("baseline", Text(shown.line(_beside(told["baseline"]))))
     console.print(facts)
     for finding in report.findings:
         console.print()
@@ -64,7 +67,7 @@ def _facts(run: dict[str, Any], summary: dict[str, Any]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in _lines(run, summary):
-        table.add_row(name, Text(_plain(text)))
+        table.add_row(name, Text(shown.line(text)))
     return table
 
 
@@ -198,14 +201,14 @@ def _finding(console: Console, told: Told) -> None:
     head = Text()
     severity = gravest(finding, told.consequences)
     head.append(f" {severity.upper()} ", STYLE[severity])
-    head.append(f" {_plain(finding.title)}", "bold")
+    head.append(f" {shown.line(finding.title)}", "bold")
     head.append(f"  {finding.verdict}", "dim")
     console.print(head)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in _parts(told):
-        table.add_row(name, Text(_plain(text)))
+        table.add_row(name, Text(shown.line(text)))
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -238,7 +241,7 @@ def _seen(told: list[dict[str, Any]]) -> Table:
     table.add_column(overflow="fold")
     for at, each in enumerate(told):
         place = f"{each['caller']}: " if each["caller"] else ""
-        table.add_row("also seen" if not at else "", Text(_plain(f"step {each['step']}, {place}{each['said']}")))
+        table.add_row("also seen" if not at else "", Text(shown.line(f"step {each['step']}, {place}{each['said']}")))
     return table
 
 
@@ -248,9 +251,9 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         if summary[column]["first"] is None and summary["steps"]:
             yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
     for verdict, error in sorted(report.faults.items()):
-        yield _plain(f"{verdict} could not be judged ({error}); please report this.")
+        yield shown.line(f"{verdict} could not be judged ({error}); please report this.")
     if report.unknown:
-        yield _plain(
+        yield shown.line(
             f"The baseline {report.unknown!r} that the run names does not lie beside it; nothing was compared."
         )
     yield from _followed(summary)
@@ -278,15 +281,10 @@ def _followed(summary: dict[str, Any]) -> Iterator[str]:
 
 def _no_step(reasons: list[str], report: Report, seen: bool) -> Iterator[str]:
     if len(reasons) == 1:
-        yield _plain(f"No step was recorded: {reasons[0]}.")
+        yield shown.line(f"No step was recorded: {reasons[0]}.")
     elif reasons:
         running = any(each.state == "running" for each in report.streams)
         yet = " yet. Unless the first is still under way, this" if running else ". This"
         yield f"No step was recorded{yet} may be why{', beside what stands above' if seen else ''}:"
         for each in reasons:
-            yield _plain(f"  - {each}")
-
-
-def _plain(text: str) -> str:
-    """Without control characters: names come from the run, and a terminal obeys escapes."""
-    return "".join(each if each.isprintable() else "�" for each in text)
+            yield shown.line(f"  - {each}")

@@ -171,7 +171,7 @@ def _environment(watched: Watched) -> dict[str, str]:
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
         found["cuda"] = str(torch.version.cuda)
-        found |= _capability()
+        found |= _capability() | _uuids(watched)
     else:
         found["device"] = platform.machine()
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
@@ -184,6 +184,17 @@ def _capability() -> dict[str, str]:
         return {}
     major, minor = torch.cuda.get_device_capability()
     return {"capability": f"{major}.{minor}"}
+
+
+def _uuids(watched: Watched) -> dict[str, str]:
+    """The devices that the model lies on, as NVML names them; the present one where it is still on its way."""
+    if torch.version.cuda is None:
+        return {}
+    devices = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
+    present = devices or {torch.device("cuda", torch.cuda.current_device())}
+    several = [torch.cuda.get_device_properties(each) for each in present]
+    told = sorted(f"GPU-{each.uuid}" for each in several if getattr(each, "uuid", None))
+    return {"device_uuid": ",".join(told)} if told else {}
 
 
 def _plain(key: str, value: Any) -> Any:

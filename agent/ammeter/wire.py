@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
@@ -113,9 +114,9 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         return {name: place for place, name in enumerate(self.scalars)}
 
     @cached_property
-    def numels(self) -> tuple[int, ...]:
-        """Elements of each tensor."""
-        return tuple(tensor.numel for tensor in self.tensors)
+    def numels(self) -> array[int]:
+        """Elements of each tensor, as int64."""
+        return array("q", (tensor.numel for tensor in self.tensors))
 
     @cached_property
     def sharded(self) -> bool:

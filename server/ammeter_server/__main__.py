@@ -1,14 +1,16 @@
-"""The command line: ammeter-server serve | migrate | token | audit | storage | demo."""
+"""The command line: ammeter-server serve | migrate | token | audit | storage | notify | demo."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 
-from ammeter_server import migrations, storage, token_command
+from ammeter_server import migrations, notify_command, storage, token_command
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import Store, connect
 from ammeter_server.tokens import TokenError
@@ -36,41 +38,76 @@ def serve(asked: argparse.Namespace) -> int:
     """Runs the collector until it is told to stop."""
     import uvicorn
 
-    from ammeter_server import listening, logs
+    from ammeter_server import listening, logs, one_core
     from ammeter_server.app import create_app
 
     settings = _settings(asked)
     _bring_up(settings)
     app = create_app(settings)
     _settle_memory()
-    told = (
-        f"{len(settings.notify)} channel{'s' * (len(settings.notify) != 1)}"
-        if settings.notify
-        else "no channel: incidents are on the page only"
-    )
+    count = len(app.state.sweeper.outbox.channels)
+    told = f"{count} channel{'s' * (count != 1)}" if count else "no channel: incidents are on the page only"
     print(f"Ammeter collector at {settings.page_url} ({told})", flush=True)
     logs.write_to_standard_error()
+    logs.tell_where_it_stands_when_asked()
     listening.allow_more_files()
+    if settings.cores == "one":
+        one_core.stay()
     uvicorn.Server(listening.config(app, settings)).run()
     return 0
 
 
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+LARGE = 2**20
+"""Bytes from which an array has pages of its own, which go back to the system with it. glibc itself raises that with
+each large one that is freed, up to 32 MiB, and then keeps what the segments of a compaction took."""
+
+ARENAS = 2
+"""Places that threads take memory from. With one for each thread every one of them keeps its own highest mark."""
+
+
 def _settle_memory() -> None:
     """What was made until now lives as long as the process. Python looks through it no more for what nobody needs, and
-    through the rest less often: each request makes hundreds of objects, all of which go by themselves."""
+    through the rest less often: each request makes hundreds of objects, all of which go by themselves. Else a look at
+    the 130,000 objects of a collector without a run stops every thread for a tenth of a second and more, now and then;
+    what it takes in memory is the same."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_ARENA_MAX, ARENAS)
 
 
 def migrate(asked: argparse.Namespace) -> int:
-    """Brings the database to the newest shape."""
+    """Brings the database to the newest shape, or back to an earlier one."""
     store = connect(_settings(asked).database_url)
-    before = _shape(store)
-    migrations.migrate(store)
-    print(f"the database has shape {migrations.current(store)} (it had {before})")
-    store.close()
+    try:
+        before = _shape(store)
+        if asked.back_to is None:
+            migrations.migrate(store)
+        else:
+            _go_back(store, before, asked.back_to, asked.yes)
+        print(f"the database has shape {migrations.current(store)} (it had {before})")
+    finally:
+        store.close()
     return 0
+
+
+def _go_back(store: Store, before: str | None, shape: str, sure: bool) -> None:
+    """Says what is lost, and does it for whoever has read that."""
+    try:
+        lost = migrations.lost(before, shape)
+    except ValueError as error:
+        raise RefusedError(f"--back-to is {shape!r}: {error}") from error
+    print(f"going back from shape {before} to {shape} loses:", *lost, sep="\n  ")
+    if not sure:
+        raise RefusedError(
+            "nothing was changed. End every collector of this database, make a backup, and call it again with --yes;"
+            " then start the older version: this one brings SQLite to its own shape again"
+        )
+    migrations.go_back(store, shape)
 
 
 def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
@@ -87,6 +124,14 @@ def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[ar
         return 0
 
     return run
+
+
+def test_notify(asked: argparse.Namespace) -> int:
+    """Tells every channel that this is a test."""
+    try:
+        return notify_command.test(_settings(asked), asked)
+    except notify_command.MixedError as error:
+        raise RefusedError(str(error)) from error
 
 
 def demo(asked: argparse.Namespace) -> int:
@@ -110,13 +155,14 @@ def _parser() -> argparse.ArgumentParser:
     _database_option(serving)
     serving.add_argument("--host", help="address to listen on (AMMETER_SERVER_HOST, 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (AMMETER_SERVER_PORT, 8480)")
-    serving.add_argument("--notify", action="append", metavar="URL", help="Apprise URL to tell; may be given again")
-    serving.add_argument("--public-url", metavar="URL", help="how people reach the page, for links")
+    _channel_options(serving)
     serving.add_argument("--tls-cert", metavar="FILE", help="PEM file of the certificate and its chain, to speak TLS")
     serving.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
 
-    migrating = command(commands, "migrate", "Bring the database to this version's shape.")
+    migrating = command(commands, "migrate", "Bring the database to this version's shape, or back to an earlier one.")
     migrating.set_defaults(command=migrate)
+    migrating.add_argument("--back-to", metavar="SHAPE", help="an earlier shape, such as 0003, for an older version")
+    migrating.add_argument("--yes", action="store_true", help="with --back-to: lose what is said to be lost")
     _database_option(migrating)
 
     _token_commands(command(commands, "token", "Handle tokens."))
@@ -130,6 +176,18 @@ def _parser() -> argparse.ArgumentParser:
     measuring.set_defaults(command=with_store(storage.show))
     measuring.add_argument("--json", action="store_true", help="one object")
     _database_option(measuring)
+
+    notifying = command(commands, "notify", "Handle channels.")
+    testing = command(
+        notifying.add_subparsers(required=True, metavar="ACTION"), "test", "Send a test message to every channel."
+    )
+    testing.set_defaults(command=test_notify)
+    testing.add_argument("--prometheus", metavar="URL", help="refuse when this Prometheus pages for incidents too")
+    testing.add_argument(
+        "--severity", choices=("page", "ticket"), default="ticket", help="of the message: page rings whoever is paged"
+    )
+    testing.add_argument("--json", action="store_true", help="one object per line")
+    _channel_options(testing)
 
     showing = command(commands, "demo", "Train a model that breaks on purpose, and watch it being noticed.")
     showing.set_defaults(command=demo)
@@ -160,6 +218,14 @@ def _token_commands(parser: argparse.ArgumentParser) -> None:
         _database_option(action)
 
 
+def _channel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--notify", action="append", metavar="URL", help="Apprise URL to tell; may be given again")
+    parser.add_argument(
+        "--alertmanager", action="append", metavar="URL", help="Alertmanager to post to; may be given again"
+    )
+    parser.add_argument("--public-url", metavar="URL", help="how people reach the page, for links")
+
+
 def _database_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--database-url", metavar="URL", help="sqlite:////file or postgresql://... (a file in ~/.ammeter)"
@@ -169,8 +235,10 @@ def _database_option(parser: argparse.ArgumentParser) -> None:
 def _settings(asked: argparse.Namespace) -> Settings:
     names = ("database_url", "host", "port", "public_url", "tls_cert", "tls_key")
     given: dict[str, object] = {name: getattr(asked, name, None) for name in names}
-    notify = getattr(asked, "notify", None)
-    return from_environment({**given, "notify": split_urls(" ".join(notify)) if notify else None})
+    for option, name in (("notify", "notify"), ("alertmanager", "alertmanagers")):
+        urls = getattr(asked, option, None)
+        given[name] = split_urls(" ".join(urls)) if urls else None
+    return from_environment(given)
 
 
 def _bring_up(settings: Settings) -> None:

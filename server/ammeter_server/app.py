@@ -17,28 +17,34 @@ from ammeter_server import (
     health,
     incidents,
     ingest,
+    live,
+    matrix,
     metrics,
     openapi,
+    pace,
     page,
     pagination,
     problems,
     reach,
+    readers,
     rules,
     runbooks,
     runs,
     series,
     session,
+    spectrum,
     tensors,
     tokens,
 )
 from ammeter_server.admission import Admission
 from ammeter_server.channels import open_channels
 from ammeter_server.collector import Collector
+from ammeter_server.etags import EntityTags
 from ammeter_server.head import HeadLikeGet
 from ammeter_server.headers import SecurityHeaders
 from ammeter_server.intake import Intake
 from ammeter_server.keeper import Keeper
-from ammeter_server.pace import Pace
+from ammeter_server.readers import Readers
 from ammeter_server.request_body import Held
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
@@ -72,7 +78,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.admission = Admission()
     app.state.intake = Intake(collector)
     app.state.held = Held()
-    app.state.pace = Pace()
+    app.state.watched = live.Watched(collector.store)
+    app.state.pace = pace.of_streams()
+    app.state.sign_ins = session.pace_of_sign_ins()
+    app.add_middleware(ingest.FramesFirst)
+    app.add_middleware(EntityTags)
+    app.add_middleware(Readers)
     app.add_middleware(HeadLikeGet)
     app.add_middleware(SecurityHeaders)
     problems.register(app)
@@ -80,7 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(session.router)
     app.include_router(ingest.router)
-    for module in (runs, events, series, tensors, compare, incidents, rules, boards):
+    for module in (runs, events, series, matrix, tensors, spectrum, compare, incidents, live, rules, boards):
         app.include_router(module.router, dependencies=READ)
     app.include_router(metrics.router, dependencies=EVERYTHING)
     app.include_router(audit.router, dependencies=ADMIN)
@@ -94,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
+    readers.settle()
     tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper
     intake: Intake = app.state.intake

@@ -26,12 +26,17 @@ MAX_SCHEMAS = 256
 MAX_SCHEMA_BYTES = 256 * 2**20
 """Schemas of one stream: it gets another whenever run.log brings a new name. A thousand tensors take some 100 KB."""
 
+MAX_EVENTS = 1_000_000
+"""Of one stream that are kept. Those beyond are judged like all others, and counted as lost."""
+
+EVENTS_CAP = "events-cap"
+
 
 @dataclass(frozen=True)
 class Change:
     """What a batch brings. progress: the columns that every batch writes; said: those that hello and bye do.
 
-    awaited: whether the judge has something new to look at. values: numbers in it.
+    awaited: whether the judge has something new to look at. values: numbers in it. dropped: events that are not kept.
     """
 
     progress: dict[str, Any]
@@ -44,6 +49,7 @@ class Change:
     schema: wire.Schema | None
     awaited: bool
     values: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,21 +68,26 @@ def decide(known: Known, batch: wire.Batch, end: int, now: int) -> Change:
     last_step = -1 if held.last_step is None else held.last_step
     found = read(batch.items, known.schema, last_step, held.bye_reason is not None)
     views = [stretch.view() for stretch in found.stretches if stretch.rows or stretch.frames]
-    judged = judge_views(held.states, held.faults, views, known.decoded)
+    role = found.hello.role if found.hello else held.role
+    judged = judge_views(held.states, held.faults, views if role == "rank" else (), known.decoded)
     awaited = bool(judged.findings) or found.bye is not None or (found.hello is not None and known.schema is None)
-    counted = _counted(held, views, [*found.losses, *batch.gaps])
+    room = max(0, MAX_EVENTS - held.events)
+    kept, dropped = found.events[:room], len(found.events[room:])
+    beyond = [wire.Lost(EVENTS_CAP, events=dropped)] if dropped else []
+    counted = _counted(held, views, [*found.losses, *batch.gaps, *beyond])
     moved = {"version": held.version + awaited, "states": judged.states, "faults": judged.faults}
     return Change(
-        progress=_heard(batch, end, now) | counted | _reached(held, found) | moved,
+        progress=_heard(batch, end, now) | counted | _reached(held, found, len(kept)) | moved,
         said=_said(found),
         chunks=[_chunk(held, *each, now) for each in found.chunks],
-        events=[_event(held, number, each, now) for number, each in enumerate(found.events, held.events)],
+        events=[_event(held, number, each, now) for number, each in enumerate(kept, held.events)],
         schemas=found.schemas,
         findings=judged.findings,
         faults=judged.failed,
         schema=found.stretches[-1].schema if found.stretches else None,
         awaited=awaited,
         values=sum(view.values.size for view in views),
+        dropped=dropped,
     )
 
 
@@ -94,6 +105,8 @@ def write(connection: Connection, known: Known, change: Change, now: int) -> Kno
     raw = streams.move(connection, held, known.raw, moved)
     for verdict in change.faults:
         meters.verdict_faults.labels(verdict).inc()
+    if change.dropped:
+        meters.limited.labels("events").inc(change.dropped)
     if change.said:
         streams.put(connection, held.run, held.id, change.said)
         return None
@@ -199,10 +212,10 @@ def _counted(held: Held, views: Sequence[block.View], losses: Sequence[wire.Lost
     }
 
 
-def _reached(held: Held, found: Read) -> dict[str, Any]:
-    """How far the stream has come."""
+def _reached(held: Held, found: Read, events: int) -> dict[str, Any]:
+    """How far the stream has come. events: how many more are kept."""
     return {
-        "events": held.events + len(found.events),
+        "events": held.events + events,
         "rows": held.rows + sum(packed.rows for packed, _, _ in found.chunks),
         "last_step": found.last_step if found.chunks else held.last_step,
         "last_step_time": found.chunks[-1][2] if found.chunks else held.last_step_time,

@@ -80,10 +80,11 @@ _said = msgspec.msgpack.Decoder(_Said)
 _item: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
 
 
-def decoded(body: bytes) -> Batch:
+def decoded(body: bytes, now: int = END_OF_TIME) -> Batch:
     """The batch in a body. Raises a 400 problem for what is none, 422 with the item where one item is wrong.
 
-    Nothing is made of a body before its parts were found small enough: what is refused costs next to no memory.
+    now: when it came, in ns. Nothing is made of a body before its parts were found small enough: what is refused costs
+    next to no memory.
     """
     try:
         envelope = _envelope.decode(body)
@@ -100,7 +101,7 @@ def decoded(body: bytes) -> Batch:
         raise limits.over(
             "said", 413, f"config and data of the items take {said} bytes; the limit is {MAX_SAID_IN_BATCH}"
         )
-    items = [_item_of(index, raw) for index, raw in enumerate(envelope.items)]
+    items = [_begun(_item_of(index, raw), now) for index, raw in enumerate(envelope.items)]
     return Batch(items, envelope.gaps, envelope.alive, envelope.backlog, envelope.protocol)
 
 
@@ -149,6 +150,13 @@ def _item_of(index: int, raw: msgspec.Raw) -> Item:
         return _item.decode(raw)
     except _UNREADABLE as error:
         raise Problem(422, f"item {index} is no item: {error}", item=index) from error
+
+
+def _begun(item: Item, now: int) -> Item:
+    """A process has begun before it is heard of. Where its clock is ahead, its run would stand above all later ones."""
+    if isinstance(item, Hello) and now < item.started < END_OF_TIME:
+        return msgspec.structs.replace(item, started=now)
+    return item
 
 
 def _unpacked(block: Block) -> int:

@@ -32,11 +32,11 @@ MANY_VALUES = 4_000_000
 MOST_VALUES = 16_000_000
 """Values that are in memory at a time, as 64 MB. Streams of more than 15,625 columns get shorter segments for it."""
 
-SMALL = (16, 64)
-"""Blocks of fewer rows are joined, first those below 16, then what these became: a row is written twice more."""
+SMALL = 32
+"""Rows below which a block is joined to others; a row is written once more for it."""
 
-TOGETHER = 16
-"""Small blocks that are joined at a time."""
+TOGETHER = 64
+"""Small blocks that are joined at a time, and at most as many wait to be read at a stream's end."""
 
 BLOCK_VALUES = 2_000_000
 """Values of a block that others are joined to."""
@@ -94,24 +94,24 @@ def rows_of_segment(width: int) -> int:
 def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
     """Blocks that come to a segment; last what does not yet, which may be nothing."""
     stretch: list[Waiting] = []
+    rows = 0
     for each in group:
         stretch.append(each)
-        if _rows(stretch) >= rows_of_segment(each.columns):
+        rows += each.rows
+        if rows >= rows_of_segment(each.columns):
             yield stretch
-            stretch = []
+            stretch, rows = [], 0
     yield stretch
 
 
 def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
     """The last of the blocks where they are many and small."""
-    for rows in SMALL:
-        count = 0
-        while count < len(blocks) and blocks[-1 - count].rows < rows:
-            count += 1
-        found = list(blocks[len(blocks) - count :])
-        if count >= TOGETHER and _rows(found) * found[0].columns <= BLOCK_VALUES:
-            return [found]
-    return []
+    count = 0
+    while count < len(blocks) and blocks[-1 - count].rows < SMALL:
+        count += 1
+    found = list(blocks[len(blocks) - count :])
+    enough = count >= TOGETHER and _rows(found) * found[0].columns <= BLOCK_VALUES
+    return [found] if enough else []
 
 
 def _by_size(blocks: Sequence[Waiting]) -> list[list[Waiting]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,16 +11,26 @@ import numpy as np
 from fastapi import APIRouter, Query, Response
 
 from ammeter import verdicts
+from ammeter.block import Floats, Ints
+from ammeter.merging import lives
 from ammeter.verdicts.causes import as_consequence, explain
-from ammeter.verdicts.course import COLUMNS
+from ammeter.verdicts.course import COLUMNS, Curve
 from ammeter.verdicts.pair import Pair, agreed
-from ammeter_server.collector import Here
+from ammeter_server import curves
+from ammeter_server.collector import Collector, Here
 from ammeter_server.courses import course
+from ammeter_server.curves import Asked
+from ammeter_server.narrowing import First, Last
 from ammeter_server.plain import number, plain
 from ammeter_server.points import choose
 from ammeter_server.runs import found
+from ammeter_server.series import names_of
+from ammeter_server.store import Row, series
 
 router = APIRouter(prefix="/api/v1/runs/{run}/compare", tags=["runs"])
+
+EVERY_VALUE = 2**40
+"""Points: two curves that were thinned each by itself would have few steps in common."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +70,15 @@ def read_comparison(
     here: Here,
     run: str,
     baseline: str,
+    names: Annotated[str, Query(description="Further series: `grad_norm`, of a tensor `grad.norm:<tensor>`.")] = "",
+    first: First = None,
+    last: Last = None,
     points: Annotated[int, Query(ge=32, le=100_000, description="Points of one series at most.")] = 2000,
 ) -> Response:
-    """What the run did against the baseline, of the lowest rank of each. Where there are more steps than points,
-    minima, maxima and non-finite values of both are kept."""
+    """What the run did against the baseline, of the lowest rank of each. Series are at the steps that both have,
+    between those that are asked for. Where there are more than points, minima, maxima and non-finite values of both
+    are kept. What the run did is told of all of it."""
+    more = names_of(names) if names else []
     with here.store.reading() as connection:
         rows = found(connection, run), found(connection, baseline)
     mine, theirs = (course(here.store, row) for row in rows)
@@ -75,7 +90,11 @@ def read_comparison(
         {name: value for name, value in numbers.items() if name not in ("name", "differences")},
         numbers["differences"],
         list(_findings(pair)),
-        list(_series(pair, points)),
+        [
+            _thinned(name, steps, mine, theirs, points)
+            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, rows, more, first, last)]
+            if len(steps)
+        ],
     )
     return Response(msgspec.json.encode(plain(msgspec.to_builtins(told))), media_type="application/json")
 
@@ -86,10 +105,38 @@ def _findings(pair: Pair) -> Iterator[dict[str, Any]]:
         yield {**msgspec.to_builtins(each.finding), "consequences": consequences}
 
 
-def _series(pair: Pair, points: int) -> Iterator[Curves]:
+Common = tuple[Ints, Floats, Floats]
+"""Steps that both have, and the values of each there."""
+
+
+def _told(pair: Pair, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
     for name in COLUMNS:
-        steps, mine, theirs = pair.run.curve(name).with_common(pair.baseline.curve(name))
-        if len(steps):
-            kept = np.union1d(choose(mine, points // 2), choose(theirs, points // 2))
-            shown = ([number(value) for value in column[kept].tolist()] for column in (mine, theirs))
-            yield Curves(name, steps[kept].tolist(), *shown)
+        steps, *values = pair.run.curve(name).with_common(pair.baseline.curve(name))
+        asked = Asked((), 0, first, last).within(steps)
+        mine, theirs = (column[asked] for column in values)
+        yield name, (steps[asked], mine, theirs)
+
+
+def _further(
+    here: Collector, rows: Sequence[Row[Any]], names: Sequence[str], first: int | None, last: int | None
+) -> Iterator[tuple[str, Common]]:
+    """Of columns that no comparison is made of, every value that the first life of the lowest rank has."""
+    asked = Asked([name for name in names if name not in COLUMNS], EVERY_VALUE, first, last)
+    if not asked.names:
+        return
+    with here.store.reading() as connection:
+        known = [lives(series.lives(connection, row.id)) for row in rows]
+    mine, theirs = (
+        curves.read(here.store, row.id, life[0][0].stream, asked) if life else {}
+        for row, life in zip(rows, known, strict=True)
+    )
+    for name in asked.names:
+        if name in mine and name in theirs:
+            one, other = (Curve(each.steps, each.values) for each in (mine[name], theirs[name]))
+            yield name, one.with_common(other)
+
+
+def _thinned(name: str, steps: Ints, mine: Floats, theirs: Floats, points: int) -> Curves:
+    kept = np.union1d(choose(mine, points // 2), choose(theirs, points // 2))
+    run, baseline = ([number(value) for value in column[kept].tolist()] for column in (mine, theirs))
+    return Curves(name, steps[kept].tolist(), run, baseline)

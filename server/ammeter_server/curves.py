@@ -5,8 +5,9 @@ Where there is much more than is shown only coarse levels are read, and of steps
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -33,12 +34,13 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """Which names, between which steps, and how many points of each at most."""
+    """Which names, between which steps, and how many points of each at most. by_time: spread evenly over time."""
 
     names: Sequence[str]
     points: int
     first: int | None = None
     last: int | None = None
+    by_time: bool = False
 
     @property
     def behind(self) -> int:
@@ -58,20 +60,27 @@ class Asked:
 
 def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
     """The curve of each name that was measured between the steps, in the order asked."""
+    return drawn(asked, pieces_of(store, run, stream, asked))
+
+
+def pieces_of(store: Store, run: str, stream: str, asked: Asked) -> dict[str, list[Piece]]:
+    """What each name's curve is made of: all that was measured, or where that is much what coarse levels tell."""
     with store.reading() as connection:
         of = query.known(connection, run, stream)
         segments = query.segments_of(connection, of, asked.behind, asked.last)
     reading = _Reading(store, of, asked, segments)
     covered = segments[-1].last_step if segments else asked.behind
     views = query.views(store, run, stream, max(covered, asked.behind) + 1, asked.last)
-    return drawn(asked, reading.pieces(), of_views(asked, views))
+    pieces = reading.pieces()
+    for name, behind in of_views(asked, views).items():
+        pieces[name] += behind
+    return pieces
 
 
-def drawn(asked: Asked, *parts: Mapping[str, Sequence[Piece]]) -> dict[str, Curve]:
+def drawn(asked: Asked, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Curve]:
     """One curve of each name's pieces, which follow each other."""
     joined: Joined = {}
-    pieces = {name: [piece for part in parts for piece in part.get(name, ())] for name in asked.names}
-    return {name: _curve(some, asked.points, joined) for name, some in pieces.items() if some}
+    return {name: _curve(some, asked, joined) for name, some in pieces.items() if some}
 
 
 def of_views(asked: Asked, views: Iterable[block.View]) -> dict[str, list[Piece]]:
@@ -106,6 +115,10 @@ class Rows(Protocol):
         """Their steps and times."""
         ...
 
+    def bounds(self, steps: Ints) -> Ints:
+        """Before which place each of these steps would stand, which ascend."""
+        ...
+
 
 @dataclass(frozen=True)
 class Known:
@@ -116,6 +129,9 @@ class Known:
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
         return self.steps[places], self.times[places]
+
+    def bounds(self, steps: Ints) -> Ints:
+        return np.searchsorted(self.steps, steps)
 
 
 class Piece(NamedTuple):
@@ -137,11 +153,15 @@ def _measured(rows: Known, values: Floats) -> list[Piece]:
 Joined = dict[tuple[tuple[int, bytes], ...], tuple[Ints, Ints]]
 
 
-def _curve(pieces: Sequence[Piece], points: int, joined: Joined) -> Curve:
+def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
     values = np.concatenate([piece.values for piece in pieces])
-    if len(values) <= points:
+    if len(values) <= asked.points:
         return Curve(*_all_stamps(pieces, joined), values)
-    kept = choose(values, points)
+    if asked.by_time:
+        steps, times = _all_stamps(pieces, joined)
+        kept = choose(values, asked.points, times)
+        return Curve(steps[kept], times[kept], values[kept])
+    kept = choose(values, asked.points)
     ends = np.cumsum([len(piece.values) for piece in pieces])
     parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
     stamps = [
@@ -229,6 +249,8 @@ class _Segments:
 
     reading: _Reading
     segments: Sequence[Row[Any]]
+    _bounded: Ints | None = None
+    _bounds: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
         steps, times = np.empty_like(places), np.empty_like(places)
@@ -238,6 +260,16 @@ class _Segments:
             steps[begin:end] = columns.unpack_whole(segment.steps, segment.rows, inside)
             times[begin:end] = columns.unpack_whole(segment.times, segment.rows, inside)
         return steps, times
+
+    def bounds(self, steps: Ints) -> Ints:
+        if self._bounded is not steps:  # each column is asked the same
+            self._bounded, self._bounds = steps, np.array([self._bound(step) for step in steps.tolist()])
+        return self._bounds
+
+    def _bound(self, step: int) -> int:
+        number = bisect_left(self.segments, step, key=lambda segment: int(segment.last_step))
+        segment = self.segments[min(number, len(self.segments) - 1)]
+        return number << 16 | int(np.searchsorted(columns.unpack_whole(segment.steps, segment.rows), step))
 
     def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
         """(places, values) of one column: what its coarse levels tell, and the whole of it where there is none."""

@@ -5,12 +5,14 @@ An encoder that takes one number after the other needs 50 ms for what 200 curves
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from ammeter.block import Floats
+from ammeter.wire import ABSENT_BITS
 
 Words = npt.NDArray[np.uint32]
 
@@ -29,35 +31,62 @@ TAILS = _four(f"{number:03}e" for number in range(1_000))
 EXPONENTS = _four(f"{exponent:+03}," for exponent in range(LOWEST, HIGHEST + 1))
 """The parts of `-1.23456789e-05,`. JSON allows the space that stands where there is no sign."""
 
-STRANGE = {word: _four([f"{word:<15},"]) for word in ('"NaN"', '"Infinity"', '"-Infinity"')}
+STRANGE = {word: _four([f"{word:<15},"]) for word in ('"NaN"', '"Infinity"', '"-Infinity"', "null")}
 
 SCALES = np.array([float(f"1e{8 - exponent}") for exponent in range(LOWEST, HIGHEST + 1)])
-POWERS = np.array([float(f"1e{exponent}") for exponent in range(LOWEST, HIGHEST + 2)])
+NEXT = np.array([float(f"1e{exponent + 1}") for exponent in range(LOWEST, HIGHEST + 1)])
+"""What each exponent's digits are multiplied with, and where the exponent behind it begins."""
+
+ESTIMATES = ((np.arange(2048) - 1023) * 1233 >> 12) - LOWEST
+"""Exponent of ten behind LOWEST, or one too low, for each binary exponent: 1233 / 2^12 is log10(2). Zero has 0."""
+ESTIMATES[0] = -LOWEST
+
+AT_ONCE = 2**15
+"""Values that are worked on together: what lies between stays near the processor."""
 
 
 def as_json(values: Floats) -> bytes:
-    """A JSON array of float32[n]; "NaN", "Infinity" and "-Infinity" where there is no number."""
-    if not len(values):
-        return b"[]"
+    """A JSON array of float32[n]; "NaN", "Infinity" and "-Infinity" for what is no number, null for what is absent."""
+    return b"[" + between_brackets([values])[0] + b"]"
+
+
+def between_brackets(arrays: Sequence[Floats]) -> list[memoryview]:
+    """The same of each array, without its brackets: many short ones cost what one long one does."""
+    values = np.concatenate(arrays) if arrays else np.zeros(0, np.float32)
+    text = np.empty((len(values), 4), np.uint32)
+    for begin in range(0, len(values), AT_ONCE):
+        _write(text[begin : begin + AT_ONCE], values[begin : begin + AT_ONCE])
+    signs = text.view(np.uint8).reshape(-1).data
+    ends = np.cumsum([0, *(16 * len(array) for array in arrays)]).tolist()
+    return [signs[begin : max(begin, end - 1)] for begin, end in pairwise(ends)]
+
+
+def _write(text: Words, values: Floats) -> None:
+    """Four words for each value."""
     finite = np.isfinite(values)
     whole = bool(finite.all())
-    digits, exponents = _decimal(np.abs(values if whole else np.where(finite, values, 0.0)).astype(np.float64))
-    head, rest = np.divmod(digits, np.uint32(10**7))
-    middle, tail = np.divmod(rest, np.uint32(1000))
-    text = np.empty((len(values), 4), np.uint32)
+    digits, exponents = _decimal(np.abs(values if whole else np.where(finite, values, np.float32(0))))
+    head = digits // np.uint32(10**7)  # divmod of numpy takes five times as long
+    digits -= head * np.uint32(10**7)
+    middle = digits // np.uint32(1000)
+    digits -= middle * np.uint32(1000)
     text[:, 0] = HEADS[head + np.uint32(100) * np.signbit(values)]
-    text[:, 1], text[:, 2], text[:, 3] = MIDDLES[middle], TAILS[tail], EXPONENTS[exponents]
+    text[:, 1], text[:, 2], text[:, 3] = MIDDLES[middle], TAILS[digits], EXPONENTS[exponents]
     if not whole:
         text[np.isnan(values)] = STRANGE['"NaN"']
+        text[values.view(np.uint32) == ABSENT_BITS] = STRANGE["null"]
         text[values == np.inf], text[values == -np.inf] = STRANGE['"Infinity"'], STRANGE['"-Infinity"']
-    return b"[" + text.tobytes()[:-1] + b"]"
 
 
-def _decimal(numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def _decimal(sizes: Floats) -> tuple[Words, npt.NDArray[np.int64]]:
     """(nine digits, exponent of the first behind LOWEST) of numbers that are not negative."""
-    binary = (numbers.view(np.int64) >> 52) - 1023
-    exponents = np.where(numbers > 0, binary * 1233 >> 12, 0) - LOWEST  # 1233 / 2^12 is log10(2); at most one too low
-    exponents += numbers >= POWERS[exponents + 1]
-    digits = np.rint(numbers * SCALES[exponents])
+    numbers = sizes.astype(np.float64)
+    exponents = ESTIMATES[numbers.view(np.int64) >> 52]
+    exponents += numbers >= NEXT[exponents]
+    numbers *= SCALES[exponents]
+    digits = np.rint(numbers, out=numbers).astype(np.uint32)
     over = digits >= 10**9  # rounded up to the next power of ten
-    return np.where(over, digits / 10, digits).astype(np.uint32), exponents + over
+    if over.any():
+        digits[over] //= np.uint32(10)
+        exponents += over
+    return digits, exponents

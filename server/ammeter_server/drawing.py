@@ -1,16 +1,17 @@
-"""Curves as an answer carries them: as JSON, or as arrays behind a header. Arrays that curves share are made once."""
+"""Curves as an answer carries them: as JSON, or as arrays behind a header. What curves share is said once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy.typing as npt
 from fastapi import Response
+from starlette.types import Receive, Scope, Send
 
 from ammeter_server.curves import Curve
-from ammeter_server.digits import as_json
+from ammeter_server.digits import between_brackets
 
 FLOAT32 = "application/vnd.ammeter.series"
 
@@ -20,45 +21,71 @@ LAYOUT = (
     " and `values` (float32) begin, multiples of eight. Everything is little-endian. Items may share steps and times."
 )
 
+PIECE = 256 * 2**10
+
+Part = bytes | memoryview
+
 Told = Sequence[tuple[int | None, str, dict[str, Curve]]]
 """(rank, stream, name -> curve)"""
 
 
-def answer(told: Told, form: str) -> Response:
-    """One item per curve."""
+class InPieces(Response):
+    """An answer of megabytes. It is put together a piece at a time as it is sent: whole, it is copied thrice, into
+    memory that the system has to find each time."""
+
+    def __init__(self, parts: Sequence[Part], media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        self.parts = parts
+        self.headers["content-length"] = str(sum(map(len, parts)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _pieces(self) -> Iterator[bytes]:
+        begin = size = 0
+        for end, part in enumerate(self.parts, 1):
+            size += len(part)
+            if size >= PIECE or end == len(self.parts):
+                yield b"".join(self.parts[begin:end])
+                begin, size = end, 0
+
+
+def answer(told: Told, form: str, following: str | None = None) -> InPieces:
+    """One item per curve. following: what the next page is asked with."""
     if form == "float32":
-        return Response(_as_arrays(told), media_type=FLOAT32)
-    return Response(_as_json(told), media_type="application/json")
+        return InPieces(_as_arrays(told, following), FLOAT32)
+    return InPieces(_as_json(told, following), "application/json")
 
 
-def _as_json(told: Told) -> bytes:
-    made: dict[int, msgspec.Raw] = {}
-
-    def once(array: npt.NDArray[Any], seconds: bool) -> msgspec.Raw:
-        if id(array) not in made:
-            made[id(array)] = _encoded((array / 1e9 if seconds else array).tolist())
-        return made[id(array)]
-
-    items = [
-        {
-            "name": name,
-            "rank": rank,
-            "stream": stream,
-            "steps": once(curve.steps, False),
-            "times": once(curve.times, True),
-            "values": msgspec.Raw(as_json(curve.values)),
-        }
-        for rank, stream, curves in told
-        for name, curve in curves.items()
-    ]
-    return msgspec.json.encode({"items": items, "next_page_token": None})
+def _as_json(told: Told, following: str | None) -> list[Part]:
+    return [*_items_and_axes(told), b',"next_page_token":', msgspec.json.encode(following), b"}"]
 
 
-def _encoded(numbers: list[Any]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(numbers))
+def as_member(told: Told) -> msgspec.Raw:
+    """The curves as a part of another answer in JSON."""
+    return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
 
 
-def _as_arrays(told: Told) -> bytes:
+def _items_and_axes(told: Told) -> Iterator[Part]:
+    """Values of each curve; steps and times stand in `axes`, once for all curves that have them in common."""
+    flat = [(rank, stream, name, curve) for rank, stream, curves in told for name, curve in curves.items()]
+    axes: dict[int, int] = {}
+    shown: list[dict[str, list[Any]]] = []
+    before = b'{"items":['
+    values = between_brackets([curve.values for *_, curve in flat])
+    for (rank, stream, name, curve), text in zip(flat, values, strict=True):
+        if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
+            shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
+        item = msgspec.json.encode({"name": name, "rank": rank, "stream": stream, "axis": axes[id(curve.steps)]})
+        yield from (before, item[:-1], b',"values":[', text, b"]}")
+        before = b","
+    yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
+
+
+def _as_arrays(told: Told, following: str | None) -> list[Part]:
     parts: list[bytes] = []
     made: dict[tuple[int, str], int] = {}
     size = 0
@@ -85,6 +112,6 @@ def _as_arrays(told: Told) -> bytes:
         for rank, stream, curves in told
         for name, curve in curves.items()
     ]
-    header = msgspec.json.encode({"items": items})
+    header = msgspec.json.encode({"items": items, "next_page_token": following})
     header += b" " * (-(4 + len(header)) % 8)
-    return b"".join([len(header).to_bytes(4, "little"), header, *parts])
+    return [len(header).to_bytes(4, "little"), header, *parts]

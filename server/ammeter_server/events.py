@@ -8,12 +8,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from ammeter_server.collector import Here
+from ammeter_server.narrowing import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
+from ammeter_server.problems import Problem
 from ammeter_server.runs import found
+from ammeter_server.store import Row
 from ammeter_server.store import events as query
 
 router = APIRouter(prefix="/api/v1/runs/{run}/events", tags=["runs"])
+
+MOST_NAMES = 64
+"""In one question: each is looked for, and a database has an end of what it takes at once."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +46,36 @@ class EventList:
 def list_events(
     here: Here,
     run: str,
-    name: Annotated[str | None, Query(description="Only events of these names, between commas.")] = None,
-    rank: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    name: Annotated[str | None, Query(description="Only these, between commas: `step.skipped,scaler.*`.")] = None,
+    rank: Ranks = None,
     stream: str | None = None,
-    first: Annotated[int | None, Query(alias="from", ge=0, lt=2**63, description="First step.")] = None,
-    last: Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")] = None,
+    first: First = None,
+    last: Last = None,
+    since: Since = None,
+    until: Until = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> EventList:
-    """Events of all ranks by time; the order within a stream is its journal's."""
+    """Events of all ranks by time; the order within a stream is its journal's. Of large ones a page holds fewer."""
     before = key_of(page_token, (int, str, int))
-    names = [each for each in (name or "").split(",") if each]
+    names = _names(name or "")
+    span = query.Span(first, last, begin_of(since), end_of(until))
     with here.store.reading() as connection:
         found(connection, run)
-        rows = query.newest(connection, run, page_size + 1, before, names, rank, stream, first, last)
-    items = [
-        Event(f"{row.stream}.{row.number}", run, row.stream, row.rank, row.name, row.step, instant(row.time), row.data)
-        for row in rows[:page_size]
-    ]
-    if len(rows) <= page_size:
-        return EventList(items, None)
-    end = rows[page_size - 1]
-    return EventList(items, token(end.time, end.stream, end.number))
+        rows, more = query.newest(connection, run, page_size, before, names, ranks_of(rank), stream, span)
+    items = [tell(row, row.rank) for row in rows]
+    end = rows[-1] if more else None
+    return EventList(items, token(end.time, end.stream, end.number) if end else None)
+
+
+def _names(said: str) -> list[str]:
+    names = list(dict.fromkeys(each for each in said.split(",") if each))
+    if len(names) > MOST_NAMES:
+        raise Problem(422, f"name holds {len(names)} names; ask for {MOST_NAMES} at most, or for all that begin alike")
+    return names
+
+
+def tell(row: Row[Any], rank: int) -> Event:
+    """The event as people see it."""
+    number = f"{row.stream}.{row.number}"
+    return Event(number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
-from fastapi import Response
-from prometheus_client import Metric as Family
-from prometheus_client import disable_created_metrics
-from prometheus_client.exposition import choose_encoder
+END = b"# EOF\n"
+"""What an answer in OpenMetrics ends with."""
 
-disable_created_metrics()  # type: ignore[no-untyped-call]
+LONGEST_DECIMAL = 10**6
+"""From here on a number is written with an exponent, as Go does it."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Metric:
 
 
 _RUN = ("run",)
+_DEVICE = ("run", "hostname", "device", "gpu", "UUID")
+"""The last four as dcgm-exporter names them, but for its `Hostname`."""
 
 METRICS: tuple[Metric, ...] = (
     Metric(
         "ammeter_run_info",
         "gauge",
-        ("run", "project", "precision", "torch_version", "device_model"),
+        ("run", "name", "project", "precision", "torch_version", "device_model"),
         "Always 1; says what the run is",
     ),
     Metric("ammeter_run_state", "gauge", ("run", "state"), "1 for the state the run is in: running, ended or lost"),
@@ -65,9 +68,67 @@ METRICS: tuple[Metric, ...] = (
         _RUN,
         "Share of gradient elements that are zero or subnormal in float16 while scaled, when last sampled",
     ),
+    Metric(
+        "ammeter_lost_update_ratio",
+        "gauge",
+        _RUN,
+        "Share of sampled weights that an applied step did not change although it meant to",
+    ),
+    Metric("ammeter_update_to_weight_ratio", "gauge", _RUN, "Norm of the last sampled update over that of the weights"),
     Metric("ammeter_last_loss", "gauge", _RUN, "Training loss of the last step"),
+    Metric(
+        "ammeter_low_precision_flops_ratio",
+        "gauge",
+        _RUN,
+        "Share of the eligible FLOPs below autocast that ran in float16 or bfloat16, when last sampled",
+    ),
+    Metric(
+        "ammeter_kernel_fallback_flops_ratio",
+        "gauge",
+        ("run", "op", "reason"),
+        "Share of the eligible FLOPs in operators that could run in low precision and did not, or not well",
+    ),
     Metric("ammeter_step_duration_seconds", "histogram", _RUN, "Wall time from one step's end to the next"),
     Metric("ammeter_samples_total", "counter", _RUN, "Samples trained on, of all ranks, as run.log said"),
+    Metric(
+        "ammeter_device_utilization_ratio",
+        "gauge",
+        _DEVICE,
+        "Share of the time that the device computed, as NVML has it",
+    ),
+    Metric(
+        "ammeter_device_memory_bytes",
+        "gauge",
+        ("run", "kind"),
+        "Device memory: allocated and reserved by torch, the most of any rank; used, the most of any device",
+    ),
+    Metric("ammeter_device_power_watts", "gauge", _DEVICE, "Power that the device draws"),
+    Metric("ammeter_device_temperature_celsius", "gauge", _DEVICE, "Temperature of the device"),
+    Metric(
+        "ammeter_run_cost_dollars",
+        "gauge",
+        _RUN,
+        "What the run has cost: its ranks' time, at the price of the device; absent without a price",
+    ),
+    Metric(
+        "ammeter_cost_per_epoch_dollars",
+        "gauge",
+        _RUN,
+        "What a pass over the data costs; absent where the run does not say its epochs",
+    ),
+    Metric("ammeter_last_validation_loss", "gauge", _RUN, "Validation loss that run.log said last"),
+    Metric(
+        "ammeter_checkpoint_saves_total",
+        "counter",
+        ("run", "outcome"),
+        "Checkpoints saved: complete, or partial where something is missing that the run needs to go on",
+    ),
+    Metric(
+        "ammeter_checkpoint_last_timestamp_seconds",
+        "gauge",
+        _RUN,
+        "When the last complete checkpoint was saved; absent before the first",
+    ),
     Metric(
         "ammeter_speedup_vs_baseline_ratio",
         "gauge",
@@ -94,6 +155,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("ammeter_fleet_runs_total", "counter", ("project", "outcome"), "Runs that are over, by how they ended"),
     Metric("ammeter_fleet_steps_total", "counter", ("project", "outcome"), "Steps of all runs, applied or skipped"),
+    Metric(
+        "ammeter_fleet_cost_dollars_total",
+        "counter",
+        ("project",),
+        "What the runs have cost, at the prices when they ran",
+    ),
     Metric("ammeter_incidents_total", "counter", ("project", "verdict", "severity"), "Incidents opened"),
     Metric("ammeter_agent_overhead_ratio", "gauge", _RUN, "Share of the run's time that was spent inside Ammeter"),
     Metric("ammeter_agent_lost_records_total", "counter", ("run", "reason"), "Steps and events lost on the way"),
@@ -108,61 +175,91 @@ PROCESS: tuple[Metric, ...] = (
 )
 
 
+Told = Mapping[str, str]
+"""Metric's name -> its lines."""
+
+
 @dataclass
 class Exposition:
-    """Families being filled. Values that are no finite number are left out: comparisons are silent on NaN."""
+    """Samples as lines of text. Values that are no finite number are left out: comparisons are silent on NaN."""
 
-    metrics: Sequence[Metric] = METRICS
-    families: dict[str, Family] = field(default_factory=dict)
+    lines: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, value: float | str | None, *labels: str) -> None:
         """One sample of a gauge or counter. None and "NaN", "Infinity" as the tables hold them are left out."""
         if value is None or isinstance(value, str) or not math.isfinite(value):
             return
-        metric, family = self._family(name)
-        family.add_sample(name, dict(zip(metric.labels, labels, strict=True)), value)
+        self.lines.setdefault(name, []).append(_sample(name)(*map(_escaped, labels), _number(value)))
 
     def add_histogram(
-        self, name: str, bounds: Iterable[float], counts: Sequence[int], total: float | None, *labels: str
+        self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float | None, *labels: str
     ) -> None:
         """counts: per bound those up to it and above the one before, then those above all. total: their sum."""
-        metric, family = self._family(name)
-        named = dict(zip(metric.labels, labels, strict=True))
-        below = 0
-        for bound, count in zip([*map(_bound, bounds), "+Inf"], counts, strict=True):
-            below += count
-            family.add_sample(f"{name}_bucket", {**named, "le": bound}, below)
-        if total is not None:
-            family.add_sample(f"{name}_sum", named, total)
-        family.add_sample(f"{name}_count", named, below)
+        below = list(map(_number, accumulate(counts)))
+        form = _histogram(name, tuple(bounds), total is not None)
+        told = form(*map(_escaped, labels), *below, _number(total or 0))
+        self.lines.setdefault(name, []).append(told)
 
-    def collect(self) -> Iterator[Family]:
-        """The families in the order of the list, as a registry gives them."""
-        yield from (self.families[metric.name] for metric in self.metrics if metric.name in self.families)
-
-    def _family(self, name: str) -> tuple[Metric, Family]:
-        metric = next(each for each in self.metrics if each.name == name)
-        if name not in self.families:
-            self.families[name] = Family(name.removesuffix("_total"), metric.help, metric.kind)
-        return metric, self.families[name]
+    @property
+    def told(self) -> Told:
+        """What was added so far."""
+        return {name: "".join(lines) for name, lines in self.lines.items()}
 
 
-class Collected:
-    """What an encoder asks: one collect(), from several sources."""
-
-    def __init__(self, *families: Iterable[Family]) -> None:
-        self.families = families
-
-    def collect(self) -> Iterator[Family]:
-        for several in self.families:
-            yield from several
-
-
-def exposed(families: Iterable[Family], accept: str) -> Response:
-    """The answer in the format that the scraper accepts."""
-    encode, content_type = choose_encoder(accept)
-    return Response(encode(Collected(families)), headers={"Content-Type": content_type})
+def text(several: Sequence[Told], is_open: bool) -> Iterator[bytes]:
+    """What is told by all of them, each metric's lines together, without OpenMetrics' end. is_open: for OpenMetrics."""
+    for metric in (*METRICS, *PROCESS):
+        lines = [told[metric.name] for told in several if metric.name in told]
+        if lines:
+            family = metric.name.removesuffix("_total") if is_open else metric.name
+            head = f"# HELP {family} {metric.help}\n# TYPE {family} {metric.kind}\n"
+            yield "".join([head, *lines]).encode()
 
 
-def _bound(bound: float) -> str:
-    return f"{bound:g}"
+@lru_cache
+def _sample(name: str) -> Callable[..., str]:
+    """What makes a line of the labels' values, in the order of the metric's labels, and the value."""
+    labels = _labels(_named(name))
+    return f"{name}{labels} {{{len(_named(name).labels)}}}\n".format
+
+
+@lru_cache
+def _histogram(name: str, bounds: tuple[float, ...], has_total: bool) -> Callable[..., str]:
+    """The same for all lines of one: the labels' values, what lies up to each bound and in all, their total."""
+    metric = _named(name)
+    first = len(metric.labels)
+    marks = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+    lines = [f"{name}_bucket{_labels(metric, mark)} {{{first + place}}}\n" for place, mark in enumerate(marks)]
+    if has_total:
+        lines.append(f"{name}_sum{_labels(metric)} {{{first + len(marks)}}}\n")
+    lines.append(f"{name}_count{_labels(metric)} {{{first + len(marks) - 1}}}\n")
+    return "".join(lines).format
+
+
+def _labels(metric: Metric, bound: str | None = None) -> str:
+    """The labels by their names, with the places of their values; nothing where there are none."""
+    places = {label: f"{{{place}}}" for place, label in enumerate(metric.labels)} | ({"le": bound} if bound else {})
+    told = ",".join(f'{label}="{value}"' for label, value in sorted(places.items()))
+    return f"{{{{{told}}}}}" if told else ""
+
+
+@lru_cache
+def _named(name: str) -> Metric:
+    return next(metric for metric in (*METRICS, *PROCESS) if metric.name == name)
+
+
+@lru_cache(1024)
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    """The number as Prometheus' own libraries write it."""
+    if 0 <= value < LONGEST_DECIMAL:
+        return repr(float(value))
+    said = repr(float(value))
+    dot = said.find(".")
+    if value < 0 or dot <= 6:
+        return said
+    mantissa = f"{said[0]}.{said[1:dot]}{said[dot + 1 :]}".rstrip("0.")
+    return f"{mantissa}e+{dot - 1:02d}"

@@ -3,11 +3,12 @@
 One incident per run and verdict; the cause carries its consequences.
 - A new finding opens one and is told. It is told again when it turns from ticket to page.
 - It closes as recovered when no stream holds it or a consequence of it any more, and that is told. If it comes back
-  within 15 minutes the same incident opens again; later a new one does.
+  within 15 minutes the same incident opens again; later a new one does. What is learnt of it meanwhile is written down.
 - An open incident that turns out to be the consequence of another folds into that: superseded. The cause takes over
   its acknowledgement, and is told only where it is graver than what was told already.
 - When the run ends, tickets close as run ended, pages only once acknowledged: whoever is on call must find them.
   Nobody's acknowledgement closes them as expired after 24 hours.
+- While it is silenced nobody is told of it. It is told once more when the silence ends and it is still open.
 - A lost rank (POINTS) closes when the run resumes, when it is acknowledged, or after 24 hours.
 """
 
@@ -27,6 +28,9 @@ EXPIRY = 24 * 3600 * 10**9
 
 POINTS = frozenset({"run-lost"})
 """Verdicts on a moment: nothing that the stream says later takes them back."""
+
+TAKEN_BACK = frozenset({"recovered", "superseded"})
+"""Reasons to have closed that do not hold any more once it is active, if only by a consequence, and is a cause."""
 
 Kind = Literal["opened", "resolved"]
 
@@ -51,6 +55,7 @@ class Incident(msgspec.Struct, frozen=True):
     cause: str
     fix: str
     acknowledged: int | None = None
+    silenced: int | None = None
     closed: int | None = None
     closed_reason: str | None = None
     tensor: str | None = None
@@ -96,7 +101,7 @@ def handle(run: str, settled: bool, causes: Sequence[Cause], incidents: Sequence
     changes += [Change(_closed(each, "superseded", now)) for each in _unique(folded) if each.verdict not in roots]
     done = {change.incident.id for change in changes}
     changes += [Change(each) for each in newest.values() if each.id not in done]
-    aged = [_age(change, roots.get(change.incident.verdict), settled, now) for change in changes]
+    aged = [_heard_again(_age(change, roots.get(change.incident.verdict), settled, now), now) for change in changes]
     return [change for change in aged if change.tell or change.incident not in incidents]
 
 
@@ -132,6 +137,11 @@ def acknowledged(incident: Incident, now: int) -> Incident:
     return msgspec.structs.replace(incident, state="acknowledged", acknowledged=now)
 
 
+def silenced(incident: Incident, until: int) -> Incident:
+    """The incident once a person wants to hear nothing of it until then. One that is closed stays as it is."""
+    return msgspec.structs.replace(incident, silenced=until) if incident.is_open else incident
+
+
 def closed_by_hand(incident: Incident, now: int) -> Change:
     """The incident once a person has closed it; it opens again only for a new occurrence."""
     if not incident.is_open:
@@ -158,16 +168,16 @@ def _take_up(run: str, cause: Cause, before: Incident | None, folded: Mapping[st
     inherited = folded.get(cause.finding.verdict, [])
     if before is None:
         return _opened(run, cause, 1, inherited, now)
-    if before.is_open:
-        graver = cause.severity == "page" and before.severity == "ticket"
-        return Change(_described(before, cause), "opened" if graver else None)
-    if cause.times <= before.times:
-        return Change(before)
-    if now - (before.closed or 0) >= COOLDOWN:
-        return _opened(run, cause, before.number + 1, inherited, now)
     again = _described(before, cause)
-    if not cause.active:
-        return Change(again)
+    graver = cause.severity == "page" and before.severity == "ticket"
+    if before.is_open:
+        return Change(again, "opened" if graver else None)
+    back = cause.active and (graver or before.closed_reason in TAKEN_BACK)
+    anew = back or cause.times > before.times
+    if anew and now - (before.closed or 0) >= COOLDOWN:
+        return _opened(run, cause, before.number + 1, inherited, now)
+    if not anew or not cause.active:
+        return Change(again, "opened" if graver else None)
     opened = msgspec.structs.replace(again, state="open", acknowledged=None, closed=None, closed_reason=None)
     return Change(opened, "opened")
 
@@ -245,6 +255,14 @@ def _over(incident: Incident, cause: Cause | None, settled: bool, now: int) -> s
     if incident.state == "acknowledged":
         return "run ended" if settled else "acknowledged"
     return "expired" if now - incident.opened >= EXPIRY else None
+
+
+def _heard_again(change: Change, now: int) -> Change:
+    incident = change.incident
+    if incident.silenced is None or incident.silenced > now:
+        return change
+    heard = msgspec.structs.replace(incident, silenced=None)
+    return Change(heard, change.tell or ("opened" if heard.is_open else None), change.new)
 
 
 def _closed(incident: Incident, reason: str, now: int) -> Incident:

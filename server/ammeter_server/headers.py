@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+from functools import cache
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -42,14 +43,19 @@ class SecurityHeaders:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        of_tls = OF_TLS if scope.get("scheme") == "https" else {}
-        of_data = {} if scope.get("path", "").startswith("/static/") else OF_DATA
+        ours = _raw(scope.get("scheme") == "https", not scope.get("path", "").startswith("/static/"))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in (HEADERS | of_tls | of_data).items():
-                    headers.setdefault(name, value)
+                said = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in ours if each[0] not in said)]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+@cache
+def _raw(of_tls: bool, of_data: bool) -> list[tuple[bytes, bytes]]:
+    """Those that an answer carries, as they are sent."""
+    headers = HEADERS | (OF_TLS if of_tls else {}) | (OF_DATA if of_data else {})
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -11,19 +12,23 @@ from fastapi import APIRouter, Depends, Query, Request
 from ammeter_server import auth, handling
 from ammeter_server.collector import Collector, Here
 from ammeter_server.judge import Judge
+from ammeter_server.narrowing import Ranks, Since, Until, begin_of, end_of, ranks_of
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
 from ammeter_server.problems import Problem
 from ammeter_server.reach import Project, unknown_incident
 from ammeter_server.runs import found
-from ammeter_server.store import Row
+from ammeter_server.store import Row, outbox
 from ammeter_server.store import incidents as query
 
 router = APIRouter(prefix="/api/v1", tags=["incidents"])
 
 State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
+HOUR = 3600 * 10**9
+Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
+Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
 
 
 def _judge(request: Request) -> Judge:
@@ -49,6 +54,7 @@ class Incident:
     state: State
     opened: str | None
     acknowledged: str | None
+    silenced: str | None
     closed: str | None
     closed_reason: str | None
     first_step: int
@@ -66,6 +72,26 @@ class Incident:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """channel: without its secrets. state: pending until it got through; told where alerts are held, and told again
+    until they are over; sent; failed for good. due: the next attempt. error: what the other end said last."""
+
+    channel: str
+    kind: Literal["opened", "resolved", "silenced"]
+    state: Literal["pending", "told", "sent", "failed"]
+    attempts: int
+    error: str | None
+    created: str | None
+    due: str | None
+    sent: str | None
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    items: list[Delivery]
+
+
+@dataclass(frozen=True)
 class IncidentList:
     items: list[Incident]
     next_page_token: str | None
@@ -77,23 +103,35 @@ def list_incidents(
     project: Project,
     state: States = None,
     severity: Severity | None = None,
-    verdict: str | None = None,
+    verdict: Verdicts = None,
+    since: Since = None,
+    until: Until = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> IncidentList:
     """Incidents from the one that opened last."""
-    wanted = {"states": _states(state), "severity": severity, "verdict": verdict, "project": project}
-    return _listed(here, page_size, page_token, **wanted)
+    wanted = _wanted(state, severity, verdict, since, until)
+    return _listed(here, page_size, page_token, project=project, **wanted)
 
 
 @router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")
 def list_incidents_of_run(
-    here: Here, run: str, state: States = None, page_size: PageSize = 100, page_token: PageToken = None
+    here: Here,
+    run: str,
+    state: States = None,
+    severity: Severity | None = None,
+    verdict: Verdicts = None,
+    rank: Ranks = None,
+    since: Since = None,
+    until: Until = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
 ) -> IncidentList:
     """The run's incidents, the closed ones too."""
     with here.store.reading() as connection:
         found(connection, run)
-    return _listed(here, page_size, page_token, run=run, states=_states(state))
+    wanted = _wanted(state, severity, verdict, since, until)
+    return _listed(here, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
 
 
 @router.get("/incidents/{incident}", summary="One incident")
@@ -114,6 +152,26 @@ def acknowledge(here: Here, judge: Judging, caller: Changing, incident: str) -> 
     return handled
 
 
+@router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
+def silence(here: Here, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
+    """The incident, of which nobody is told for so many hours from now on; told once more if it is open by then."""
+    now = time.time_ns()
+    handled = _told(here, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
+    if handled.state == "closed":
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
+    return handled
+
+
+@router.get("/incidents/{incident}/deliveries", summary="Who was told of it, and how that went")
+def list_deliveries(here: Here, incident: str) -> Deliveries:
+    """What each channel was told about the incident, or will be, oldest first."""
+    with here.store.reading() as connection:
+        if query.one(connection, incident) is None:
+            raise unknown_incident(incident)
+        rows = outbox.deliveries(connection, incident.partition(".")[0], incident)
+    return Deliveries([_delivery(row) for row in rows])
+
+
 @router.post("/incidents/{incident}/close", summary="It is over")
 def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
     """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
@@ -123,10 +181,24 @@ def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incide
 def tell(row: Row[Any]) -> Incident:
     """The incident as people see it."""
     values = row._asdict()
-    for name in ("opened", "acknowledged", "closed"):
+    for name in ("opened", "acknowledged", "silenced", "closed"):
         values[name] = instant(values[name])
     values["runbook"] = f"/runbooks/{row.verdict}"
     return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    lasting = row.state in outbox.LIVE
+    return Delivery(
+        channel=row.channel,
+        kind=row.kind,
+        state=row.state,
+        attempts=row.attempts,
+        error=row.error,
+        created=instant(row.created),
+        due=instant(row.due) if lasting else None,
+        sent=instant(row.sent),
+    )
 
 
 def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
@@ -150,8 +222,17 @@ def _told(here: Collector, incident: str, changed: handling.Incident | None = No
     return tell(row)
 
 
+def _wanted(
+    state: str | None, severity: Severity | None, verdict: str | None, since: datetime | None, until: datetime | None
+) -> dict[str, Any]:
+    """What a list is narrowed to."""
+    verdicts = list(dict.fromkeys(each.strip() for each in (verdict or "").split(",") if each.strip()))
+    opened = {"since": begin_of(since), "until": end_of(until)}
+    return {"states": _states(state), "severity": severity, "verdicts": verdicts, **opened}
+
+
 def _states(given: str | None) -> list[str]:
-    states = [each.strip() for each in (given or "").split(",") if each.strip()]
+    states = list(dict.fromkeys(each.strip() for each in (given or "").split(",") if each.strip()))
     for state in states:
         if state not in ("open", "acknowledged", "closed"):
             raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")

@@ -20,10 +20,10 @@ from ammeter_server import checks, meters
 from ammeter_server.append import Change, check_schemas, decide, known_of, write
 from ammeter_server.collector import Collector
 from ammeter_server.kept import Kept, Known
-from ammeter_server.opening import Sent, check_opening, check_owner, introduce, open_stream, placed
-from ammeter_server.problems import Problem
+from ammeter_server.opening import Sent, check_introduction, check_opening, check_owner, introduce, open_stream, placed
+from ammeter_server.problems import Problem, of_store
 from ammeter_server.quota import Quota
-from ammeter_server.store import Connection, StoreFullError, streams
+from ammeter_server.store import Connection, DatabaseError, StoreAwayError, StoreFullError, streams
 from ammeter_server.store.streams import Held
 
 AT_ONCE = 4
@@ -33,6 +33,9 @@ TOGETHER = 32
 TOGETHER_BYTES = 4 * 2**20
 """Batches of one transaction, and their bytes, beyond the first: whoever else writes waits that long."""
 
+
+PATIENCE = 20.0
+"""Seconds until who waits is told that the database does not answer: shippers hang up after 30."""
 
 Answer = int | Exception
 """The offset that is committed, or why nothing was."""
@@ -65,7 +68,16 @@ class Intake:
         """Returns the offset that is committed once it is. Raises Problem, or what else went wrong."""
         waiting = _Waiting(sent, asyncio.get_running_loop().create_future())
         self._waiting.put(waiting)
-        return await waiting.answer
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await waiting.answer
+        except TimeoutError as error:
+            said = f"the database has not answered for {PATIENCE:.0f} s; see to it: senders try again by themselves"
+            raise of_store(StoreAwayError(said)) from error
+        except (StoreFullError, StoreAwayError) as error:
+            raise of_store(error) from error
+        finally:
+            waiting.sent = None  # who has gone holds no memory, and what was not begun is not done any more
 
     def take(self, several: Sequence[Sent]) -> list[Answer]:
         """Commits all of these together, each of which stands or falls by itself."""
@@ -73,8 +85,8 @@ class Intake:
         batches = [self._foreseen(sent, now) for sent in several]
         try:
             taken = self._commit(batches)
-        except StoreFullError as full:
-            return [full for _ in several]
+        except (StoreFullError, StoreAwayError) as wrong:
+            return [wrong for _ in several]
         except Exception as fault:  # noqa: BLE001 - one of them, and not all who happened to wait with it
             return [fault] if len(several) == 1 else [self.take([sent])[0] for sent in several]
         for each in taken:
@@ -85,12 +97,12 @@ class Intake:
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
-            group = self._group(first)
+            taken = [(each, sent) for each in self._group(first) if (sent := each.sent) is not None]
             try:
-                answers = self.take([each.sent for each in group])
+                answers = self.take([sent for _, sent in taken]) if taken else []
             except Exception as fault:  # noqa: BLE001 - nobody must wait for ever
-                answers = [fault for _ in group]
-            _tell(group, answers)
+                answers = [fault for _ in taken]
+            _tell([each for each, _ in taken], answers)
 
     def _group(self, first: _Waiting) -> list[_Waiting]:
         """Those that wait already, with the first of them."""
@@ -104,14 +116,14 @@ class Intake:
                 self._waiting.put(None)
                 break
             group.append(more)
-            size += len(more.sent.body)
+            size += len(more.sent.body) if more.sent else 0
         return group
 
     def _foreseen(self, sent: Sent, now: int) -> _Foreseen:
         """What the batch changes if its stream is as it was left, which is found out later."""
         try:
             _check_place(sent)
-            batch = checks.decoded(sent.body)
+            batch = checks.decoded(sent.body, now)
             checks.check(batch, sent.run, sent.stream, sent.offset, sent.end, self._here.settings.max_unpacked_bytes)
         except Exception as wrong:  # noqa: BLE001 - raised where the sender is answered
             return _Foreseen(sent, now, wire.Batch(), wrong=wrong)
@@ -137,9 +149,11 @@ class Intake:
             meters.ingest_values.inc(taken.change.values)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Waiting:
-    sent: Sent
+    """sent: None once nobody waits for the answer."""
+
+    sent: Sent | None
     answer: asyncio.Future[int]
 
 
@@ -171,6 +185,8 @@ def _take(connection: Connection, each: _Foreseen, quota: Quota) -> _Taken:
     sent = each.sent
     try:
         known, change = _decided(connection, each, quota)  # what is refused is refused here, with nothing written yet
+    except DatabaseError:  # nothing of this transaction will be
+        raise
     except Exception as wrong:  # noqa: BLE001 - the others of the transaction are taken
         return _Taken(sent, wrong)
     if known.held.acknowledged != sent.offset:
@@ -203,6 +219,8 @@ def _decided(connection: Connection, each: _Foreseen, quota: Quota) -> tuple[Kno
         return known, None
     if raw is None:
         check_opening(connection, sent, each.batch, quota)
+    elif known.held.schema is None:
+        check_introduction(connection, sent, each.batch, quota)
     change = each.change if same and each.change is not None else decide(known, each.batch, sent.end, each.now)
     check_schemas(connection, known.held, change.schemas)
     return known, change
@@ -253,6 +271,8 @@ def _opened(connection: Connection, known: Known, each: _Foreseen) -> Known:
 
 def _tell(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
     """Wakes those who wait, all at once."""
+    if not group:
+        return
 
     def tell() -> None:
         for each, answer in zip(group, answers, strict=True):

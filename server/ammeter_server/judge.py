@@ -16,12 +16,15 @@ import msgspec
 
 from ammeter.verdicts.causes import explain, of_ranks
 from ammeter.verdicts.finding import Finding
-from ammeter_server import progress, whole
-from ammeter_server.channels.message import message
+from ammeter_server import cost, progress, whole
+from ammeter_server.channels import Channel
 from ammeter_server.courses import Courses
-from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge
+from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge, silenced
+from ammeter_server.plain import instant
+from ammeter_server.prices import Prices
 from ammeter_server.settings import Settings
-from ammeter_server.store import Connection, Row, Store, audit, judgements, outbox
+from ammeter_server.store import Connection, Row, Store, StoreAwayError, StoreFullError, audit, judgements
+from ammeter_server.telling import Telling
 
 log = logging.getLogger(__name__)
 
@@ -45,32 +48,47 @@ and to reach watch(). Until then nobody is woken for it."""
 MAX_DIGITS = 6
 """Of a number of restarts that is believed."""
 
+MICRO = 10**6
+"""Of dollars, in the fleet's totals: whole numbers."""
+
 HAS_ENDED = ("ended", "lost")
+
+Decide = Callable[[Connection, Row[Any], Incident], Change]
+"""What a person's doing comes to, for an incident of a run."""
 
 
 class Judge:
-    """Judges runs for one collector process. channels: names of those that are told."""
+    """Judges runs for one collector process. channels: those that are told."""
 
-    def __init__(self, store: Store, settings: Settings, channels: Sequence[str]) -> None:
+    def __init__(self, store: Store, settings: Settings, channels: Sequence[Channel] = ()) -> None:
         self.store = store
-        self.settings = settings
-        self.channels = tuple(channels)
+        self.telling = Telling(tuple(channels), settings.page_url)
         self.name = uuid.uuid4().hex
         self.courses = Courses()
+        self.prices = settings.cost_per_hour
         self._heard_since = 0
+        self._left: set[str] = set()  # runs that were not given back: the database had no room, or was away
 
-    def judge_due(self, now: int) -> bool:
-        """Judges every run that has to be looked at. Returns whether somebody has to be told something."""
+    def judge_due(self, now: int, after_each: Callable[[bool], None] = lambda _: None) -> int:
+        """Judges every run that has to be looked at. Returns of how many somebody has to be told something.
+
+        after_each: is told of each run whether somebody has to be told something.
+        """
         with self.store.reading() as connection:
             due = judgements.due(connection, now - AGEING, self._heard_since, now - AGEING_OF_RANKS)
-        told = [self._judge_guarded(run, now) for run in due]
+        told = 0
+        for run in due:
+            tell = self._judge_guarded(run, now)
+            after_each(tell)
+            told += tell
         self._heard_since = now - RECENT
-        return any(told)
+        return told
 
     def judge(self, run: str, now: int) -> bool:
         """Judges one run unless another judge is at it. Returns whether somebody has to be told something."""
-        with self.store.writing() as connection:
-            if not judgements.claim(connection, run, self.name, now, now + LEASE):
+        with self.store.writing(durable=False) as connection:  # after a power cut nobody has it, and it is due again
+            mine = self.name if run in self._left else None
+            if not judgements.claim(connection, run, self.name, now, now + LEASE, mine):
                 return False
         seen = self._look(run, now)  # which reads many steps, so nobody waits for it
         with self.store.writing() as connection:
@@ -83,24 +101,43 @@ class Judge:
         """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
         try:
             return whole.look(self.store, self.courses, run, now)
+        except (StoreFullError, StoreAwayError):  # nothing is wrong with the run: it is judged later, and wholly
+            raise
         except Exception:
             log.exception("the ranks or the baseline of run %s could not be compared", run)
             return whole.Whole()
 
     def _judge_guarded(self, run: str, now: int) -> bool:
         try:
-            return self.judge(run, now)
+            told = self.judge(run, now)
+            self._left.discard(run)
+            return told
+        except (StoreFullError, StoreAwayError):  # the next look takes it up again, and does not wait for its own lease
+            self._left.add(run)
+            raise
         except Exception:  # the other runs are judged all the same; this one again when its lease has ended
             log.exception("run %s could not be judged", run)
             return False
 
     def acknowledge(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person takes an incident on. None when there is no such incident."""
-        return self._by_hand(incident, lambda found: Change(acknowledged(found, now)), now, by)
+        return self._by_hand(incident, lambda _, __, found: Change(acknowledged(found, now)), now, by)
+
+    def silence(self, incident: str, until: int, now: int, by: str = "somebody") -> Incident | None:
+        """A person wants to hear nothing of an incident until then. None when there is no such incident."""
+
+        def quiet(connection: Connection, run: Row[Any], found: Incident) -> Change:
+            change = Change(silenced(found, until))
+            if found.is_open:
+                self.telling.silence(connection, run, change.incident, by, now)
+                audit.add(connection, now, by, "incident.silenced", incident, f"until {instant(until)}")
+            return change
+
+        return self._by_hand(incident, quiet, now, by)
 
     def close(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person closes an incident. None when there is no such incident."""
-        return self._by_hand(incident, lambda found: closed_by_hand(found, now), now, by)
+        return self._by_hand(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
 
     def _settle(self, connection: Connection, row: Row[Any], seen: whole.Whole, now: int) -> bool:
         """Everything a judgement writes, in the transaction that gives the run back."""
@@ -115,35 +152,30 @@ class Judge:
         silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
-        for change in changes:
-            self._write(connection, row, change, now)
-        folded = _fold(connection, row, streams, state)
+        tell = self._write(connection, row, changes, now)
+        folded = _fold(connection, row, streams, state, self.prices)
         if not row.judged_at:
             judgements.add_project(connection, row.project, now)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)
-        return any(change.tell for change in changes)
+        return tell
 
-    def _write(self, connection: Connection, run: Row[Any], change: Change, now: int) -> None:
-        incident = change.incident
-        judgements.put_incident(connection, msgspec.structs.asdict(incident))
-        if change.new:
-            labels = {"verdict": incident.verdict, "severity": incident.severity}
-            judgements.add_total(connection, run.project, "incidents", 1, **labels)
-        if change.tell:
-            told = message(change.tell, incident, run.name, run.project, self.settings.page_url)
-            outbox.add(connection, run.id, incident.id, change.tell, self.channels, told, now)
+    def _write(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
+        for change in changes:
+            judgements.put_incident(connection, msgspec.structs.asdict(change.incident))
+        _count(connection, run, changes)
+        return self.telling.tell(connection, run, changes, now)
 
-    def _by_hand(self, incident_id: str, decide: Callable[[Incident], Change], now: int, by: str) -> Incident | None:
+    def _by_hand(self, incident_id: str, decide: Decide, now: int, by: str) -> Incident | None:
         with self.store.writing() as connection:
             run = judgements.run_of(connection, incident_id.partition(".")[0])
             row = run and judgements.incident(connection, run.id, incident_id)
             if run is None or row is None:
                 return None
             before = _incident(row)
-            change = decide(before)
-            self._write(connection, run, change, now)
+            change = decide(connection, run, before)
+            self._write(connection, run, [change], now)
             if change.incident.state != before.state:
                 audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
             judgements.look_again(connection, run.id)
@@ -151,7 +183,8 @@ class Judge:
 
 
 def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
-    """(state, when it ended or None) of a run: over when the last life of each rank is over.
+    """(state, when it ended or None) of a run: over when the last life of each rank is over. It ended by the training
+    hosts' clocks, and before it was last heard of: where one is ahead, it would be over in days to come.
 
     Lost when one of them died without a goodbye, or its host is silent. Ranks that were never heard of are waited
     for a little; a rank that comes back makes the run running again. silent: streams held to be lost.
@@ -161,7 +194,7 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
     quiet = all(each.heard < now - LATE for each in lives)
     if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
         return "running", None
-    ended = max(each.bye.get("time") or each.last_step_time or each.heard for each in lives)
+    ended = max(min(each.bye.get("time") or each.last_step_time or each.heard, each.heard) for each in lives)
     return ("lost" if any(each.bye_reason in (None, "lost") for each in lives) else "ended"), ended
 
 
@@ -191,14 +224,28 @@ def _causes(
 ) -> list[Cause]:
     """What the verdicts on streams and on the whole come to, causes first. A life that another continued is over."""
     ranks = {each.id: each.rank for each in streams if each.role == "rank" and each.schema is not None}
-    concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
+    in_order = sorted(findings, key=lambda each: ranks.get(each.stream, 0))  # of equals the lowest rank's is shown
+    concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in in_order]
     return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
-def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str) -> dict[str, Any]:
+def _count(connection: Connection, run: Row[Any], changes: Sequence[Change]) -> None:
+    """Adds new incidents to the fleet's totals, in one order for all runs: judges of two would wait for each other."""
+    for verdict, severity in sorted((each.incident.verdict, each.incident.severity) for each in changes if each.new):
+        judgements.add_total(connection, run.project, "incidents", 1, verdict=verdict, severity=severity)
+
+
+def _fold(
+    connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str, prices: Prices
+) -> dict[str, Any]:
     """Adds the run's progress since the last fold to the fleet's totals, its outcome once. Returns what is folded."""
-    counters = progress.of_run([(each.rank, each.counters) for each in streams if each.role == "rank"])
+    ranks = [each for each in streams if each.role == "rank"]
+    counters = progress.of_run([(each.rank, each.counters) for each in ranks])
     folded: dict[str, Any] = dict(run.folded)
+    dollars = cost.of_run(prices, run.environment, ranks)
+    if dollars is not None and (more := round(dollars * MICRO) - folded.get("cost", 0)) > 0:
+        judgements.add_total(connection, run.project, "cost", more)
+        folded["cost"] = folded.get("cost", 0) + more
     for outcome in ("applied", "skipped"):
         more = counters[outcome] - folded.get(outcome, 0)
         if more > 0:

@@ -14,7 +14,7 @@ from ammeter_server.bulk import day_of
 from ammeter_server.collector import Collector
 from ammeter_server.compaction import TOGETHER, compact
 from ammeter_server.retention import retain
-from ammeter_server.store import days, waiting
+from ammeter_server.store import StoreAwayError, StoreFullError, days, waiting
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,9 @@ class Keeper:
 def _guarded(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception:  # the keeper outlives a database that is away for a while
+    except (StoreFullError, StoreAwayError) as wrong:
+        log.warning("%s waits: %s", what, wrong)
+        return None
+    except Exception:  # the keeper outlives what nobody thought of
         log.exception("%s failed; it is tried again", what)
         return None

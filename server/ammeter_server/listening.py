@@ -6,49 +6,89 @@ import asyncio
 import resource
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ammeter_server.settings import Settings
 
 HEAD_SECONDS = 20.0
 """For a request's head, and for the rest of a body that nobody waits for any more."""
 
+MOST_HEAD = 64 * 1024
+"""Bytes that are held of a request's head while it goes on."""
+
 ANSWER_SECONDS = 300.0
 """For an answer that nobody reads; it is held in memory until then."""
+
+ENDLESS = "ammeter.endless"
+"""In the scope of a question whose answer goes on by itself: nobody waits for its end when the server stops."""
 
 MOST_FILES = 65_536
 SHARE_OF_FILES = 0.75
 """Of the files that the process may open, those that may be connections; the database and channels need some."""
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS, or on which an
-    answer makes no way for ANSWER_SECONDS.
+TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-    uvicorn itself waits for ever for either, so a byte now and then would hold a connection, and none an answer.
+
+class PatientProtocol(HttpToolsProtocol):
+    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS, whose head has no
+    end within MOST_HEAD, or on which an answer makes no way for ANSWER_SECONDS.
+
+    uvicorn itself waits for ever for all of them, so a byte now and then would hold a connection, a head without an end
+    all memory, and none an answer.
     """
 
     _waiting: asyncio.TimerHandle | None = None
     _answering: asyncio.TimerHandle | None = None
+    _messages = 0
+    _in_head = False
+    _in_body = False
+    _held = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        messages = self._messages
         super().data_received(data)
+        if self._in_head and self._messages == messages:
+            self._hold(len(data))
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._waiting is None:
             self._wait()
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._messages += 1
+        self._in_head, self._held = True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            raise ValueError("fields behind a body")  # which nobody reads, and which would be held
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_body = False, True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         self._stop_answering()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.cycle is not None and not self.cycle.response_complete and ENDLESS in self.cycle.scope:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -58,6 +98,13 @@ class PatientProtocol(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_answering()
+
+    def _hold(self, size: int) -> None:
+        """Counts what is held of a head that goes on."""
+        self._held += size
+        if self._held > MOST_HEAD and not self.transport.is_closing():
+            self.transport.write(TOO_LARGE)
+            self.transport.close()
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up)
@@ -75,9 +122,8 @@ class PatientProtocol(H11Protocol):
     def _give_up(self) -> None:
         if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
             return
-        if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
-            answer = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-            self.transport.write(answer)
+        if not self._in_body:
+            self.transport.write(TOO_SLOW)
         self.transport.close()
 
 
@@ -88,6 +134,7 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         http=PatientProtocol,
+        loop="asyncio",
         ws="none",
         log_config=None,
         access_log=False,

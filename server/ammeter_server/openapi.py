@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 
 from ammeter_server import auth
+from ammeter_server.etags import UNTAGGED
 from ammeter_server.problems import CONTENT_TYPE
 
 router = APIRouter(include_in_schema=False)
@@ -28,6 +29,13 @@ PROBLEM = {
 WRONG = {
     "description": "What was wrong, the value seen, the remedy",
     "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "ETag of an answer that is at hand.",
 }
 
 SCHEMES = {
@@ -69,6 +77,9 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         if status != "422" or "Validation" not in said["description"]:
             responses[status] = WRONG | {"description": said["description"]}
     responses["default"] = WRONG
+    if method == "get" and not path.startswith(UNTAGGED):
+        responses["304"] = {"description": "The answer is still the one that If-None-Match names"}
+        operation.setdefault("parameters", []).append(IF_NONE_MATCH)
     if not path.startswith(OPEN):
         by_browser: list[dict[str, list[str]]] = [] if path.endswith("/frames") else [{"session": []}]
         operation["security"] = [{"token": []}, *by_browser]

@@ -58,6 +58,13 @@ def check_opening(connection: Connection, sent: Sent, batch: wire.Batch, quota: 
         raise limits.over("streams", 403, said, most=MAX_STREAMS)
 
 
+def check_introduction(connection: Connection, sent: Sent, batch: wire.Batch, quota: Quota) -> None:
+    """A hello that comes after what was lost may name a project that is one too many."""
+    hello, run = _hello(batch), streams.run_of(connection, sent.run)
+    if hello is not None and run is not None and run.project != (project := _project(sent, hello)):
+        quota.check(project)
+
+
 def open_stream(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> None:
     """Makes what is missing of run and stream. Raises a 404 problem when another project has just made the run."""
     streams.add_run(connection, sent.run, _of_run(_hello(batch), sent, now))

@@ -31,13 +31,17 @@ def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | 
     except (ValueError, msgspec.DecodeError, RecursionError):
         key = None
     if not isinstance(key, list) or [type(part) for part in key] != list(kinds) or not all(map(_storable, key)):
-        raise Problem(
-            422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
-        )
+        raise unknown_token(given)
     return tuple(key)
 
 
-def sayable(connection: HTTPConnection) -> None:
+def unknown_token(given: str) -> Problem:
+    return Problem(
+        422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
+    )
+
+
+async def sayable(connection: HTTPConnection) -> None:
     """Refuses a question with a NUL in it: no name has one, and PostgreSQL cannot be asked with it."""
     if "\x00" in connection.url.path or "\x00" in unquote(connection.url.query):
         raise Problem(422, "the URL holds %00, which no name has; leave it out")

@@ -14,6 +14,9 @@ import numpy as np
 DEPTH = 16
 """Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
 
+LARGEST = 2**63
+"""Integers beyond it are text; NaN and Inf are not below it either."""
+
 LONGEST_NAME = 128
 """Characters of a key that is remembered as text: the same few come with every batch."""
 
@@ -26,8 +29,15 @@ JOINERS = "\u200c\u200d"
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
     """The value in JSON's types only. NaN and Inf become "NaN", "Infinity", "-Infinity"; bytes become hex."""
+    kind = type(value)
+    if kind is float or kind is int:  # as most are, in each batch a hundred
+        return value if -LARGEST < value < LARGEST else _of_python(value, depth)
     if isinstance(value, np.generic):
         value = value.item()
+    return _of_python(value, depth)
+
+
+def _of_python(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

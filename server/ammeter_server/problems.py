@@ -12,9 +12,12 @@ from starlette.exceptions import HTTPException
 
 from ammeter_server.headers import HEADERS
 from ammeter_server.plain import plain
-from ammeter_server.store import StoreFullError
+from ammeter_server.store import StoreAwayError, StoreFullError
 
 CONTENT_TYPE = "application/problem+json"
+
+LONGEST = 200
+"""Characters of a value that is told back."""
 
 
 class Problem(Exception):
@@ -40,12 +43,20 @@ def answer(problem: Problem) -> JSONResponse:
     return JSONResponse(body, problem.status, problem.headers, media_type=CONTENT_TYPE)
 
 
+def of_store(error: Exception) -> Problem:
+    """What to answer where the database is full, which takes a person, or away, which most often ends by itself."""
+    if isinstance(error, StoreFullError):
+        return Problem(507, str(error), headers={"Retry-After": "30"})
+    return Problem(503, str(error), headers={"Retry-After": "2"})
+
+
 def register(app: FastAPI) -> None:
-    """Makes every error of the application a problem: ours, the router's 404 and 405, validation, and a full disk."""
+    """Makes every error of the application a problem: ours, the router's 404 and 405, validation, the database's."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(StoreFullError, _full)
+    app.add_exception_handler(StoreFullError, _store)
+    app.add_exception_handler(StoreAwayError, _store)
     app.add_exception_handler(Exception, _fault)
 
 
@@ -56,24 +67,33 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    detail = f"{request.method} {request.url.path}: {error.detail}"
+    detail = f"{request.method} {_cut(request.url.path)}: {error.detail}"
     return answer(Problem(error.status_code, detail, headers=dict(error.headers or {})))
 
 
 async def _validation(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [
-        {"where": ".".join(str(part) for part in each["loc"]), "what": each["msg"], "value": plain(each.get("input"))}
+        {
+            "where": ".".join(str(part) for part in each["loc"]),
+            "what": each["msg"],
+            "value": _cut(plain(each.get("input"))),
+        }
         for each in error.errors()
     ]
     first = wrong[0]
     return answer(Problem(422, f"{first['where']} is {first['value']!r}: {first['what']}", errors=wrong))
 
 
-async def _full(_: Request, error: Exception) -> Response:
-    return answer(Problem(507, str(error), headers={"Retry-After": "30"}))
+def _cut(value: Any) -> Any:
+    """What somebody sent is told back to him, but not at length."""
+    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
+
+
+async def _store(_: Request, error: Exception) -> Response:
+    return answer(of_store(error))
 
 
 async def _fault(request: Request, _: Exception) -> Response:
-    detail = f"{request.method} {request.url.path} failed inside the collector; its log has the traceback"
+    detail = f"{request.method} {_cut(request.url.path)} failed inside the collector; its log has the traceback"
     return answer(Problem(500, detail, headers=HEADERS))  # made outside the middleware that adds them elsewhere

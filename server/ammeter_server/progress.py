@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from ammeter.block import Floats, View, measured
-from ammeter.wire import Event, Lost
+from ammeter.wire import Event, Hello, Lost
+from ammeter_server.happened import LONGEST, MOST, OTHER, Counters, add_epoch, add_event, add_hello
 from ammeter_server.plain import text
-
-Counters = dict[str, Any]
 
 SUMS = (
     "steps",
@@ -27,27 +27,24 @@ SUMS = (
     "samples",
     "step_seconds",
     "overhead_seconds",
+    "checkpoints_complete",
+    "checkpoints_partial",
 )
 """Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
 
 steps: rows. applied, skipped: steps in which an optimizer stepped, or in which the scaler kept one from it.
 nonfinite_steps: with NaN or Inf in the gradients; nonfinite_nan, nonfinite_inf: those elements where they were told
 apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_seconds, overhead_seconds: sums.
+checkpoints_complete, checkpoints_partial: saved, with all that the run needs to go on and without some of it.
 """
 
-LATEST = ("consecutive_skipped", "last_nonfinite_time")
-"""Not sums: skipped steps in a row at the end; when the last non-finite step closed, in ns, 0 for never."""
-
-MOST = 2**53
-"""Where a sum stays: beyond it JSON's readers, SQL and Prometheus each have another number for it."""
+LATEST = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")
+"""Not sums: skipped steps in a row at the end; when the last non-finite step closed, and when the last complete
+checkpoint was saved, in ns, 0 for never."""
 
 MOST_NAMES = 1_000
 MOST_REASONS = 64
-LONGEST = 128
-"""Caps on what grows with names from outside and is written with every batch: scalars, reasons, their characters."""
-
-OTHER = "_other"
-"""The reason of losses whose own is one too many."""
+"""Caps on what grows with names from outside and is written with every batch: scalars, and reasons of losses."""
 
 BOUNDS = {
     "grad_norm": tuple(10.0**power for power in range(-8, 9)),
@@ -66,7 +63,9 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
         _add_rows(after, view)
     for _, frame in view.frames:
         if isinstance(frame, Event):
-            _add_event(after, frame)
+            add_event(after, frame)
+        elif isinstance(frame, Hello):
+            add_hello(after, frame)
     return after | {name: min(after[name], MOST) for name in SUMS}
 
 
@@ -153,6 +152,8 @@ def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
 
     Samples are each rank's own share of the batch, so they add up over ranks.
     """
+    if len(streams) == 1:
+        return _of_one(streams[0][1])
     ranks: dict[int, Counters] = {}
     for rank, counters in streams:
         so_far = ranks.setdefault(rank, {})
@@ -164,8 +165,15 @@ def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
             so_far[f"{name}_histogram"] = _added(so_far, counters, f"{name}_histogram")
     whole: Counters = {name: max((each[name] for each in ranks.values()), default=0) for name in SUMS + LATEST}
     whole["samples"] = sum(each["samples"] for each in ranks.values())
-    first = ranks[min(ranks)] if ranks else {}
-    return whole | {f"{name}_histogram": first.get(f"{name}_histogram", _empty(name)) for name in BOUNDS}
+    for name in BOUNDS:
+        whole[f"{name}_histogram"] = _highest([each[f"{name}_histogram"] for each in ranks.values()], name)
+    return whole
+
+
+def _of_one(counters: Mapping[str, Any]) -> Counters:
+    """The same of a run with one stream, as most are, whose counters need no adding up."""
+    numbers = {name: counters.get(name, 0) for name in SUMS + LATEST}
+    return numbers | {f"{name}_histogram": counters.get(f"{name}_histogram") or _empty(name) for name in BOUNDS}
 
 
 def _add_rows(after: Counters, view: View) -> None:
@@ -187,18 +195,20 @@ def _add_rows(after: Counters, view: View) -> None:
     stepped = np.flatnonzero(~skipped)
     tail = len(view) - 1 - int(stepped[-1]) if len(stepped) else len(view) + after["consecutive_skipped"]
     after["consecutive_skipped"] = tail
+    _add_epochs(after, view)
     for name in BOUNDS:
         after[f"{name}_histogram"] = _filled(after.get(f"{name}_histogram") or _empty(name), name, view)
 
 
-def _add_event(after: Counters, event: Event) -> None:
-    if event.name == "scaler.backoff":
-        after["backoffs"] += 1
-    elif event.name == "scaler.growth":
-        after["growths"] += 1
-    elif event.name == "values.logged":
-        samples = event.data.get("samples", 0)
-        after["samples"] += samples if isinstance(samples, int | float) and 0 < samples < np.inf else 0
+def _add_epochs(after: Counters, view: View) -> None:
+    """Of all that were said, the first and the highest count."""
+    epochs = view.scalar("epoch")
+    said = np.flatnonzero(np.isfinite(epochs))
+    if len(said):
+        highest = said[epochs[said] == epochs[said].max()]
+        for several in (said, highest):
+            at = several[view.times[several].argmin()]
+            add_epoch(after, float(epochs[at]), int(view.times[at]))
 
 
 def _nonfinite(view: View) -> np.typing.NDArray[np.bool_]:
@@ -233,6 +243,14 @@ def _filled(counts: Sequence[int], name: str, view: View) -> list[int]:
 def _added(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> list[int]:
     empty = _empty(name.removesuffix("_histogram"))
     return [a + b for a, b in zip(left.get(name) or empty, right.get(name) or empty, strict=True)]
+
+
+def _highest(several: Sequence[Sequence[int]], name: str) -> Sequence[int]:
+    """Up to each bound as many as the rank that has most of them, so that no count falls when a rank comes later."""
+    if len(several) < 2:
+        return several[0] if several else _empty(name)
+    below = [max(counts) for counts in zip(*map(accumulate, several), strict=True)]
+    return [after - before for before, after in pairwise([0, *below])]
 
 
 def _empty(name: str) -> list[int]:

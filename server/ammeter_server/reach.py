@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Query
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from ammeter_server import auth
-from ammeter_server.collector import Here
+from ammeter_server.collector import Collector, Here
 from ammeter_server.problems import Problem
 from ammeter_server.store import streams as query
 
@@ -16,17 +17,10 @@ RUNS = ("run", "baseline")
 """What a path calls a run."""
 
 
-def own(connection: HTTPConnection, here: Here, caller: Annotated[auth.Caller, Depends(auth.read)]) -> None:
+async def own(connection: HTTPConnection, here: Here, caller: Annotated[auth.Caller, Depends(auth.read)]) -> None:
     """Refuses a path to another project's run or incident in the words for one that is not there."""
-    if caller.project is None:
-        return
-    for name in RUNS:
-        run = connection.path_params.get(name)
-        if run is not None and not _owns(here, caller.project, run):
-            raise unknown_run(run)
-    incident = connection.path_params.get("incident")
-    if incident is not None and not _owns(here, caller.project, incident.partition(".")[0]):
-        raise unknown_incident(incident)
+    if caller.project is not None:  # else there is nothing to look up, and no thread has to be waited for
+        await run_in_threadpool(_check, connection, here, caller.project)
 
 
 def unknown_run(run: str) -> Problem:
@@ -52,6 +46,16 @@ Project = Annotated[str | None, Depends(_within)]
 """The project that a list is of: the one asked for, else the token's; None for every one."""
 
 
-def _owns(here: Here, project: str, run: str) -> bool:
+def _check(connection: HTTPConnection, here: Collector, project: str) -> None:
+    for name in RUNS:
+        run = connection.path_params.get(name)
+        if run is not None and not _owns(here, project, run):
+            raise unknown_run(run)
+    incident = connection.path_params.get("incident")
+    if incident is not None and not _owns(here, project, incident.partition(".")[0]):
+        raise unknown_incident(incident)
+
+
+def _owns(here: Collector, project: str, run: str) -> bool:
     with here.store.reading() as connection:
         return query.run_project(connection, run) == project

@@ -100,7 +100,7 @@ def _read_block(found: Read, packed: Block) -> str:
         return str(error)
     if packed.first_step <= found.last_step:
         return f"the block begins at step {packed.first_step}; the stream already holds step {found.last_step}"
-    if np.any(np.diff(view.steps) <= 0) or np.any(view.times < 0):
+    if (packed.rows > 1 and np.any(np.diff(view.steps) <= 0)) or np.any(view.times < 0):
         return "the block's steps do not increase, or a time lies before 1970"
     stretch.blocks.append(view)
     stretch.rows += len(view)

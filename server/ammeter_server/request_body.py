@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from ammeter_server import limits
 from ammeter_server.problems import Problem
@@ -64,6 +65,8 @@ async def read_body(request: Request, limit: int, share: _Share | None = None) -
         slow = limits.over("slow", 408, said)
         slow.headers = {"Connection": "close"}
         raise slow from error
+    except ClientDisconnect as error:  # nobody hears it, but neither has a log to tell of it
+        raise Problem(400, f"the body broke off after {len(body)} bytes; send it again") from error
     return bytes(body)
 
 

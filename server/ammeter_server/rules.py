@@ -1,12 +1,12 @@
-"""GET /api/v1/rules: the Prometheus rule file, generated from the list of verdicts.
+"""GET /api/v1/rules: the Prometheus rule file, generated from the list of verdicts and the two objectives.
 
-The thresholds live in the verdicts; a rule only asks whether an incident is open. `python -m ammeter_server.rules`
-writes the file that is kept in alerts/.
+A verdict's threshold lives in the verdict; its rule only asks whether an incident is open.
+`python -m ammeter_server.rules` writes the file that is kept in alerts/.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import yaml
 from fastapi import APIRouter
@@ -14,26 +14,24 @@ from fastapi.responses import PlainTextResponse
 
 from ammeter.verdicts import ALL
 from ammeter.verdicts.finding import Verdict
+from ammeter_server import objectives
+from ammeter_server.alerts import Alert
 from ammeter_server.collector import Here
+from ammeter_server.objectives import Objective
 
 router = APIRouter(tags=["metrics"])
 
 DEFAULT_URL = "http://127.0.0.1:8480"
-HEAD = "# Generated from the list of verdicts: python -m ammeter_server.rules > alerts/ammeter.rules.yaml\n"
+HEAD = "# Generated: python -m ammeter_server.rules > alerts/ammeter.rules.yaml\n"
 
 
-@dataclass(frozen=True)
-class Alert:
-    """One alerting rule. wait: how long the expression holds before it fires, as Prometheus writes durations."""
+LAGGING = 64 * 2**20
+"""Bytes of journal of a run that wait. From 256 MiB of a rank on the agent keeps every tenth step only, then fewer."""
 
-    name: str
-    expr: str
-    severity: str
-    summary: str
-    description: str
-    wait: str = "0s"
-    runbook_url: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
+
+REMEMBERED = "5m"
+"""For how long an incident goes on when nothing is heard of it: a scrape that fails must not end it, and page again.
+One that is over is shown with 0 for as long."""
 
 
 class RuleFile(PlainTextResponse):
@@ -47,55 +45,65 @@ CONTENT = {"application/yaml": {"schema": {"type": "object", "required": ["group
     "/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file", responses={200: {"content": CONTENT}}
 )
 def read_rules(here: Here) -> RuleFile:
-    """A rule file for Prometheus: an alert for every verdict, and what only Prometheus can know."""
-    return RuleFile(rule_file(here.settings.page_url))
+    """A rule file for Prometheus: the objectives, what only Prometheus can know, and an alert for every verdict.
+
+    Without these alerts where the collector posts incidents to an Alertmanager itself: one owner pages.
+    """
+    settings = here.settings
+    wanted = objectives.objectives(settings.objective_runs, settings.objective_steps)
+    return RuleFile(rule_file(settings.page_url, incidents=not settings.alertmanagers, wanted=wanted))
 
 
-def rule_file(public_url: str = DEFAULT_URL, incidents: bool = True) -> str:
+def rule_file(
+    public_url: str = DEFAULT_URL, incidents: bool = True, wanted: Sequence[Objective] = objectives.objectives()
+) -> str:
     """The YAML text. incidents=False leaves only what Prometheus alone can know."""
-    groups = [{"name": "ammeter-collector", "rules": [rule(alert) for alert in collector_alerts()]}]
-    if incidents:
-        of_runs = [rule(alert) for alert in incident_alerts(public_url)]
-        groups.insert(0, {"name": "ammeter-incidents", "rules": of_runs})
-    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=1000, allow_unicode=True)
+    url = public_url.rstrip("/")
+    groups: dict[str, list[Alert]] = {"ammeter-incidents": incident_alerts(url)} if incidents else {}
+    groups["ammeter-collector"] = collector_alerts()
+    rules = {name: [alert.rule(url) for alert in alerts] for name, alerts in groups.items()}
+    for each in wanted:
+        recorded = [recording.rule() for recording in objectives.recordings(each)]
+        rules[f"ammeter-{each.subject}"] = [*recorded, *(alert.rule(url) for alert in objectives.alerts(each))]
+    named = [{"name": name, "rules": those} for name, those in rules.items()]
+    return HEAD + yaml.safe_dump({"groups": named}, sort_keys=False, width=1000, allow_unicode=True)
 
 
 def incident_alerts(public_url: str = DEFAULT_URL) -> list[Alert]:
     """One alert per verdict. Its severity is the metric's label: a verdict may open as a ticket and page later."""
-    return [_incident_alert(verdict, public_url.rstrip("/")) for verdict in ALL]
-
-
-def alert_name(verdict: str) -> str:
-    """'scale-collapse' -> 'AmmeterScaleCollapse'."""
-    return "Ammeter" + "".join(word.capitalize() for word in verdict.split("-"))
+    return [_incident_alert(verdict, public_url) for verdict in ALL]
 
 
 def _incident_alert(verdict: Verdict, public_url: str) -> Alert:
+    active = f'last_over_time(ammeter_incident_active{{verdict="{verdict.id}"}}[{REMEMBERED}])'
     return Alert(
-        name=alert_name(verdict.id),
-        expr=f'max by (run, project, verdict, severity) (ammeter_incident_active{{verdict="{verdict.id}"}}) == 1',
+        id=verdict.id,
+        expr=f"max by (run, project, verdict, severity) ({active}) == 1",
         severity="{{ $labels.severity }}",
-        summary=f"{verdict.title} in run {{{{ $labels.run }}}} of project {{{{ $labels.project }}}}",
-        description=f"{verdict.question} Cause and fix: {public_url}/runs/{{{{ $labels.run }}}}",
-        runbook_url=f"{public_url}/runbooks/{verdict.id}",
+        summary=f"{verdict.title}: run {{{{ $labels.run }}}} of project {{{{ $labels.project }}}}",
+        description=f"{verdict.question} Yes. Cause and fix: {public_url}/runs/{{{{ $labels.run }}}}",
         labels={"run": "{{ $labels.run }}"},
     )
 
 
 def collector_alerts() -> list[Alert]:
-    """What only Prometheus sees: that nobody answers. Scrape jobs are called ammeter and ammeter-collector."""
+    """What only Prometheus sees: that nobody answers, and what the collector cannot say by itself any more.
+
+    Scrape jobs are called ammeter and ammeter-collector.
+    """
     return [
         Alert(
-            name="AmmeterCollectorDown",
+            id="collector-down",
             expr='up{job=~"ammeter|ammeter-collector"} == 0',
             wait="2m",
             severity="page",
-            summary="The Ammeter collector at {{ $labels.instance }} does not answer",
-            description="Training runs go on and keep their journals, but nobody is told about a broken one. "
-            "Start the collector again; agents send what they kept. First look: GET /readyz and the collector's log.",
+            summary="Prometheus gets no metrics from the Ammeter collector at {{ $labels.instance }}",
+            description="It is down, its database is away, or the way there or the token is wrong. Training runs go on "
+            "and keep their journals, but while no collector works nobody is told about a broken one. First look: "
+            "GET /readyz on it, and the end of its log. Once it works again, agents send what they kept.",
         ),
         Alert(
-            name="AmmeterScrapeAbsent",
+            id="scrape-absent",
             expr='absent(up{job="ammeter"})',
             wait="5m",
             severity="ticket",
@@ -104,29 +112,38 @@ def collector_alerts() -> list[Alert]:
             "/metrics, or find out who removed it.",
         ),
         Alert(
-            name="AmmeterDeliveryStuck",
+            id="ingest-failing",
+            expr='sum(rate(ammeter_collector_ingest_requests_total{code=~"5.."}[5m])) '
+            '> 0.5 * sum(rate(ammeter_collector_ingest_requests_total{code=~"[25].."}[5m]))',
+            wait="5m",
+            severity="page",
+            summary="The Ammeter collector takes less than half of what runs send",
+            description="It answers, but with errors of its own: a full disk, a database that is away, too much at "
+            "once. Agents keep what it refuses and send it again; meanwhile nobody is told about a broken run. First "
+            "look: the collector's log, GET /readyz, and the room on its disk.",
+        ),
+        Alert(
+            id="ingest-lag",
+            expr=f"count(max by (run) (ammeter_agent_journal_bytes) > {LAGGING})",
+            wait="10m",
+            severity="ticket",
+            summary="Runs with more than 64 MiB that have been waiting to be sent for ten minutes: {{ $value }}",
+            description="What the page and the alerts say of them is behind what happens. From 256 MiB of a "
+            "rank on not every step is kept. Look whether the collector or the way to it is too slow: "
+            "ammeter_agent_journal_bytes says which runs they are, ammeter_collector_ingest_duration_seconds how long "
+            "a batch takes to be stored.",
+        ),
+        Alert(
+            id="delivery-stuck",
             expr="max(ammeter_collector_outbox_pending) > 0",
             wait="10m",
             severity="ticket",
-            summary="{{ $value }} notifications have been waiting for ten minutes",
-            description="A channel refuses them. Look at ammeter_collector_deliveries_total by channel and "
-            "outcome, and at the collector's log for the channel's answer.",
+            summary="Notifications that have been waiting for ten minutes: {{ $value }}",
+            description="Somebody should have heard of a run and has not: a channel does not take it. It is tried "
+            "again for a day. First look: the collector's log for what the channel answered, and "
+            "ammeter_collector_deliveries_total by channel and outcome.",
         ),
     ]
-
-
-def rule(alert: Alert) -> dict[str, object]:
-    """The alert as a rule file says it."""
-    annotations = {"summary": alert.summary, "description": alert.description}
-    if alert.runbook_url:
-        annotations["runbook_url"] = alert.runbook_url
-    return {
-        "alert": alert.name,
-        "expr": alert.expr,
-        "for": alert.wait,
-        "labels": {"severity": alert.severity, **alert.labels},
-        "annotations": annotations,
-    }
 
 
 if __name__ == "__main__":

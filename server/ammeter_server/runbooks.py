@@ -1,4 +1,5 @@
-"""GET /runbooks/{verdict}: what to do about a verdict, for the person on call; /runbooks/checklist where there is none.
+"""GET /runbooks/{verdict}: what to do about a verdict or an alert, for the person on call; /runbooks/checklist where
+there is none.
 
 Open to everybody a page can reach.
 """
@@ -22,13 +23,27 @@ router = APIRouter(tags=["runbooks"])
 FOLDER = files("ammeter_server") / "assets" / "runbooks"
 """A link to alerts/runbooks in the source; a folder of its own in the installed package."""
 
-TITLES = {**{verdict.id: verdict.title for verdict in ALL}, "checklist": "Checklist for an incident"}
+OF_ALERTS = {
+    "collector-down": "The collector is down",
+    "scrape-absent": "Nobody scrapes the collector",
+    "ingest-failing": "The collector refuses what runs send",
+    "ingest-lag": "Runs are behind with sending",
+    "delivery-stuck": "Notifications are stuck",
+    "runs-failed": "Too many runs fail",
+    "runs-objective-missed": "Runs have failed for days",
+    "steps-skipped": "Too many steps are skipped",
+    "steps-objective-missed": "Steps have been skipped for days",
+}
+"""Of alerts that only Prometheus raises: rules.py, objectives.py."""
+
+TITLES = {**{verdict.id: verdict.title for verdict in ALL}, **OF_ALERTS, "checklist": "Checklist for an incident"}
 """Of the pages there are."""
 
 
 @router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
 def read_runbook(verdict: str) -> HTMLResponse:
-    """The runbook as a page; 'checklist' is what to go through where no verdict fits. 404 for one there is not."""
+    """The runbook as a page, of a verdict or of an alert that only Prometheus raises; 'checklist' is what to go through
+    where none fits. 404 for one there is not."""
     if verdict not in TITLES:
         raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(TITLES)}")
     return page.article(TITLES[verdict], _rendered(verdict))

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fastapi import APIRouter
+import msgspec
+from fastapi import APIRouter, Response
 
-from ammeter_server import progress
-from ammeter_server.collector import Here
+from ammeter_server import cost, devices
+from ammeter_server.collector import Collector, Here
+from ammeter_server.devices import Device
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
+from ammeter_server.prices import Prices
+from ammeter_server.ranks import counters_of, latest, lost, precision, ranks_reporting
 from ammeter_server.reach import Project, unknown_run
 from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query
 from ammeter_server.successors import successor
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
-
-REPORTING_SECONDS = 30
-"""A rank not heard for this long does not count as reporting: fifteen of the shipper's heartbeats."""
 
 State = Literal["running", "ended", "lost"]
 
@@ -30,6 +31,7 @@ State = Literal["running", "ended", "lost"]
 class Run:
     """A run as people see it. latest: last value of each scalar. counters: see progress.py.
 
+    cost_dollars, cost_per_epoch_dollars: None without a price. devices: those that are heard of now.
     continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
     """
 
@@ -55,6 +57,9 @@ class Run:
     open_incidents: int
     closed_incidents: int
     worst: Literal["page", "ticket"] | None
+    cost_dollars: float | None = None
+    cost_per_epoch_dollars: float | None = None
+    devices: Sequence[Device] = ()
     continues: str | None = None
     continued_by: str | None = None
 
@@ -65,29 +70,29 @@ class RunList:
     next_page_token: str | None
 
 
-@router.get("", summary="Runs, newest first")
+@router.get("", summary="Runs, newest first", response_model=RunList)
 def list_runs(
     here: Here,
     project: Project,
     state: State | None = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
-) -> RunList:
-    """Runs from the one that started last."""
+) -> Response:
+    """Runs from the one that started last. A page ends early where what its runs say is large."""
     before = key_of(page_token, (int, str))
     with here.store.reading() as connection:
-        rows = query.newest(connection, page_size + 1, before, state, project)
-        items = _told(connection, rows[:page_size])
-    more = len(rows) > page_size
-    return RunList(items, token(rows[page_size - 1].started, rows[page_size - 1].id) if more else None)
+        rows, more = query.newest(connection, page_size, before, state, project)
+        items = _told(here, connection, rows)
+    return _answer(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
 
 
-@router.get("/{run}", summary="One run")
-def read_run(here: Here, run: str) -> Run:
+@router.get("/{run}", summary="One run", response_model=Run)
+def read_run(here: Here, run: str) -> Response:
     """The run's facts, its latest values and how much it counted. 404 for a run nobody reported."""
     with here.store.reading() as connection:
         row = found(connection, run)
-        return _told(connection, [row])[0]
+        (told,) = _told(here, connection, [row])
+    return _answer(told)
 
 
 def found(connection: Connection, run: str) -> Row[Any]:
@@ -98,13 +103,23 @@ def found(connection: Connection, run: str) -> Row[Any]:
     return row
 
 
-def _told(connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
+def _answer(told: Run | RunList) -> Response:
+    """As it is: what is told was checked when it came, and FastAPI would look through every value again."""
+    return Response(msgspec.json.encode(told), media_type="application/json")
+
+
+def _told(here: Collector, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
     incidents = _by_run(query.incidents_of(connection, ids))
-    after = query.there(connection, [successor(run) for run in ids])
+    following = {run: successor(run) for run in ids}
+    there = query.there(connection, list(following.values()))
+    after = {run: next_run for run, next_run in following.items() if next_run in there}
     now = time.time_ns()
-    return [tell(row, streams.get(row.id, []), incidents.get(row.id, []), now, after) for row in rows]
+    prices = here.settings.cost_per_hour
+    return [
+        tell(row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices) for row in rows
+    ]
 
 
 def tell(
@@ -112,11 +127,12 @@ def tell(
     streams: Sequence[Row[Any]],
     incidents: Sequence[Row[Any]],
     now: int,
-    after: Collection[str] = (),
+    after: str | None = None,
+    prices: Prices = (),
 ) -> Run:
     """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each.
 
-    after: the successors there are, of whichever runs.
+    after: its successor, where there is one.
     """
     severities = [each.severity for each in incidents if each.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
@@ -133,7 +149,7 @@ def tell(
         last_step_time=instant(ahead.last_step_time) if ahead else None,
         world_size=row.world_size,
         ranks_reporting=ranks_reporting(row.state, ranks, now),
-        precision=next((stream.precision for stream in reversed(ranks) if stream.precision), None),
+        precision=precision(ranks),
         torch_version=environment.get("torch"),
         device_model=environment.get("device"),
         config=row.config,
@@ -145,42 +161,12 @@ def tell(
         open_incidents=len(severities),
         closed_incidents=len(incidents) - len(severities),
         worst="page" if "page" in severities else "ticket" if severities else None,
+        cost_dollars=cost.of_run(prices, environment, ranks),
+        cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks),
+        devices=devices.of_run(streams, now) if row.state == "running" else [],
         continues=environment.get("continues"),
-        continued_by=successor(row.id) if successor(row.id) in after else None,
+        continued_by=after,
     )
-
-
-def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
-    """While the run lives: ranks heard a moment ago that said no goodbye. Afterwards: ranks that ever reported."""
-    if state != "running":
-        return len({stream.rank for stream in ranks})
-    since = now - REPORTING_SECONDS * 10**9
-    return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.heard >= since})
-
-
-def latest(ranks: Sequence[Row[Any]]) -> dict[str, Any]:
-    """The last value of each scalar: the lowest rank's word stands, the newest life of it before older ones."""
-    values: dict[str, Any] = {}
-    for stream in sorted(ranks, key=lambda stream: (-stream.rank, stream.started)):
-        values.update(stream.latest)
-    return values
-
-
-def counters_of(ranks: Iterable[Row[Any]]) -> progress.Counters:
-    """What the run counted; its histograms are left to /metrics."""
-    counted = progress.of_run([(stream.rank, stream.counters) for stream in ranks])
-    return {name: value for name, value in counted.items() if not name.endswith("_histogram")}
-
-
-def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:
-    """Records that never arrived, by reason, of all streams."""
-    total: dict[str, dict[str, int]] = {}
-    for stream in streams:
-        for reason, counts in stream.lost.items():
-            mine = total.setdefault(reason, {"steps": 0, "events": 0})
-            for name in mine:
-                mine[name] += counts.get(name, 0)
-    return total
 
 
 def _by_run(rows: Iterable[Row[Any]]) -> dict[str, list[Row[Any]]]:

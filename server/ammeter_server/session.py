@@ -9,8 +9,10 @@ import anyio.to_thread
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from ammeter_server import limits
 from ammeter_server.auth import COOKIE, Caller, has, known
 from ammeter_server.collector import Collector, Here
+from ammeter_server.pace import Pace
 from ammeter_server.problems import Problem
 from ammeter_server.request_body import read_body
 from ammeter_server.store import Store, audit
@@ -27,6 +29,10 @@ MOST_SESSIONS = 100
 """That one token has opened: whoever has it cannot fill the database with them."""
 
 MAX_SIGN_IN_BYTES = 4096
+
+A_SECOND = 1.0
+BURST = 60.0
+"""Sign-ins with one token. Each is written down for the audit, which keeps all."""
 
 BODY = {
     "required": True,
@@ -45,11 +51,15 @@ class SignIn(msgspec.Struct):
 @router.post("/api/v1/session", status_code=204, summary="Sign in", openapi_extra={"requestBody": BODY})
 async def sign_in(request: Request, here: Here) -> Response:
     """Exchanges a token with scope read for a session cookie that a page's scripts cannot see."""
+    _check_type(request)
     try:
         given = msgspec.json.decode(await read_body(request, MAX_SIGN_IN_BYTES), type=SignIn).token
         given.encode()
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Problem(400, f'the body is no JSON object such as {{"token": "..."}}: {error}') from error
+    sign_ins: Pace = request.app.state.sign_ins
+    if sign_ins.is_over(fingerprint(given)):
+        raise limits.over("sign-ins", 429, f"more than {BURST:.0f} sign-ins with this token; keep the session", wait=1)
     value = await anyio.to_thread.run_sync(_opened, here, request, given)
     response = Response(status_code=204)
     secure = request.url.scheme == "https" or here.settings.public_url.startswith("https:")
@@ -62,11 +72,30 @@ def sign_out(request: Request, here: Here) -> Response:
     """Ends the session, here and in the browser."""
     cookie = request.cookies.get(COOKIE)
     if cookie:
-        with here.store.writing() as connection:
-            query.remove(connection, fingerprint(cookie, "session"))
+        _end(here.store, fingerprint(cookie, "session"))
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
+
+
+def pace_of_sign_ins() -> Pace:
+    return Pace(A_SECOND, BURST)
+
+
+def _check_type(request: Request) -> None:
+    """Refuses what a form of another site could send in somebody's name, to sign a browser in as somebody else."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise Problem(415, f"Content-Type is {given[:80]!r}; send application/json")
+
+
+def _end(store: Store, sha256: str) -> None:
+    """Ends a session. One that is not there costs no turn of those who write."""
+    with store.reading() as connection:
+        there = query.find(connection, sha256, time.time_ns()) is not None
+    if there:
+        with store.writing() as connection:
+            query.remove(connection, sha256)
 
 
 def _opened(here: Collector, request: Request, given: str) -> str:

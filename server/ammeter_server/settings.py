@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 import ssl
@@ -12,6 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from ammeter_server import prices
+from ammeter_server.prices import Prices
+from ammeter_server.routes import Route, read
 from ammeter_server.store.engine import database_file
 
 PREFIX = "AMMETER_SERVER_"
@@ -23,18 +27,22 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """database_url: sqlite:///file or postgresql://... notify: Apprise URLs. public_url: how people reach the page.
+    """database_url: sqlite:///file or postgresql://... public_url: how people reach the page.
 
-    tls_cert, tls_key: PEM files.
+    tls_cert, tls_key: PEM files. notify: Apprise URLs. routes: such that are told of some incidents only.
+    alertmanagers: URLs of all members of a cluster; with them the collector owns paging, and Prometheus does not.
     max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together. keep_days: after how
-    many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all.
+    many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all. objective_runs: share
+    of runs that shall end well; objective_steps: share of steps that shall be applied.
+    cost_per_hour: of a device, by its model. cores: "one" for all threads, or "all".
     """
 
     database_url: str = field(default_factory=lambda: f"sqlite:///{Path.home() / '.ammeter' / 'collector.db'}")
     host: str = "127.0.0.1"
     port: int = 8480
     notify: tuple[str, ...] = field(default=(), repr=False)
-    alertmanager_url: str = ""
+    routes: tuple[Route, ...] = field(default=(), repr=False)
+    alertmanagers: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
     public_url: str = ""
     tls_cert: str = ""
@@ -43,6 +51,10 @@ class Settings:
     max_unpacked_bytes: int = 128 * 2**20
     keep_days: int = 0
     keep_bytes: int = 0
+    objective_runs: float = 0.95
+    objective_steps: float = 0.99
+    cost_per_hour: Prices = ()
+    cores: str = "one"
 
     def __post_init__(self) -> None:
         _check_database(self.database_url)
@@ -51,12 +63,11 @@ class Settings:
             _check_url("NOTIFY", url, "an Apprise URL such as json://127.0.0.1:9999/")
         if self.public_url:
             _check_url("PUBLIC_URL", self.public_url, "a URL such as http://collector.example:8480")
-        if self.alertmanager_url:  # taken silently, it would look as if somebody were paged
-            raise SettingsError(
-                f"{PREFIX}ALERTMANAGER_URL is {self.alertmanager_url!r}; this version does not post to an Alertmanager."
-                f" Load /api/v1/rules into Prometheus instead, or use {PREFIX}NOTIFY"
-            )
+        for url in self.alertmanagers:
+            _check_alertmanager(url)
         _check_tls(self.tls_cert, self.tls_key)
+        if self.cores not in ("one", "all"):
+            raise SettingsError(f"{PREFIX}CORES is {self.cores[:80]!r}; use one or all")
         if not self.token and not is_loopback(self.host):
             raise SettingsError(
                 f"{PREFIX}HOST is {self.host!r}, which others can reach, and there is no token; "
@@ -76,12 +87,17 @@ def from_environment(
 ) -> Settings:
     """The settings as the environment says them. What is given (not None) wins: options of the command line."""
     said: dict[str, object] = {}
-    for name in ("database_url", "host", "alertmanager_url", "public_url", "tls_cert", "tls_key"):
+    for name in ("database_url", "host", "public_url", "tls_cert", "tls_key", "cores"):
         said[name] = environment.get(PREFIX + name.upper(), "").strip()
     said["port"] = _whole("PORT", environment, "a number from 1 to 65535, such as 8480")
     said["keep_days"] = _days(environment.get(PREFIX + "KEEP_DAYS", "").strip())
     said["keep_bytes"] = _bytes(environment.get(PREFIX + "KEEP_BYTES", "").strip())
+    for name in ("objective_runs", "objective_steps"):
+        said[name] = _share(PREFIX + name.upper(), environment)
+    said["cost_per_hour"] = _prices(environment.get(PREFIX + "COST_PER_HOUR", ""))
     said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
+    said["alertmanagers"] = split_urls(environment.get(PREFIX + "ALERTMANAGER_URL", ""))
+    said["routes"] = _routes(environment.get(PREFIX + "NOTIFY_FILE", "").strip())
     said["token"] = _token(environment.get(PREFIX + "TOKEN_FILE", "").strip())
     said = {name: value for name, value in said.items() if value not in (None, "", ())}
     said.update((name, value) for name, value in given.items() if value is not None)
@@ -130,6 +146,26 @@ def _bytes(text: str) -> int | None:
     return int(found[1]) * factor
 
 
+def _share(name: str, environment: Mapping[str, str]) -> float | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0.5 < share < 1:
+        raise SettingsError(f"{name} is {text[:80]!r}; use a share above 0.5 and below 1, such as 0.99")
+    return share
+
+
+def _prices(text: str) -> Prices:
+    try:
+        return prices.read(text)
+    except ValueError as error:
+        raise SettingsError(f"{PREFIX}COST_PER_HOUR {error}") from error
+
+
 def _check_port(port: int) -> None:
     if not 0 < port < 65536:
         raise SettingsError(f"{PREFIX}PORT is {port}; use a number from 1 to 65535, such as 8480")
@@ -162,6 +198,22 @@ def _check_url(name: str, url: str, remedy: str) -> None:
         raise SettingsError(f"{PREFIX}{name} holds what is no URL ({error}); use {remedy}") from error
     if not parts.scheme or "://" not in url:
         raise SettingsError(f"{PREFIX}{name} holds {url.partition(':')[0]!r}, which is no URL; use {remedy}")
+
+
+def _check_alertmanager(url: str) -> None:
+    remedy = "a URL such as http://127.0.0.1:9093; several between commas, one for each member of a cluster"
+    _check_url("ALERTMANAGER_URL", url, remedy)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"{PREFIX}ALERTMANAGER_URL holds {url!r}; use {remedy}")
+
+
+def _routes(path: str) -> tuple[Route, ...]:
+    try:
+        return read(Path(path)) if path else ()
+    except (OSError, ValueError) as error:
+        remedy = "name a readable file with an Apprise URL in each line"
+        raise SettingsError(f"{PREFIX}NOTIFY_FILE is {path!r}: {error}; {remedy}") from error
 
 
 def _token(path: str) -> str:

@@ -13,14 +13,18 @@ from ammeter_server.append import known_of, store_tick
 from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
+from ammeter_server.gathering import Gathering
 from ammeter_server.judge import Judge
 from ammeter_server.quota import Quota
-from ammeter_server.store import Store, runs, streams
+from ammeter_server.store import Store, StoreAwayError, StoreFullError, runs, streams
 
 log = logging.getLogger(__name__)
 
 PAUSE = 0.5
 """Seconds between looks when nobody rings: how late another collector's commit is judged at most."""
+
+OFTEN = 100_000_000
+"""ns between two looks at what is due to be delivered, while runs are judged or waited for."""
 
 SILENCE = 15 * 10**9
 """How long a shipper that says something every 2 s may be silent before the verdicts are asked."""
@@ -39,9 +43,11 @@ class Sweeper:
         self.store = collector.store
         self.bell = collector.bell
         self.quota = collector.quota
-        self.judge = Judge(collector.store, collector.settings, list(channels))
+        self.judge = Judge(collector.store, collector.settings, list(channels.values()))
         self.outbox = Outbox(collector.store, channels)
+        self.gathering = Gathering()
         self.clock = Clock()
+        self._delivered = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ammeter-sweeper", daemon=True)
 
@@ -56,19 +62,34 @@ class Sweeper:
             self._thread.join()
         self.outbox.close()
 
-    def sweep(self, now: int) -> None:
-        """One look at everything. A part that fails is logged and tried at the next look; the others go on."""
-        _guarded("judging", lambda: self.judge.judge_due(now))
-        _guarded("delivering", lambda: self.outbox.deliver_due(now))
+    def sweep(self, now: int) -> float:
+        """One look at everything. A part that fails is logged and tried at the next look; the others go on.
+
+        Returns in how many seconds the next one is due.
+        """
+        _guarded("judging", lambda: self.judge.judge_due(now, self._meanwhile))
+        gathering = self.gathering.waits(time.time_ns())
+        self._deliver(gathering)
         if self.quota.is_due(now):
             _guarded("counting runs", lambda: count(self.store, self.quota, now))
         if self.clock.is_due(now) and _guarded("ticking", lambda: tick(self.store, now, self.clock.awake_since)):
             self.bell.set()
+        return OFTEN / 10**9 if gathering else PAUSE
+
+    def _meanwhile(self, told: bool) -> None:
+        """Delivers now and then while many runs are judged. told: whether somebody has to be told of the last one."""
+        now = time.time_ns()
+        gathering = self.gathering.waits(now, told=told, more=True)
+        if now - self._delivered >= OFTEN:
+            self._deliver(gathering)
+
+    def _deliver(self, gathering: bool) -> None:
+        self._delivered = time.time_ns()
+        _guarded("delivering", lambda: self.outbox.deliver_due(self._delivered, gathering=gathering))
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self.sweep(time.time_ns())
-            self.bell.wait(PAUSE)
+            self.bell.wait(self.sweep(time.time_ns()))
             self.bell.clear()
 
 
@@ -131,6 +152,9 @@ def _tick_one(store: Store, run: str, stream: str, now: int, awake_since: int) -
 def _guarded(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception:  # the sweeper outlives a database that is away for a while
+    except (StoreFullError, StoreAwayError) as wrong:
+        log.warning("%s waits: %s", what, wrong)
+        return None
+    except Exception:  # the sweeper outlives what nobody thought of
         log.exception("%s failed; it is tried again", what)
         return None

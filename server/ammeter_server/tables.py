@@ -87,6 +87,7 @@ runs = Table(
     Column("states", LargeBinary, nullable=False, default=b""),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
+    Index("ix_runs_ended", "ended"),
     Index("ix_runs_project_started", "project", "started"),
 )
 """One training job. Its row is made by its first hello; after that only the judge writes it.
@@ -188,6 +189,7 @@ incidents = Table(
     Column("times", Integer, nullable=False, default=1),
     whole("opened"),
     whole("acknowledged", None),
+    whole("silenced", None),
     whole("closed", None),
     text("closed_reason", None),
     whole("first_step"),
@@ -205,11 +207,13 @@ incidents = Table(
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_incidents_state_opened", "state", "opened"),
     Index("ix_incidents_opened_id", "opened", "id"),
+    Index("ix_incidents_closed", "closed"),
 )
 """A finding as people handle it. id: "<run>.<verdict>.<number>", so an id alone says where it lies.
 
 state: open | acknowledged | closed. closed_reason: recovered | run ended | superseded | expired | by hand.
 times: how often its findings had opened when the judge last looked, so that only a new occurrence opens it again.
+silenced: until when nobody is told of it.
 """
 
 outbox = Table(
@@ -233,7 +237,8 @@ outbox = Table(
 )
 """What has to be told, once per channel: written with the incident, taken by a conditional UPDATE.
 
-kind: opened | resolved. channel: its name (never its URL, which holds secrets). state: pending | sent | failed.
+kind: opened | resolved | silenced. channel: its name (never its URL, which holds secrets). state: pending | sent |
+failed, or told: sent to a channel that holds alerts, and told again when due.
 """
 
 totals = Table(

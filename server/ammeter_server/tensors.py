@@ -51,7 +51,7 @@ def list_tensors(
     here: Here,
     run: str,
     stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
-    rank: Annotated[int | None, Query(ge=0, lt=2**63, description="Without it the lowest rank there is.")] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:
@@ -61,17 +61,19 @@ def list_tensors(
     after = key_of(page_token, (int,))
     with here.store.reading() as connection:
         found(connection, run)
-        sources = query.sources(connection, run, rank, None)
-    places = [] if not sources else _measured(here, run, _newest_life(sources), stats)
+        sources = query.sources(connection, run, None if rank is None else [rank])
+    source = newest_life(sources)
+    places = _measured(here, run, source, stats) if source else []
     rest = [(place, item) for place, item in places if after is None or place > int(after[0])]
     page = rest[:page_size]
     answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(rest) > page_size else None)
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _newest_life(sources: Sequence[query.Source]) -> query.Source:
-    lowest = min(source.rank for source in sources)
-    return [source for source in sources if source.rank == lowest][-1]
+def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
+    """Of these streams the last that the lowest rank began."""
+    lowest = min((source.rank for source in sources), default=None)
+    return next((source for source in reversed(sources) if source.rank == lowest), None)
 
 
 def _measured(here: Here, run: str, source: query.Source, stats: Sequence[str]) -> list[tuple[int, TensorStat]]:

@@ -26,7 +26,7 @@ def create(store: Store, asked: argparse.Namespace) -> None:
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise TokenError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
-    expires = moment(asked.expires, time.time_ns()) if asked.expires else None
+    expires = moment(asked.expires, time.time_ns()) if asked.expires is not None else None
     print(tokens.create(store, asked.name, scopes, asked.project, expires, _who()))
 
 

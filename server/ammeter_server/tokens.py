@@ -16,6 +16,7 @@ from ammeter_server.store import tokens as query
 from ammeter_server.store.tokens import FROM_FILE, SCOPES, SESSION_OF
 
 LONGEST_NAME = 200
+LONGEST_PROJECT = 1_024
 
 
 class TokenError(ValueError):
@@ -35,6 +36,7 @@ def create(
     expires: ns since the epoch. by: who makes it, for the audit. Raises TokenError.
     """
     _check_name(name)
+    _check_project(project)
     token, now = secrets.token_urlsafe(32), time.time_ns()
     with store.writing() as connection:
         if query.named(connection, name):
@@ -75,6 +77,13 @@ def fingerprint(token: str, kind: str = "token") -> str:
     if kind == "token":
         return hashlib.sha256(token.encode()).hexdigest()
     return hmac.digest(kind.encode(), token.encode(), "sha256").hex()
+
+
+def _check_project(project: str | None) -> None:
+    """An empty one, such as a variable that is not set, would be a token of every project."""
+    if project is not None and not (project.strip() and project.isprintable() and len(project) <= LONGEST_PROJECT):
+        remedy = f"use 1 to {LONGEST_PROJECT} printable characters, or leave it out for every project"
+        raise TokenError(f"the project is {project[:80]!r}; {remedy}")
 
 
 def _check_name(name: str) -> None:

@@ -49,7 +49,8 @@ def look(store: Store, courses: Courses, run: str, now: int) -> Whole:
         if row is None or not (row.world_size > 1 or row.whole or beside.names_one(row)):
             return Whole()
         streams = {each.id: each for each in judgements.streams_of(connection, run)}
-        together = lives(series.lives(connection, run))
+        # a stream that has come between the two queries is looked at next time: its version makes the run due
+        together = lives(each for each in series.lives(connection, run) if each.stream in streams)
     seen = {"judged_version": sum(each.version for each in streams.values())}  # what comes meanwhile was not looked at
     if not together:
         return Whole(values=seen)

@@ -24,17 +24,27 @@ def test_a_scale_that_keeps_growing_too_high_is_held_where_the_gradients_bear_it
     bare = train(None, steps=60, scaler=EAGER)
     guarded = train(tmp_path, [guards.Scale()], steps=60, scaler=EAGER)
     assert skips(bare) > 30
-    assert skips(guarded) <= 3
-    assert "held" in {action for action, _ in guarded.actions()}
+    assert skips(guarded) <= 4
+    assert {action for action, _ in guarded.actions()} & {"backed off", "held"}
 
 
-def test_it_does_not_grow_into_the_margin_of_what_the_largest_gradient_leaves(tmp_path: Path) -> None:
+def test_a_scale_that_grows_into_an_overflow_now_and_then_is_left_alone(tmp_path: Path) -> None:
+    """Every 26th step is lost, at most: that is how GradScaler finds its scale, and no storm."""
+    calm = {"init_scale": 2.0**16, "growth_interval": 25}
+    bare = train(None, steps=150, scaler=calm)
+    guarded = train(tmp_path, [guards.Scale()], steps=150, scaler=calm)
+    assert skips(bare) >= 4
+    assert bare.state == guarded.state
+    assert [] == guarded.told
+
+
+def test_once_it_grew_too_eagerly_it_leaves_a_margin_above_the_largest_gradient(tmp_path: Path) -> None:
     """Read before anybody clips: clipped to 0.001 they would seem to bear any scale."""
     eager = {"init_scale": 64.0, "growth_interval": 2}
-    outcome = train(tmp_path, [guards.Scale(margin=8)], steps=40, scaler=eager, clip=1e-3)
-    assert 0 == skips(outcome)
-    assert max(outcome.scales) == max(each["to"] for each in outcome.told if each["action"] == "held")
-    assert "would leave less than a factor of 8 to 65504" in outcome.told[0]["reason"]
+    outcome = train(tmp_path, [guards.Scale(margin=8)], steps=60, scaler=eager, clip=1e-3)
+    assert [("backed off", 30), ("held", 32)] == outcome.actions()
+    assert [2.0**17, *[2.0**14] * 30] == outcome.scales[29:]
+    assert "would leave less than a factor of 8 to 65504" in outcome.told[1]["reason"]
 
 
 def test_the_second_skip_in_a_row_quarters_the_scale_and_the_third_goes_to_what_was_borne(tmp_path: Path) -> None:

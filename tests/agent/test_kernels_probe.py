@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -436,3 +437,19 @@ def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkey
     told = events(stream(run.id, tmp_path)[1], "kernels.census")[0].data
     assert told["whole"] is False
     assert 0 < told["flops_eligible"] < 200 * 2 * 4 * 8 * 8
+
+
+def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, counted = Census(), Census._count
+
+    def stalled(*words: Any) -> None:
+        if not looking.work:
+            time.sleep(2 * census.LONGEST)
+        counted(*words)
+
+    monkeypatch.setattr(Census, "_count", stalled)
+    first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 16)
+    with looking:
+        second(first(torch.ones(2, 8)))
+    assert looking.whole
+    assert 2 * 2 * (8 * 8 + 8 * 16) == census.summary(looking, region=False).eligible

@@ -60,6 +60,26 @@ def test_nobody_there_is_an_answer_too_and_is_told_once() -> None:
     assert "Connection refused" in lines[0]
 
 
+def test_an_answer_that_breaks_off_anywhere_is_none() -> None:
+    """A connection that is cut says nothing of who was at its other end, least of all that it is no collector."""
+    whole = b'HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 31\r\n\r\n{"offset": 7, "directives": []}'
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def cut() -> None:
+            for length in range(1, len(whole)):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(whole[:length])
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        way = Collector(f"http://127.0.0.1:{listening.getsockname()[1]}", None, quiet)
+        found = {way.send(RUN, STREAM, 0, 7, Batch()).status for _ in range(1, len(whole))}
+        thread.join()
+    assert {0} == found
+
+
 def test_coming_back_is_told_and_counted() -> None:
     lines: list[str] = []
     with collector_double() as double:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pytest
 import torch
 
 import ammeter
+from ammeter import start
 from ammeter.session import HOLD_SECONDS
+from ammeter.watched import Watched
 from ammeter.wire import Hello
 from tests import parts
 from tests.agent import programs
@@ -300,3 +303,16 @@ def test_disabled_means_disabled_even_with_settings_that_are_wrong(monkeypatch: 
     monkeypatch.setenv("AMMETER_DISABLE", "1")
     monkeypatch.setenv("AMMETER_URL", "nonsense")
     assert "" == train(Recipe("fp32", steps=1), watched=True).run
+
+
+def test_a_run_names_its_device_as_nvml_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = "604ac76c-d9cf-fef3-62e9-d92044ab6e52"
+    model = torch.nn.Linear(2, 2)
+    watched = Watched([model], [torch.optim.SGD(model.parameters(), lr=0.1)], [])
+    assert {} == start._uuids(watched)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=uuid))
+    assert {"device_uuid": f"GPU-{uuid}"} == start._uuids(watched)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="before torch told it"))
+    assert {} == start._uuids(watched)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import ammeter
 from bench import zoo_guards, zoo_idle
 from bench.zoo_guarded import Run, Training, losses, run
 from bench.zoo_guards import Case, Line
@@ -23,14 +24,18 @@ def test_all_guards_at_once_leave_a_healthy_run_as_it_is_to_the_last_bit(tmp_pat
     assert [] == zoo_idle.told(tmp_path / zoo_idle.WITHOUT / "journal")
 
 
-def test_what_a_guard_does_to_a_run_is_seen(tmp_path: Path) -> None:
+def test_what_a_guard_does_to_a_run_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo_idle, "all_guards", lambda: [ammeter.guards.Scale(ceiling=2.0**12)])
     found = zoo_idle.idle(ZooCase("growth and then a backoff", precision="fp16"), tmp_path)
     assert not found.same
-    assert "scale held" in {each.partition(" at ")[0] for each in found.did}
+    assert "scale restored" in {each.partition(" at ")[0] for each in found.did}
     assert str(found).endswith("another run")
     row = zoo_idle.table([found])[1]
     assert ("growth and then a backoff", "1", "0") == row[:3]
-    assert zoo_guards.grows(found)
+
+
+def test_a_scale_that_grows_and_backs_off_now_and_then_is_left_alone(tmp_path: Path) -> None:
+    assert zoo_idle.idle(ZooCase("growth and then a backoff", precision="fp16"), tmp_path).left_alone
 
 
 def test_each_run_that_was_not_left_alone_is_listed() -> None:

@@ -6,31 +6,29 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ammeter import block, journal, wire
-from ammeter_server import columns
+from tests.e2e import stored
 
 DEADLINE = 60.0
 
 
 class Collector:
-    """A real `ammeter-server serve` on a free port over an SQLite file."""
+    """A real `ammeter-server serve` on a free port, over an SQLite file in the folder unless a database is named."""
 
-    def __init__(self, folder: Path, *words: str, token: str | None = None) -> None:
+    def __init__(self, folder: Path, *words: str, token: str | None = None, database_url: str = "") -> None:
         self.database = folder / "collector.db"
+        self.database_url = database_url or f"sqlite:///{self.database}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = token
@@ -40,11 +38,16 @@ class Collector:
 
     def start(self) -> Collector:
         command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(self.port)]
-        command += ["--database-url", f"sqlite:///{self.database}", *self._words]
+        command += ["--database-url", self.database_url, *self._words]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         wait_for(lambda: self._answers(), "the collector is ready", self.log)
         return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """kill -9."""
@@ -69,38 +72,26 @@ class Collector:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
-    def log(self) -> str:
-        return self._log.read_text()[-3000:]
+    def log(self, most: int = 3000) -> str:
+        return self._log.read_text()[-most:]
 
-    def rows(self, run: str) -> dict[str, list[tuple[int, bytes]]]:
+    def where(self) -> str:
+        """What each of its threads is at, and what the database waits for."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
+        with stored.opened(self.database_url) as database:
+            return f"{self.log(8000)}\n{stored.sessions(database)}"
+
+    def rows(self, run: str) -> stored.Rows:
         """stream -> (step, the bits of its row) of every stored row, duplicates included, as the database has them."""
-        found: dict[str, list[tuple[int, bytes]]] = {}
-        with sqlite3.connect(self.database) as database:
-            schemas = {
-                (stream, schema): msgspec_schema(body)
-                for stream, schema, body in database.execute(
-                    "SELECT stream, id, body FROM schemas WHERE run = ?", (run,)
-                )
-            }
-            found |= _compacted(database, run, schemas)
-            chunks = database.execute(
-                "SELECT stream, schema, rows, columns, first_step, last_step, data FROM chunks AS c WHERE run = ? "
-                "AND NOT EXISTS (SELECT 1 FROM segments AS s WHERE s.run = c.run AND s.stream = c.stream "
-                "AND s.last_step >= c.last_step) ORDER BY stream, first_step",  # those are on their way out
-                (run,),
-            )
-            for stream, schema, rows, width, first, last, data in chunks:
-                packed = wire.Block(schema, rows, width, first, last, data)
-                found.setdefault(stream, []).extend(_bits(block.unpack(packed, schemas[stream, schema])))
-        database.close()
-        return found
+        with stored.opened(self.database_url) as database:
+            return stored.rows(database, run)
 
     def events(self, run: str) -> list[tuple[str, int]]:
-        with sqlite3.connect(self.database) as database:
-            found = database.execute("SELECT name, step FROM events WHERE run = ? ORDER BY stream, number", (run,))
-            events = [(name, step) for name, step in found]
-        database.close()
-        return events
+        with stored.opened(self.database_url) as database:
+            found = stored.events(database, run)
+        return [(name, step) for stream in sorted(found) for _, name, step, *_ in found[stream]]
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -110,24 +101,6 @@ class Collector:
                 return bool(answer.status == 200)
         except OSError:
             return False
-
-
-def _compacted(
-    database: sqlite3.Connection, run: str, schemas: Mapping[tuple[str, str], wire.Schema]
-) -> dict[str, list[tuple[int, bytes]]]:
-    """stream -> (step, the bits of its row) of the rows that are columns already."""
-    found: dict[str, list[tuple[int, bytes]]] = {}
-    segments = "SELECT stream, first_step, rows, schema, steps, times FROM segments WHERE run = ? ORDER BY first_step"
-    parts = "SELECT part, head, data FROM columns WHERE run = ? AND stream = ? AND first_step = ?"
-    for stream, first, rows, name, *stamps in database.execute(segments, (run,)):
-        schema = schemas[stream, name]
-        values = np.full((schema.width, rows), block.ABSENT, np.float32)
-        for part, head, data in database.execute(parts, (run, stream, first)):
-            for which, told in columns.read_head(head, range(columns.TOGETHER)).items():
-                values[part * columns.TOGETHER + which] = columns.unpack(told.few or data[told.data], rows)
-        steps, times = (columns.unpack_whole(each, rows) for each in stamps)
-        found.setdefault(stream, []).extend(_bits(block.View(schema, steps, times, values)))
-    return found
 
 
 class Receiver:
@@ -280,9 +253,9 @@ class Training:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def written(self) -> dict[str, list[tuple[int, bytes]]]:
+    def written(self) -> stored.Rows:
         """stream -> (step, the bits of its row) of every row in the journal."""
-        return {folder.name: _rows_of(folder) for folder in journal.streams(self.journals / self.run)}
+        return {folder.name: rows_of(folder) for folder in journal.streams(self.journals / self.run)}
 
     def shippers(self) -> list[int]:
         """Process ids of the shippers of this run."""
@@ -315,26 +288,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def msgspec_schema(body: bytes) -> wire.Schema:
-    import msgspec
-
-    return msgspec.msgpack.decode(body, type=wire.Schema)
-
-
-def _rows_of(folder: Path) -> list[tuple[int, bytes]]:
+def rows_of(folder: Path) -> list[tuple[int, bytes]]:
+    """(step, the bits of its row) of every row in a journal."""
     found: list[tuple[int, bytes]] = []
     schema = wire.Schema()
     for entry in journal.read(folder):
         if isinstance(entry.frame, wire.Hello):
             schema = entry.frame.schema
         elif isinstance(entry.frame, wire.Steps):
-            found.extend(_bits(block.view(schema, [entry.frame])))
+            found.extend(stored.bits(block.view(schema, [entry.frame])))
     return found
-
-
-def _bits(view: block.View) -> list[tuple[int, bytes]]:
-    rows = np.ascontiguousarray(view.values.T)
-    return [(int(step), row.tobytes()) for step, row in zip(view.steps, rows, strict=True)]
 
 
 def _processes() -> list[int]:

@@ -14,6 +14,7 @@ import pytest
 from ammeter import journal
 from ammeter.report import diagnose
 from tests.e2e.real import Collector, Receiver, wait_for
+from tests.server.feeding import curves
 
 SCRIPT = """
 import os, signal, time, torch
@@ -101,10 +102,10 @@ def test_ranks_that_are_started_again_are_one_run_and_nobody_is_woken(
     assert [] == collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
     assert [] == receiver.received
 
-    one_by_one = collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm")["items"]
+    one_by_one = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm"))
     assert [0, 0, 1, 1] == [item["rank"] for item in one_by_one]
     assert [list(range(8))] * 2 == [item["steps"] for item in one_by_one[1::2]]
-    first, second = collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm&merged=true")["items"]
+    first, second = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm&merged=true"))
     assert (None, list(range(8))) == (second["rank"], second["steps"])
     for item, parts in ((first, one_by_one[0::2]), (second, one_by_one[1::2])):
         assert_whole(item, parts)

@@ -17,14 +17,17 @@ from ammeter import wire
 from ammeter.verdicts import ALL
 from ammeter.verdicts.finding import Verdict
 from ammeter_server import meters
+from ammeter_server.app import create_app
 from ammeter_server.exposition import METRICS, PROCESS
+from ammeter_server.runbooks import OF_ALERTS
+from ammeter_server.settings import Settings
 from bench import readme
 from tests.house import tree
 
 DOCS = tree.ROOT / "docs"
 README = tree.ROOT / "README.md"
 EVENT = re.compile(r"[a-z]+\.[a-z_0-9]+")
-METRIC = re.compile(r"\bammeter_\w+")
+METRIC = re.compile(r"(?:\bproject:)?\bammeter_[\w:]+")
 SETTING = re.compile(r"\bAMMETER_[A-Z_]+\b")
 
 
@@ -113,14 +116,15 @@ def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> N
 
 def test_no_row_runbook_or_readme_line_is_left_of_a_verdict_that_is_gone() -> None:
     ids = {verdict.id for verdict in ALL}
-    assert ids | {"checklist"} == {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
+    written = {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
+    assert ids | {"checklist", *OF_ALERTS} == written
     assert ids == set(first_cells(section(DOCS / "verdicts.md", "The verdicts")))
     assert ids == names_in_tables(section(README, "What it sees"))
 
 
-@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
-def test_every_runbook_leads_to_the_checklist_where_one_looks_first(verdict: Verdict) -> None:
-    path = tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md"
+@pytest.mark.parametrize("name", [*(verdict.id for verdict in ALL), *OF_ALERTS])
+def test_every_runbook_leads_to_the_checklist_where_one_looks_first(name: str) -> None:
+    path = tree.ROOT / "alerts" / "runbooks" / f"{name}.md"
     assert "](/runbooks/checklist)" in section(path, "Look here first")
 
 
@@ -140,11 +144,15 @@ def test_every_metric_is_described_and_every_described_metric_is_exported() -> N
     assert sorted(exported()) == sorted(described)
 
 
+def rules() -> Iterator[dict[str, str]]:
+    for path in (tree.ROOT / "alerts").glob("*.rules.yaml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from group["rules"]
+
+
 def asked_for() -> Iterator[tuple[str, str]]:
     """(where, expression) of every rule and every panel."""
-    for path in (tree.ROOT / "alerts").glob("*.yaml"):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
+    yield from ((rule.get("alert") or rule["record"], rule["expr"]) for rule in rules())
     for path in (tree.ROOT / "dashboards" / "boards").glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
             for each in (panel, *panel.get("panels", ())):
@@ -153,19 +161,21 @@ def asked_for() -> Iterator[tuple[str, str]]:
 
 def test_every_metric_that_a_rule_or_panel_asks_for_is_exported() -> None:
     histograms = [metric.name for metric in METRICS if metric.kind == "histogram"]
+    histograms += [family.name for family in meters.REGISTRY.collect() if family.type == "histogram"]
     known = exported() | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    known |= {rule["record"] for rule in rules() if "record" in rule}
     questions = list(asked_for())
-    assert {"debug"} <= {where.partition(":")[0] for where, _ in questions}
+    assert {"executive", "on-call", "debug", "compare"} <= {where.partition(":")[0] for where, _ in questions}
     assert [] == [(where, name) for where, expr in questions for name in METRIC.findall(expr) if name not in known]
 
 
-def test_every_setting_is_in_the_readme_and_no_other() -> None:
+def test_every_setting_is_described_and_no_other() -> None:
     readers = (*tree.modules(tree.AGENT).values(), *tree.modules(tree.SERVER).values())
     read = {name for path in readers for each in constants(path) for name in SETTING.findall(each)}
     prefix = "AMMETER_SERVER_"
     named = {name for name in read if not name.endswith("_")} | {prefix + name for name in ("PORT", "NOTIFY")}
     assert sorted(named | {prefix + name for name in server_settings()}) == sorted(
-        set(first_cells(section(README, "Settings")))
+        set(first_cells((DOCS / "settings.md").read_text()))
     )
 
 
@@ -178,6 +188,13 @@ def server_settings() -> set[str]:
         if isinstance(node, ast.For) and "PREFIX" in ast.unparse(node.body[0]):
             found |= {str(each.value).upper() for each in ast.walk(node.iter) if isinstance(each, ast.Constant)}
     return found
+
+
+def test_every_question_that_the_collector_answers_is_described_and_no_other(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'collector.db'}"))
+    app.state.collector.store.close()
+    answered = [f"{method.upper()} {path}" for path, several in app.openapi()["paths"].items() for method in several]
+    assert sorted(answered) == sorted(first_cells((DOCS / "api.md").read_text()))
 
 
 def markdown() -> list[Path]:

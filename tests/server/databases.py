@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psycopg
 
 from tests.parts import missing
 
@@ -16,38 +20,101 @@ from tests.parts import missing
 @contextmanager
 def postgresql() -> Iterator[str]:
     """Its URL. Where PostgreSQL is not installed the test is skipped."""
-    control = _control()
+    with folder_of_its_own() as folder:
+        server = PostgreSQL(folder)
+        server.start()
+        try:
+            yield server.url
+        finally:
+            server.stop()
+
+
+@contextmanager
+def folder_of_its_own() -> Iterator[Path]:
+    """One that the user PostgreSQL runs as may write to."""
+    _program("postgres")
     folder = Path(tempfile.mkdtemp(prefix="ammeter-postgresql-"))  # short: a socket's path has at most 107 bytes
-    owner: list[str] = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         shutil.chown(folder, "postgres")
-        owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-
-    def ctl(*words: str) -> None:
-        command = [*owner, control, "-D", str(folder / "data"), *words]
-        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=60)
-
     try:
-        ctl("init", "-o", "-A trust -N -U ammeter")
-        ctl(
-            "start",
-            "-w",
-            "-l",
-            str(folder / "log"),
-            "-o",
-            f"-c listen_addresses='' -c unix_socket_directories={folder}",
-        )
-        try:
-            yield f"postgresql://ammeter@/postgres?host={folder}"
-        finally:
-            ctl("stop", "-m", "immediate")
+        yield folder
     finally:
         shutil.rmtree(folder)
 
 
-def _control() -> str:
-    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
-    found = shutil.which("pg_ctl") or (packaged[-1] if packaged else None)
+class PostgreSQL:
+    """A server that can be ended in the middle and started again. data: where its files lie, where not in the folder
+    of its socket."""
+
+    def __init__(self, folder: Path, data: Path | None = None, **settings: str) -> None:
+        self.url = f"postgresql://ammeter@/postgres?host={folder}"
+        self._folder = folder
+        self._data = data or folder / "data"
+        given = {"listen_addresses": "", "unix_socket_directories": str(folder), **settings}
+        self._settings = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
+        self._process: subprocess.Popen[bytes] | None = None
+        command = [*_owner(), str(_program("initdb")), "-D", str(self._data), "-A", "trust", "-N", "-U", "ammeter"]
+        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=60)
+
+    def start(self) -> None:
+        """Returns when it answers. It is this process's own child, so that nothing is left of it once it was killed."""
+        command = [*_owner(), str(_program("postgres")), "-D", str(self._data), *self._settings]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """At once, as the files are thrown away. Twice is fine."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(60)
+            self._process = None
+
+    def kill(self) -> None:
+        """kill -9 of all its processes, until all are gone."""
+        assert self._process is not None
+        first = self._process.pid
+        several = [int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
+        for pid in (first, *several):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(60)
+        self._process = None
+        deadline = time.monotonic() + 60
+        while any(_lives(pid) for pid in several):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text()
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _owner() -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+def _program(name: str) -> Path:
+    packaged = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    found = shutil.which(name) or (packaged[-1] if packaged else None)
     if found is None:
         missing("PostgreSQL is not installed; apt-get install postgresql to test on it")
-    return str(Path(found).resolve())
+    return Path(found).resolve()

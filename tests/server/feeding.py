@@ -38,6 +38,11 @@ SCHEMA = Schema(tuple(wire.SCALARS), tuple(wire.STATS), TENSORS)
 Row = dict[str, Any]
 
 
+def curves(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of an answer about series, each with its own steps and times."""
+    return [{**item, **told["axes"][item["axis"]]} for item in told["items"]]
+
+
 @contextmanager
 def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx.Client]:
     """A collector on a free port, with its judge and sweeper at work; a client for it.
@@ -127,16 +132,16 @@ class Stream:
 
     def say(self, name: str, step: int, **data: Any) -> None:
         """An event behind the rows told so far."""
-        self._pack()
+        self.pack()
         self.items.append(Event(name, step, self.time(step), data))
 
     def bye(self, step: int, reason: Any = "closed") -> None:
-        self._pack()
+        self.pack()
         self.items.append(Bye(reason, step, self.time(step)))
 
     def send(self, **batch: Any) -> httpx.Response:
         """Posts it, and expects it to be taken."""
-        self._pack()
+        self.pack()
         items = [self.hello(), *self.items] if self.offset == 0 else self.items
         end = self.offset + 100 * (len(items) + len(batch.get("gaps", ())))
         answer = self.client.post(
@@ -148,7 +153,8 @@ class Stream:
         self.offset, self.items = end, []
         return answer
 
-    def _pack(self) -> None:
+    def pack(self) -> None:
+        """Makes a block of the rows told so far."""
         if self.rows:
             self.items.append(block.pack(block.view(self.schema, self.rows)))
             self.rows = []

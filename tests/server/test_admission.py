@@ -80,6 +80,13 @@ def test_a_token_that_was_let_in_opens_no_door_to_another_nor_to_another_name(ap
     assert ["trainer", "403", "401"] == [asks(known, app, each) for each in (token, reader, "x" * 43)]
 
 
+def test_what_is_remembered_does_not_grow_with_what_stands_around_a_token(app: FastAPI, store: Store) -> None:
+    known = Admission(Clock())
+    token = tokens.create(store, "trainer", ("ingest",))
+    assert "trainer" == asks(known, app, " " * 50_000 + token, "x" * 10_000)
+    assert max(map(len, known._let_in)) < 100
+
+
 def test_only_so_many_are_remembered(app: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MOST", 1)
     known = Admission(Clock())

@@ -28,7 +28,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         (405, "PUT", "/api/v1/runs"),
         (415, "POST", f"/api/v1/runs/{'0' * 8}-0000-4000-8000-{'0' * 12}/streams/{'0' * 32}/frames?offset=0&end=1"),
         (422, "GET", "/api/v1/runs?page_size=lots"),
-        (400, "POST", "/api/v1/session"),
+        (415, "POST", "/api/v1/session"),
     ],
 )
 def test_every_error_is_a_problem_that_says_what_was_wrong(
@@ -84,6 +84,10 @@ def test_a_database_of_another_shape_is_not_ready(tmp_path: Path) -> None:
         "GET /api/v1/runs/{run}/tensors",
         "GET /api/v1/runs/{run}/events",
         "GET /api/v1/runs/{run}/incidents",
+        "GET /api/v1/runs/{run}/live",
+        "GET /api/v1/runs/{run}/spectrum",
+        "GET /api/v1/runs/{run}/tensors/matrix",
+        "GET /api/v1/runs/{run}/compare/{baseline}",
         "POST /api/v1/runs/{run}/streams/{stream}/frames",
         "GET /api/v1/incidents",
         "POST /api/v1/incidents/{incident}/acknowledge",

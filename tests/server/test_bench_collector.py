@@ -22,6 +22,7 @@ from bench import (
     readme,
 )
 from bench.collector import Plan
+from bench.collector_asking import ALONE, MEANWHILE, Asked
 from bench.collector_data import WHOLE, run_of
 from bench.collector_feeding import Fed
 from bench.collector_parts import MissingError
@@ -123,10 +124,19 @@ def test_a_limit_that_is_missed_is_told() -> None:
     assert "times VictoriaMetrics' remote write: 4.92, at least 5: missed" == times.told
 
 
+def test_answers_that_take_too_long_and_batches_that_are_held_up_are_told() -> None:
+    fed = Fed("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
+    took = {collector_tables.LIST: 51.0, collector_tables.SCRAPE: 299.0, ALONE: 5.0, MEANWHILE: 26.0}
+    asked = [Asked(what, "ammeter", 1.0, p95, 900.0, 1) for what, p95 in took.items()]
+    found = collector_tables.limits(Measured([Taken(100, fed)], asked))[2:]
+    assert [False, True, False] == [each.holds for each in found]
+    assert "ms that scrapes hold up a batch, of 95 in 100: 21.00, at most 20: missed" == found[-1].told
+
+
 def test_live_streams_are_followed_without_error(tmp_path: Path) -> None:
     part = collector_parts.collector(tmp_path)
     try:
-        found = collector_soak.soak(part, 3.5, runs=2, ranks=2)
+        found = collector_soak.soak(part, 5.5, runs=2, ranks=2)
     finally:
         part.stop()
     assert [] == found.errors
@@ -137,12 +147,13 @@ def test_live_streams_are_followed_without_error(tmp_path: Path) -> None:
 
 
 def test_a_soak_is_held_against_its_errors_what_is_behind_and_memory() -> None:
-    good = Soaked(200, 600.0, 1, 1.0, [], [0.5, 2.9], [100, 110, 120, 121])
+    good = Soaked(200, 600.0, 1, 1.0, [], [0.5, 2.9], [100, 120, 119, 122, 120, 121])
     assert good.holds
     for broken in (
         replace(good, errors=["ConnectionError"]),
         replace(good, behind=[3.1, 0.1]),
-        replace(good, resident=[100, 110, 120, 150]),
+        replace(good, resident=[100, 120, 122, 126, 130, 134]),
+        replace(good, sent=0.9),
     ):
         assert not broken.holds
 

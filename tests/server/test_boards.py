@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from ammeter_server import boards
-from ammeter_server.exposition import METRICS
+from ammeter_server import boards, meters
+from ammeter_server.exposition import METRICS, PROCESS
 from tests import parts
 from tests.server.feeding import serving
 
 ROOT = Path(__file__).parents[2]
-BOARDS = {file.stem: json.loads(file.read_text()) for file in (ROOT / "dashboards" / "boards").glob("*.json")}
+FOLDER = ROOT / "dashboards" / "boards"
+BOARDS = {file.stem: json.loads(file.read_text()) for file in FOLDER.glob("*.json")}
 PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}")
     for name, board in BOARDS.items()
@@ -26,10 +28,19 @@ PANELS = [
     if panel["type"] != "row"
 ]
 
+UNITS = {"none", "short", "percentunit", "cpm", "ops", "reqps", "s", "bytes", "currencyUSD", "celsius", "watt"}
+"""Of those that Grafana knows; another one is looked up in its list of value formats first."""
+
+INTERVALS = {"rate": "$__rate_interval", "increase": "$__range"}
+"""rate of each moment, increase of all the time shown; Grafana's linter wants the same of rate."""
+
 
 def exported() -> set[str]:
-    names = {metric.name for metric in METRICS}
+    names = {metric.name for metric in (*METRICS, *PROCESS)}
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
+    for family in meters.REGISTRY.collect():
+        names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+        histograms |= {family.name} if family.type == "histogram" else set()
     return names | {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
 
 
@@ -45,25 +56,81 @@ def generate() -> ModuleType:
 
 def test_the_boards_are_the_ones_that_the_generator_makes(generate: ModuleType) -> None:
     made = {name: generate.text(board) for name, board in generate.boards().items()}
-    kept = {name: (ROOT / "dashboards" / "boards" / f"{name}.json").read_text() for name in BOARDS}
-    assert made == kept, "run: python -m dashboards.generate"
+    kept = {name: (FOLDER / f"{name}.json").read_text() for name in BOARDS}
+    assert made == kept, "run: make dashboards"
+
+
+def test_there_is_a_board_for_each_who_looks() -> None:
+    assert {"executive", "on-call", "debug", "compare"} == set(BOARDS)
+
+
+def test_a_panel_waits_for_its_metrics_and_all_others_are_there(generate: ModuleType) -> None:
+    board, panels = (importlib.import_module(f"dashboards.{name}") for name in ("board", "panels"))
+    told, untold = (panels.Chart("Mood", "It.", "none", [(f"ammeter_{name}", "")]) for name in ("run_step", "mood"))
+    made = board.built(board.Board("moods", "Moods", "", (), (("Told", [told, untold]), ("Untold", [untold]))))
+    assert ["Told", "Mood"] == [each.title for each in made.panels]
+    assert [] == [shown for each in generate.ALL for _, row in each.rows for shown in row if board.awaited(shown)]
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_can_be_imported_and_provisioned_anywhere(name: str) -> None:
     board = BOARDS[name]
     assert (f"ammeter-{name}", None) == (board["uid"], board["id"])
-    assert "__inputs" not in board
-    assert "datasource" == board["templating"]["list"][0]["type"]
+    assert not {"__inputs", "__requires"} & set(board)
+    assert isinstance(board["schemaVersion"], int)
+    assert board["title"]
+    assert ": null" not in json.dumps({**board, "id": 0})
     sources = re.findall(r'"uid": "([^"]*)"', json.dumps(board["panels"]))
     assert {"${datasource}"} == set(sources)
 
 
+def test_no_two_boards_have_a_name_or_a_title_in_common() -> None:
+    assert len(BOARDS) == len({board["uid"] for board in BOARDS.values()})
+    assert len(BOARDS) == len({board["title"] for board in BOARDS.values()})
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_have_ids_of_their_own_and_lie_beside_each_other(name: str) -> None:
+    panels = BOARDS[name]["panels"]
+    assert len(panels) == len({panel["id"] for panel in panels})
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_is_as_the_linter_wants_its_variables(name: str) -> None:
+    board = BOARDS[name]
+    variables = board["templating"]["list"]
+    (source,) = (each for each in variables if each["type"] == "datasource")
+    assert variables[0] is source
+    assert ("datasource", "Data source", "prometheus") == (source["name"], source["label"], source["query"])
+    assert board["editable"] is False
+    asked = [each for each in variables if each["type"] == "query"]
+    assert asked
+    for variable in asked:
+        assert 2 == variable["refresh"]  # when the time changes: a run of yesterday is to be found yesterday
+        assert re.fullmatch(r'label_values\(ammeter_run_info(\{project=~"\$project"\})?, \w+\)', variable["query"])
+    text = json.dumps(board["panels"]) + json.dumps(variables)
+    assert all(f"${each['name']}" in text or f"${{{each['name']}}}" in text for each in variables)
+
+
+def test_what_the_linter_is_to_leave_alone_is_the_choice_of_a_scrape_job_and_says_why() -> None:
+    left = yaml.safe_load((FOLDER / ".lint").read_text())["exclusions"]
+    assert {f"{what}-{label}-rule" for what in ("template", "target") for label in ("job", "instance")} == set(left)
+    assert all(each["reason"].endswith(".") for each in left.values())
+    assert all("instance" not in query and "job" not in query for panel in PANELS for query in queries(panel.values[0]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("panel", PANELS)
 def test_a_panel_has_title_description_unit_and_queries_of_metrics_that_exist(panel: dict[str, Any]) -> None:
+    assert panel["type"] in ("timeseries", "stat", "table")
     assert panel["title"]
     assert panel["description"].endswith(".")
-    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["fieldConfig"]["defaults"]["noValue"]
     assert queries(panel)
     letters = [target["refId"] for target in panel["targets"]]
     assert sorted(set(letters)) == letters
@@ -74,18 +141,29 @@ def test_a_panel_has_title_description_unit_and_queries_of_metrics_that_exist(pa
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_counter_stands_in_rate_or_increase_over_the_rate_interval(panel: dict[str, Any]) -> None:
+def test_every_line_has_a_legend(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        assert panel["type"] == "table" or target["legendFormat"]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_counter_stands_in_rate_or_increase(panel: dict[str, Any]) -> None:
     for query in queries(panel):
-        rated = re.findall(r"(?:rate|increase)\((ammeter_\w+)\{[^}]*\}\[\$__rate_interval\]\)", query)
+        rated = re.findall(r"(rate|increase)\((ammeter_\w+)(?:\{[^}]*\})?\[(\$\w+)\]\)", query)
         counted = re.findall(r"ammeter_\w+(?:_total|_bucket|_count|_sum)\b", query)
-        assert counted == [name for name in rated if name in counted]
+        assert counted == [name for _, name, _ in rated if name in counted]
+        course = panel["type"] == "timeseries"
+        for function, _, interval in rated:
+            assert interval == ("$__rate_interval" if course else INTERVALS[function])
+        assert not course or "$__range" not in query
 
 
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:
-    rules = [
-        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
-        for number, query in enumerate(query for panel in PANELS for query in queries(panel.values[0]))  # type: ignore[arg-type]
-    ]
+    every = [query for panel in PANELS for query in queries(panel.values[0])]  # type: ignore[arg-type]
+    values = {"__rate_interval": "5m", "__range": "1h", "objective_runs": "0.9", "objective_steps": "0.9"}
+    for name, value in values.items():
+        every = [query.replace(f"${name}", value) for query in every]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(every)]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     command = [parts.need("promtool"), "check", "rules", str(file)]
@@ -105,4 +183,4 @@ def test_the_collector_serves_its_boards_and_names_them_when_asked_for_another(s
         assert BOARDS[name] == served.get(f"/api/v1/dashboards/{name}").json()
     missing = served.get("/api/v1/dashboards/mood")
     assert 404 == missing.status_code
-    assert "there is no dashboard 'mood'; there are debug" == missing.json()["detail"]
+    assert "there is no dashboard 'mood'; there are compare, debug, executive, on-call" == missing.json()["detail"]

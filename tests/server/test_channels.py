@@ -4,19 +4,20 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from ammeter_server import migrations
-from ammeter_server.channels import Channel, DeliveryError, open_channels
+from ammeter_server.channels import Channel, DeliveryError, Message, open_channels
 from ammeter_server.channels.message import message
 from ammeter_server.channels.outbox import LEASE, LIFETIME, PAUSES, Outbox, outcome
 from ammeter_server.handling import Incident
@@ -89,7 +90,7 @@ def put(store: Store, channel: str, kind: str = "opened", created: int | None = 
             run = str(uuid.uuid4())
             connection.execute(runs.insert().values(id=run))
         now = created or time.time_ns()
-        outbox.add(connection, run, incident, kind, [channel], TOLD | {"kind": kind}, now)
+        outbox.add(connection, run, incident, channel, TOLD | {"kind": kind}, now, now)
 
 
 def rows(store: Store) -> list[Any]:
@@ -134,10 +135,10 @@ def test_nobody_hears_resolved_before_opened(store: Store) -> None:
     heard: list[str] = []
     refuse = [True]
 
-    def send(told: dict[str, Any]) -> None:
+    def send(told: Sequence[Message]) -> None:
         if refuse[0]:
             raise DeliveryError("busy")
-        heard.append(told["kind"])
+        heard.extend(each["kind"] for each in told)
 
     now = time.time_ns()
     put(store, "c", "opened", now)
@@ -152,7 +153,7 @@ def test_nobody_hears_resolved_before_opened(store: Store) -> None:
 
 def test_a_row_that_two_collectors_see_is_sent_once(store: Store) -> None:
     heard: list[str] = []
-    channel = Channel("c", lambda told: heard.append(told["kind"]))
+    channel = Channel("c", lambda told: heard.extend(each["kind"] for each in told))
     for number in range(10):
         put(store, "c", incident=str(number))
     with delivering(store, channel) as one, delivering(store, channel) as other:
@@ -165,13 +166,26 @@ def test_a_row_that_two_collectors_see_is_sent_once(store: Store) -> None:
     assert {"sent"} == {row.state for row in rows(store)}
 
 
+def test_where_alerts_are_held_they_wait_for_more_to_be_found_and_nobody_else_does(store: Store) -> None:
+    heard: list[str] = []
+    told = Channel("told", lambda _: heard.append("told"))
+    holds = Channel("holds", lambda _: heard.append("holds"), holds=True)
+    put(store, "told")
+    put(store, "holds")
+    with delivering(store, told, holds) as out:
+        assert 1 == out.deliver_due(time.time_ns() + 1, gathering=True)
+        wait_until(lambda: heard == ["told"])
+        assert 1 == out.deliver_due(time.time_ns() + 1)
+        wait_until(lambda: heard == ["told", "holds"])
+
+
 def test_a_delivery_whose_process_died_is_tried_by_another_when_its_lease_ends(store: Store) -> None:
     put(store, "c")
     now = time.time_ns()
     with store.writing() as connection:
         connection.execute(update(table).values(claimed_until=now + LEASE, attempts=1))
     heard: list[Any] = []
-    with delivering(store, Channel("c", heard.append)) as out:
+    with delivering(store, Channel("c", heard.extend)) as out:
         assert 0 == out.deliver_due(now + 1)
         assert 1 == out.deliver_due(now + LEASE + 1)
     assert 1 == len(heard)
@@ -181,14 +195,14 @@ def test_a_channel_that_is_configured_no_more_is_named_in_the_error(store: Store
     put(store, "slack-12345678")
     with delivering(store) as out:
         row = deliver(store, out, lambda row: row.error is not None)
-    assert "channel slack-12345678 is not configured here; set AMMETER_SERVER_NOTIFY" in row.error
+    assert "channel slack-12345678 is not configured here; set it as when the incident opened" in row.error
 
 
 def test_pauses_grow_and_after_a_day_a_message_is_given_up() -> None:
-    pauses = [outcome(attempt, 0, "no", SECOND)["due"] // SECOND - 1 for attempt in range(1, 10)]
-    assert [1, 2, 5, 10, 30, 60, 300, 300, 300] == pauses
-    assert {"state": "failed", "error": "no"} == outcome(300, 0, "no", LIFETIME)
-    assert {"state": "sent", "sent": 5, "error": None} == outcome(1, 0, None, 5)
+    tried = [SimpleNamespace(attempts=before, created=0, kind="opened", sent=None) for before in range(9)]
+    assert [1, 2, 5, 10, 30, 60, 300, 300, 300] == [outcome(row, "no", SECOND)["due"] // SECOND - 1 for row in tried]
+    assert {"state": "failed", "error": "no"} == outcome(tried[8], "no", LIFETIME)
+    assert {"state": "sent", "sent": 5, "error": None} == outcome(tried[0], None, 5)
 
 
 def test_a_channels_name_holds_no_secret_and_is_the_same_everywhere() -> None:
@@ -200,7 +214,7 @@ def test_a_channels_name_holds_no_secret_and_is_the_same_everywhere() -> None:
 
 
 def test_an_address_that_apprise_does_not_know_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="AMMETER_SERVER_NOTIFY holds a carrier-pigeon:// URL"):
+    with pytest.raises(SettingsError, match="AMMETER_SERVER_NOTIFY or its file holds a carrier-pigeon:// URL"):
         open_channels(Settings(notify=("carrier-pigeon://coop",)))
 
 
@@ -254,7 +268,7 @@ def test_a_runs_own_words_stay_on_one_line() -> None:
 def test_what_a_run_said_is_no_markup_where_a_service_takes_html() -> None:
     with receiving() as receiver:
         (channel,) = open_channels(Settings(notify=(receiver.url + "?format=html",))).values()
-        channel.send(TOLD | {"body": "Run: <img src=x onerror=alert(1)>"})
+        channel.send([TOLD | {"body": "Run: <img src=x onerror=alert(1)>"}])
     assert "<img" not in receiver.said[0]["message"]
     assert "&lt;img" in receiver.said[0]["message"]
 

@@ -51,11 +51,11 @@ def test_a_stream_that_has_ended_leaves_few_rows_as_one_block() -> None:
     assert [] == planned(blocks(FEW - 1), ended=True)
 
 
-def test_small_blocks_are_joined_when_many_wait_and_what_became_of_them_again() -> None:
+def test_small_blocks_are_joined_when_many_wait() -> None:
     assert [] == planned(blocks(*[1] * (TOGETHER - 1)))
     assert [("block", [1] * TOGETHER)] == planned(blocks(100, *[1] * TOGETHER))
-    assert [("block", [16] * 16)] == planned(blocks(*[16] * 16))
-    assert [] == planned(blocks(*[100] * 30))
+    assert [("block", [31] * TOGETHER)] == planned(blocks(*[31] * TOGETHER))
+    assert [] == planned(blocks(*[32] * TOGETHER))
 
 
 def test_rows_before_other_columns_become_a_segment_however_few() -> None:

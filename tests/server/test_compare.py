@@ -115,6 +115,26 @@ def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: 
     assert all(isinstance(value, float) for value in loss["baseline"])
 
 
+def test_any_series_is_aligned_on_the_steps_that_both_have(client: httpx.Client) -> None:
+    def norms(every: int) -> Row:
+        return lambda step: {"grad_norm": float(step), "scale": math.inf} if step % every == 0 else {"clip_max": 1.0}
+
+    base, run = train(new(client, "base"), row=norms(2)), train(new(client, "run"), 99, row=norms(3))
+    told = compared(client, run, base, names="grad_norm,loss,scale,clip_max,nothing", **{"from": 10, "to": 40})
+    series = {each["name"]: each for each in told["series"]}
+    assert [12, 18, 24, 30, 36] == series["grad_norm"]["steps"]
+    assert [12.0, 18.0, 24.0, 30.0, 36.0] == series["grad_norm"]["run"] == series["grad_norm"]["baseline"]
+    assert ["Infinity"] * 5 == series["scale"]["run"]
+    assert [step for step in range(10, 41) if step % 2 and step % 3] == series["clip_max"]["steps"]
+    assert list(range(10, 41)) == series["loss"]["steps"]
+    assert "nothing" not in series
+    assert pytest.approx(1.0) == told["numbers"]["speedup"]
+    assert len(told["series"]) == len(series)
+    empty = new(client, "empty")
+    empty.send()
+    assert [] == compared(client, run, empty, names="grad_norm")["series"]
+
+
 def test_a_run_that_is_not_there_is_a_404_and_one_without_steps_has_nothing_in_common(client: httpx.Client) -> None:
     run = train(new(client, "run"))
     assert 404 == client.get(f"/api/v1/runs/{run.run}/compare/nobody").status_code

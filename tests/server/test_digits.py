@@ -5,26 +5,31 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammeter_server.digits import as_json
+from ammeter.wire import ABSENT_BITS
+from ammeter_server.digits import AT_ONCE, as_json, between_brackets
 
 
-def read(values: list[float] | np.ndarray) -> list[float | str]:
-    found: list[float | str] = json.loads(as_json(np.asarray(values, np.float32)))
+def read(values: list[float] | np.ndarray) -> list[float | str | None]:
+    found: list[float | str | None] = json.loads(as_json(np.asarray(values, np.float32)))
     return found
 
 
 @settings(max_examples=200, deadline=None)
 @given(hnp.arrays(np.uint32, st.integers(1, 40)))
+@example(np.array([ABSENT_BITS, ABSENT_BITS ^ 1, ABSENT_BITS ^ 2**31], np.uint32))
 def test_every_float32_is_told_from_every_other(bits: np.ndarray) -> None:
     values = bits.view(np.float32)
-    for value, told in zip(values.tolist(), read(values), strict=True):
-        if math.isfinite(value):
+    for word, value, told in zip(bits.tolist(), values.tolist(), read(values), strict=True):
+        if word == ABSENT_BITS:
+            assert told is None
+        elif math.isfinite(value):
+            assert isinstance(told, float)
             assert value == np.float32(told)
-            assert math.copysign(1, value) == math.copysign(1, float(told))
+            assert math.copysign(1, value) == math.copysign(1, told)
         else:
             assert {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN") == told
 
@@ -41,3 +46,11 @@ def test_powers_of_ten_and_the_ends_of_float32_are_right() -> None:
 
 def test_no_values_are_an_empty_list() -> None:
     assert b"[]" == as_json(np.zeros(0, np.float32))
+    assert [] == between_brackets([])
+
+
+def test_many_arrays_are_told_as_each_of_them_alone() -> None:
+    chance = np.random.default_rng(0)
+    arrays = [chance.standard_normal(size).astype(np.float32) for size in (3, 0, AT_ONCE, 1, 700)]
+    arrays[3][0] = np.nan
+    assert [as_json(array) for array in arrays] == [b"[" + text + b"]" for text in between_brackets(arrays)]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from ammeter_server.curves import Curve
-from ammeter_server.drawing import FLOAT32, answer
-from tests.server.feeding import BEGIN, Stream, serving, train
+from ammeter_server.drawing import FLOAT32, PIECE, InPieces, answer
+from tests.server.feeding import BEGIN, Stream, curves, serving, train
 
 STEPS, TIMES = np.arange(3), BEGIN + np.arange(3) * 10**9
 
@@ -34,8 +34,8 @@ def arrays(body: bytes) -> list[tuple[dict[str, Any], list[npt.NDArray[Any]]]]:
 
 
 def test_json_has_each_curve_and_words_for_what_is_no_number() -> None:
-    told = json.loads(bytes(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json").body))
-    (item,) = told["items"]
+    told = json.loads(whole(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json")))
+    (item,) = curves(told)
     assert (["loss", 0, "s"], [0, 1, 2]) == ([item[key] for key in ("name", "rank", "stream")], item["steps"])
     assert [1.5, "NaN", "-Infinity"] == item["values"]
     assert [BEGIN / 1e9 + second for second in range(3)] == item["times"]
@@ -47,7 +47,7 @@ def test_arrays_are_as_they_are_described_bits_of_nan_included() -> None:
     told = [(None, "s", {"loss": curve(1.5, 2.5, 3.5), "scale": Curve(STEPS, TIMES, strange)})]
     found = answer(told, "float32")
     assert FLOAT32 == found.media_type
-    (loss, (steps, times, values)), (scale, (*_, bits)) = arrays(bytes(found.body))
+    (loss, (steps, times, values)), (scale, (*_, bits)) = arrays(whole(found))
     assert ("loss", None, "s", 3) == tuple(loss[key] for key in ("name", "rank", "stream", "points"))
     assert ([0, 1, 2], [1.5, 2.5, 3.5]) == (steps.tolist(), values.tolist())
     assert (TIMES / 1e9).tolist() == times.tolist()
@@ -56,9 +56,13 @@ def test_arrays_are_as_they_are_described_bits_of_nan_included() -> None:
     assert {0} == {each[name] % 8 for each in (loss, scale) for name in ("steps", "times", "values")}
 
 
+def whole(answer: InPieces) -> bytes:
+    return b"".join(answer.parts)
+
+
 @pytest.mark.parametrize("form", ["json", "float32"])
 def test_no_curves_are_an_answer(form: str) -> None:
-    body = bytes(answer([], form).body)
+    body = whole(answer([], form))
     assert [] == (json.loads(body)["items"] if form == "json" else arrays(body))
 
 
@@ -73,13 +77,25 @@ def test_both_forms_say_the_same_of_a_run(client: httpx.Client) -> None:
     train(stream, 0, 60)
     stream.send()
     asked = {"names": "loss,val_loss,grad.norm:head.weight"}
-    as_json = client.get(f"/api/v1/runs/{stream.run}/series", params=asked).json()["items"]
+    as_json = client.get(f"/api/v1/runs/{stream.run}/series", params=asked).json()
     found = client.get(f"/api/v1/runs/{stream.run}/series", params=asked | {"format": "float32"})
     assert FLOAT32 == found.headers["content-type"]
-    for item, (header, (steps, times, values)) in zip(as_json, arrays(found.content), strict=True):
+    for item, (header, (steps, times, values)) in zip(curves(as_json), arrays(found.content), strict=True):
         assert item["name"] == header["name"]
         assert (item["steps"], item["times"]) == (steps.tolist(), times.tolist())
         assert np.array(item["values"], np.float32).tolist() == values.tolist()
+
+
+def test_an_answer_of_many_pieces_comes_whole(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for step in range(4000):
+        stream.tell(step, dict.fromkeys(("loss", "scale", "grad_norm", "samples", "tokens", "val_loss"), float(step)))
+    stream.send()
+    asked = {"names": "loss,scale,grad_norm,samples,tokens,val_loss", "points": "4000"}
+    answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
+    assert PIECE < len(answer.content) == int(answer.headers["content-length"])
+    assert [list(range(4000))] * 6 == [item["values"] for item in curves(answer.json())]
+    assert 304 == client.get(answer.url, headers={"If-None-Match": answer.headers["ETag"]}).status_code
 
 
 def test_a_form_that_there_is_not_is_refused_with_those_there_are(client: httpx.Client) -> None:

@@ -87,6 +87,41 @@ def test_the_same_occurrence_does_not_open_it_again() -> None:
     assert [] == judged(Explained("s", finding(active=False, last_step=15)), before=[recovered()], now=NOW + SECOND)
 
 
+def test_what_is_learnt_once_it_is_closed_is_written_down() -> None:
+    more = Explained("a", finding(active=False, first_step=9))
+    change = only(judged(more, before=[recovered()], ranks={"a": 3}, now=NOW + SECOND))
+    assert (None, "closed", NOW) == (change.tell, change.incident.state, change.incident.closed)
+    assert (3, 9) == (change.incident.rank, change.incident.first_step)
+
+
+@pytest.mark.parametrize("severity", ["ticket", "page"])
+def test_a_consequence_of_what_was_over_opens_it_again(severity: str) -> None:
+    healed = finding("nonfinite-gradient", "ticket", active=False)
+    before = only(judged(Explained("s", healed))).incident
+    change = only(judged(Explained("s", healed, [finding(severity=severity)]), before=[before], now=NOW + SECOND))
+    assert ("opened", "open", severity) == (change.tell, change.incident.state, change.incident.severity)
+
+
+def test_a_page_that_comes_of_what_was_over_is_told_even_if_it_is_over_too() -> None:
+    healed = finding("nonfinite-gradient", "ticket", active=False)
+    before = only(judged(Explained("s", healed))).incident
+    page = Explained("s", healed, [finding(active=False)])
+    change = only(judged(page, before=[before], now=NOW + SECOND))
+    assert ("opened", "closed", "page") == (change.tell, change.incident.state, change.incident.severity)
+    assert [] == judged(page, before=[change.incident], now=NOW + 2 * SECOND)
+
+
+def test_what_was_a_consequence_and_is_a_cause_again_is_open_again() -> None:
+    before = msgspec.structs.replace(opened(Explained("s", finding())), state="closed", closed_reason="superseded")
+    change = only(judged(Explained("s", finding()), before=[before]))
+    assert ("opened", "open", None) == (change.tell, change.incident.state, change.incident.closed_reason)
+
+
+def test_what_a_person_closed_is_not_opened_by_what_was_known() -> None:
+    before = msgspec.structs.replace(opened(Explained("s", finding())), state="closed", closed_reason="by hand")
+    assert [] == judged(Explained("s", finding()), before=[before])
+
+
 @pytest.mark.parametrize(("later", "number", "new"), [(COOLDOWN - 1, 1, False), (COOLDOWN, 2, True)])
 def test_a_new_occurrence_continues_it_within_the_cooldown_and_opens_another_later(
     later: int, number: int, new: bool

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ammeter import block, wire
 from ammeter.wire import Batch, Block, Event, Hello, Lost, Schema, Tensor
-from ammeter_server import checks, progress
+from ammeter_server import append, checks, happened, progress
 from ammeter_server.problems import Problem
 from tests.parts import need
 from tests.server.test_ingest import SCHEMA, Place, Sender, of_stream, opened, rows, stored
@@ -177,11 +177,28 @@ def test_rows_of_any_value_break_neither_the_stream_nor_any_page(sender: Sender,
     check_pages_and_numbers(sender)
 
 
+def test_events_beyond_the_cap_are_judged_and_counted_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append, "MAX_EVENTS", 5)
+    with opened(tmp_path) as place:
+        sender = Sender(place.client, place.store)
+        events: list[wire.Item] = [Event("scaler.backoff", step, step, {"from": 2.0, "to": 1.0}) for step in range(4)]
+        assert 200 == sender.post([sender.hello(), *events], 0, 10).status_code
+        assert 200 == sender.post(events, 10, 20).status_code
+        assert 200 == sender.post(events, 20, 30).status_code
+        told = place.client.get(f"/api/v1/runs/{sender.run}/events").json()["items"]
+        run = place.client.get(f"/api/v1/runs/{sender.run}").json()
+        assert (5, {"steps": 0, "events": 7}) == (len(told), run["lost"]["events-cap"])
+        assert 12 == run["counters"]["backoffs"]
+        assert 'limited_total{limit="events"}' in place.client.get("/metrics/self").text
+
+
 def check_pages_and_numbers(sender: Sender) -> None:
     for path in ("/metrics", "/metrics/self", "/api/v1/runs", f"/api/v1/runs/{sender.run}"):
         assert 200 == sender.client.get(path).status_code, path
     counters = of_stream(sender, "counters")
-    assert all(0 <= counters[counter] <= progress.MOST for counter in progress.SUMS)
+    assert all(0 <= counters[counter] <= happened.MOST for counter in progress.SUMS)
     assert len(of_stream(sender, "latest")) <= progress.MOST_NAMES
     assert len(of_stream(sender, "lost")) <= progress.MOST_REASONS + 1
 
@@ -210,9 +227,11 @@ def test_names_that_are_code_stay_names_in_the_metrics(sender: Sender) -> None:
         Event("autocast.entered", 0, 0, {"grad": True, "dtype": BAD}),
     ]
     assert 200 == sender.post(items, 0, 10).status_code
-    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0; escaping=odd", ";;==\xff"):
-        told = sender.client.get("/metrics", headers={b"Accept": accept.encode("latin-1")})
-        assert 200 == told.status_code
+    kind = "application/openmetrics-text; version="
+    for accept in ("text/plain", f"{kind}1.0.0; escaping=odd", f"{kind}zzz", f"{kind}1.{'9' * 5000}", ";;==\xff"):
+        for path in ("/metrics", "/metrics/self"):
+            told = sender.client.get(path, headers={b"Accept": accept.encode("latin-1")})
+            assert 200 == told.status_code
     told = sender.client.get("/metrics")
     assert max(map(len, told.text.splitlines())) < 4000
     promtool = subprocess.run([need("promtool"), "check", "metrics"], input=told.content, capture_output=True)
@@ -298,6 +317,13 @@ def test_a_body_that_trickles_is_given_up(place: Place, monkeypatch: pytest.Monk
     head = f"POST /api/v1/runs/{sender.run}/streams/{sender.stream}/frames?offset=0&end=1 HTTP/1.1\r\nHost: localhost"
     answer = asked(place, f"{head}\r\nContent-Type: {wire.CONTENT_TYPE}\r\nContent-Length: 1000")
     assert b" 408 " in answer.split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs?page_size=", "/api/v1/runs?state=", "/no/such/"])
+def test_a_long_question_is_not_echoed_at_length(place: Place, path: str) -> None:
+    answer = place.client.get(path + 50_000 * "x")
+    assert answer.status_code in (404, 422)
+    assert len(answer.content) < 2000
 
 
 def test_a_long_name_is_not_echoed_at_length(sender: Sender) -> None:

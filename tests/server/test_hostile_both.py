@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from ammeter import wire
 from ammeter.wire import Batch, Event, Hello, Schema, Tensor
 from ammeter_server.channels.message import message
 from ammeter_server.handling import Incident
+from ammeter_server.store import pages as pages_of
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 
@@ -132,9 +135,86 @@ def test_numbers_at_the_end_of_their_range_cost_no_more_than_others(client: http
     check_pages(client, stream.run)
 
 
+def test_a_clock_that_is_ahead_puts_a_run_above_no_later_one_and_lets_it_end(client: httpx.Client) -> None:
+    ahead = Stream(client, begin=time.time_ns() + 10 * 365 * 86_400 * 10**9)
+    train(ahead, 0, 5)
+    ahead.bye(5)
+    ahead.send()
+    later = Stream(client, begin=time.time_ns())
+    train(later, 0, 5)
+    later.send()
+    told = [each["id"] for each in client.get("/api/v1/runs").json()["items"]]
+    assert told.index(later.run) < told.index(ahead.run)
+    path, now = f"/api/v1/runs/{ahead.run}", datetime.now(UTC).isoformat()
+    over = wait_until(lambda: (run := client.get(path).json())["state"] == "ended" and run)
+    assert over["started"] <= over["ended"] < datetime.now(UTC).isoformat()
+    assert over["started"] < now
+
+
 def test_a_run_that_names_itself_as_its_baseline_is_judged_all_the_same(client: httpx.Client) -> None:
     run = str(uuid.uuid4())
     check_pages(client, broken(client, "itself", run=run, tags={"baseline": run}).run)
+
+
+NUMBERS = ["2147483647", "2147483648", "9007199254740993", "9223372036854775807", "9" * 30, "-1"]
+NUMBERED = ["events?rank", "tensors?rank", "series?names=loss&rank", "events?from", "events?to"]
+
+
+def test_a_number_that_no_column_holds_is_a_problem_of_who_asked(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 1)
+    stream.send()
+    paths = [f"/api/v1/runs/{stream.run}/{path}={number}" for path in NUMBERED for number in NUMBERS]
+    answers = {path: client.get(path).status_code for path in paths}
+    assert {} == {path: status for path, status in answers.items() if status not in (200, 422)}
+
+
+def walked(client: httpx.Client, path: str, **asked: Any) -> list[list[str]]:
+    """The ids on each page of a list."""
+    pages, after = list[list[str]](), ""
+    while after or not pages:
+        told = client.get(path, params={**asked, **({"page_token": after} if after else {})}).json()
+        pages.append([each["id"] for each in told["items"]])
+        after = told["next_page_token"] or ""
+    return pages
+
+
+def test_a_page_of_runs_that_say_much_ends_early_and_the_next_goes_on(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_of, "MOST_BYTES", 2_500)
+    made = list[str]()
+    for number in range(5):
+        stream = Stream(client, project="much", begin=BEGIN + number, config={"x": "y" * 1_000}, tags={})
+        train(stream, 0, 1)
+        stream.send()
+        made.insert(0, stream.run)
+    assert [made[:2], made[2:4], made[4:]] == walked(client, "/api/v1/runs", project="much", page_size=4)
+    monkeypatch.setattr(pages_of, "MOST_BYTES", 10)
+    assert [[run] for run in made] == walked(client, "/api/v1/runs", project="much", page_size=4)
+
+
+def test_a_page_of_events_that_say_much_ends_early_and_the_next_goes_on(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_of, "MOST_BYTES", 2_500)
+    stream = Stream(client)
+    for step in range(5):
+        stream.say("much.said", step, x="y" * 1_000)
+    stream.send()
+    told = [f"{stream.stream}.{number}" for number in reversed(range(5))]
+    assert [told[:2], told[2:4], told[4:]] == walked(client, f"/api/v1/runs/{stream.run}/events", page_size=4)
+
+
+@pytest.mark.parametrize("path", ["/runs/{run}/events?name=", "/incidents?verdict=", "/runs/{run}/incidents?verdict="])
+@pytest.mark.parametrize("said", [",".join(f"a{n}.*" for n in range(5_000)), "a," * 30_000], ids=["many", "one"])
+def test_more_names_than_a_database_takes_are_a_problem_of_who_asked(
+    client: httpx.Client, path: str, said: str
+) -> None:
+    stream = Stream(client)
+    train(stream, 0, 1)
+    stream.send()
+    assert client.get(f"/api/v1{path.format(run=stream.run)}{said}").status_code in (200, 422)
 
 
 SIGN_IN = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\n"

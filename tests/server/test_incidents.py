@@ -65,6 +65,29 @@ def test_a_closed_incident_is_closed_by_hand_and_cannot_be_taken_on(client: http
     assert "is closed (by hand); there is nothing to take on" in refused.json()["detail"]
 
 
+def test_who_was_told_and_how_that_went_is_shown(tmp_path: Path) -> None:
+    with serving(tmp_path, notify=("json://127.0.0.1:9/",)) as client:
+        _, incident = broken(client)
+        path = f"{API}/{incident['id']}/deliveries"
+        (told,) = wait_until(lambda: [each for each in client.get(path).json()["items"] if each["error"]])
+        assert 404 == client.get(f"{API}/{incident['run']}.nothing.1/deliveries").status_code
+    assert told["channel"].startswith("json-")
+    assert ("opened", "pending", None) == (told["kind"], told["state"], told["sent"])
+    assert told["attempts"] >= 1
+
+
+def test_an_incident_is_silenced_for_some_hours_and_no_longer_than_a_week(client: httpx.Client) -> None:
+    _, incident = broken(client)
+    path, header = f"{API}/{incident['id']}/silence", {"X-Ammeter-Request": "test"}
+    silenced = client.post(path, params={"hours": 2}, headers=header).json()
+    assert "open" == silenced["state"]
+    assert silenced["silenced"] > incident["opened"]
+    assert 422 == client.post(path, params={"hours": 200}, headers=header).status_code
+    assert 403 == client.post(path).status_code
+    client.post(f"{API}/{incident['id']}/close", headers=header)
+    assert 409 == client.post(path, headers=header).status_code
+
+
 def test_a_change_without_the_pages_header_is_refused(client: httpx.Client) -> None:
     _, incident = broken(client)
     refused = client.post(f"{API}/{incident['id']}/close")
@@ -87,8 +110,21 @@ def test_incidents_of_all_runs_are_chosen_and_paged(client: httpx.Client) -> Non
         ({"project": "vision"}, [ids[1]]),
         ({"severity": "ticket"}, []),
         ({"verdict": "nonfinite-gradient"}, ids[::-1]),
+        ({"verdict": "run-lost,nonfinite-gradient"}, ids[::-1]),
+        ({"verdict": "run-lost"}, []),
+        ({"until": "2001-01-01"}, []),
+        ({"since": "2001-01-01"}, ids[::-1]),
     ):
         assert expected == [item["id"] for item in client.get(API, params=asked).json()["items"]], asked
+    last = client.get(f"{API}/{ids[2]}").json()
+    for asked, expected in (
+        ({"since": last["opened"]}, [ids[2]]),
+        ({"until": last["opened"], "severity": "page", "rank": "0,7", "verdict": "nonfinite-gradient"}, [ids[2]]),
+        ({"rank": "1"}, []),
+        ({"severity": "ticket"}, []),
+    ):
+        items = client.get(f"/api/v1/runs/{last['run']}/incidents", params=asked).json()["items"]
+        assert expected == [item["id"] for item in items], asked
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 
 from ammeter.verdicts.finding import Finding
 from ammeter_server import migrations
+from ammeter_server.channels import Channel
 from ammeter_server.judge import AGEING, LATE, LEASE, RESTART, Judge, restarting, run_end
 from ammeter_server.settings import Settings
 from ammeter_server.store import Store, connect
@@ -20,6 +21,7 @@ from tests.server.databases import postgresql
 
 NOW = 10**18
 SECOND = 10**9
+CHANNELS = tuple(Channel(name, lambda _: None) for name in ("json-1", "mail-2"))
 PAGE = Finding("scale-collapse", "page", 10, 12, 15, "why", "do", "It fell")
 
 
@@ -43,7 +45,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def judge(store: Store) -> Judge:
-    return Judge(store, Settings(public_url="http://collector.example"), ["json-1", "mail-2"])
+    return Judge(store, Settings(public_url="http://collector.example"), CHANNELS)
 
 
 def add_run(store: Store, **said: Any) -> str:
@@ -112,7 +114,7 @@ def test_a_run_that_another_judge_holds_is_left_to_it_until_its_lease_ends(store
 def test_judges_that_meet_open_one_incident_and_write_one_message(store: Store) -> None:
     run = add_run(store)
     conclude(store, run, add_stream(store, run), PAGE)
-    judges = [Judge(store, Settings(), ["json-1"]) for _ in range(4)]
+    judges = [Judge(store, Settings(), CHANNELS[:1]) for _ in range(4)]
     meet = threading.Barrier(4)
 
     def work(judge: Judge) -> None:
@@ -139,6 +141,19 @@ def test_a_run_whose_judgement_fails_does_not_hold_up_the_others(store: Store, j
     conclude(store, sound, add_stream(store, sound), PAGE)
     judge.judge_due(NOW)
     assert {sound} == {each.run for each in rows(store, incidents)}
+
+
+def test_what_runs_have_cost_never_decreases(store: Store) -> None:
+    hour = 3600 * SECOND
+    run = add_run(store, environment={"device": "NVIDIA H200"})
+    stream = add_stream(store, run, started=NOW - 2 * hour, last_step_time=NOW - hour)
+    totalled = []
+    for price, until in ((4.0, NOW - hour), (1.0, NOW - hour), (1.0, NOW + 4 * hour), (1.0, NOW + 5 * hour)):
+        with store.writing() as connection:
+            connection.execute(update(streams).where(streams.c.id == stream).values(last_step_time=until))
+        Judge(store, Settings(cost_per_hour=(("NVIDIA*", price),))).judge(run, NOW)
+        totalled.append(fleet(store)["cost", "", ""] / 10**6)
+    assert [4.0, 4.0, 6.0, 7.0] == totalled
 
 
 def test_progress_is_folded_into_the_totals_once(store: Store, judge: Judge) -> None:

@@ -71,6 +71,28 @@ def test_a_head_that_trickles_is_given_up(client: httpx.Client, head: str) -> No
     assert 200 == client.get("/livez").status_code
 
 
+def test_a_head_without_an_end_is_not_held(client: httpx.Client) -> None:
+    with line(client) as connection, suppress(ConnectionError):
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n")
+        for number in range(100_000):  # 100 MB
+            connection.sendall(b"X-%d: " % number + b"x" * 1000 + b"\r\n")
+        raise AssertionError("all of it was taken")
+    assert 200 == client.get("/livez").status_code
+
+
+def test_a_long_head_that_ends_is_answered(client: httpx.Client) -> None:
+    assert 200 == client.get("/livez", headers={"X-Long": "x" * 30_000}).status_code
+
+
+def test_fields_behind_a_body_are_refused(client: httpx.Client) -> None:
+    with line(client) as connection:
+        connection.sendall(
+            b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nX-Late: 1\r\n\r\n"
+        )
+        assert rest(connection).startswith(b"HTTP/1.1 400")
+
+
 def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(client: httpx.Client) -> None:
     ended = threading.Event()
     head = "POST /api/v1/runs/x/streams/y/frames?offset=0&end=1 HTTP/1.1\r\nHost: localhost\r\n"
@@ -120,16 +142,15 @@ def test_a_connection_is_kept_for_request_after_request(client: httpx.Client) ->
 def test_an_answer_that_takes_longer_than_a_head_may_is_given(client: httpx.Client, tmp_path: Path) -> None:
     store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
     answers: list[int] = []
-    asking = threading.Thread(
-        target=lambda: answers.append(client.delete("/api/v1/session", headers=COOKIE).status_code)
-    )
-    with store.writing():  # which the sign-out has to wait for
+    path, header = f"/api/v1/incidents/{uuid.uuid4()}.run-lost.1/close", {"X-Ammeter-Request": "test"}
+    asking = threading.Thread(target=lambda: answers.append(client.post(path, headers=header).status_code))
+    with store.writing():  # which the change has to wait for
         asking.start()
         asking.join(3 * listening.HEAD_SECONDS)
         assert asking.is_alive()
     asking.join()
     store.close()
-    assert [204] == answers
+    assert [404] == answers
 
 
 def test_one_connection_too_many_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ammeter_server import keeper, sweeper
 from ammeter_server.demo.processes import free_port
-from ammeter_server.logs import FORMAT, OneLine, escaped
+from ammeter_server.logs import FORMAT, SELDOM, STRANGERS, OneLine, Seldom, escaped
 from tests.server.feeding import Stream, break_down, train, wait_until
 
 HOSTILE = "x\n2026-01-01 00:00:00 ERROR root: forged\r\x1b[2J\u202egnp.exe\u2028\x00\x85end"
@@ -44,6 +45,41 @@ def test_a_traceback_is_set_in_and_forges_no_record() -> None:
     assert "ERROR hostile.two: run x" in first
     assert rest
     assert all(line.startswith("    | ") and line.isprintable() for line in rest)
+
+
+def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
+    now = 1000.0
+    seldom = Seldom(lambda: now)
+
+    def told(level: int, words: str, name: str = STRANGERS) -> str:
+        record = logging.LogRecord(name, level, "", 0, words, None, None)
+        return record.getMessage() if seldom.filter(record) else ""
+
+    assert ["no HTTP", "", "", ""] == [told(logging.WARNING, "no HTTP") for _ in range(4)]
+    assert "no websocket" == told(logging.WARNING, "no websocket")
+    assert ["broken", "broken"] == [told(logging.ERROR, "broken") for _ in range(2)]
+    assert ["mine", "mine"] == [told(logging.WARNING, "mine", "ammeter_server.judge") for _ in range(2)]
+    now += SELDOM
+    assert "no HTTP (3 more since the last such line)" == told(logging.WARNING, "no HTTP")
+    assert "" == told(logging.WARNING, "no HTTP")
+
+
+def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by_itself() -> None:
+    now = 1000.0
+    seldom = Seldom(lambda: now)
+
+    def told(name: str, what: str, level: int = logging.WARNING) -> str:
+        record = logging.LogRecord(name, level, "", 0, "%s waits: %s", (what, "it is away"), None)
+        return record.getMessage() if seldom.filter(record) else ""
+
+    judging, compaction = (sweeper.__name__, "judging"), (keeper.__name__, "compaction")
+    assert ["judging waits: it is away", "", ""] == [told(*judging) for _ in range(3)]
+    assert ["compaction waits: it is away", ""] == [told(*compaction) for _ in range(2)]
+    assert 2 * ["delivering waits: it is away"] == [
+        told(sweeper.__name__, "delivering", logging.ERROR) for _ in range(2)
+    ]
+    now += SELDOM
+    assert "judging waits: it is away (2 more since the last such line)" == told(*judging)
 
 
 @pytest.mark.parametrize("text", ["plain words", "größer als 1 · 2¹⁶", "日本語"])

@@ -14,17 +14,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from ammeter.wire import Lost
 from ammeter_server import meters
 from ammeter_server.exposition import METRICS, PROCESS
-from ammeter_server.metrics import headroom
+from ammeter_server.samples import MOST_DEVICES, MOST_FALLBACKS, MOST_INCIDENTS, MOST_REASONS, headroom
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
+from tests.server.hosts import Host
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 Samples = dict[str, float]
 
+SAMPLED = {"lost_updates": 0.25, "update_ratio": 1e-3, "low_precision_share": 0.5, "val_loss": 2.5}
+"""Columns that are read now and then."""
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[httpx.Client]:
-    with serving(tmp_path) as client:
+    with serving(tmp_path, cost_per_hour=(("*", 2.0),)) as client:
         yield client
 
 
@@ -64,7 +68,7 @@ def test_a_run_shows_its_counters_scale_loss_and_norm(client: httpx.Client) -> N
     assert 24 / 1024 == pytest.approx(shown[f"ammeter_grad_underflow_ratio{{{run}}}"])
     assert math.log2(65504 / (0.02 * 65536)) == pytest.approx(shown[f"ammeter_scaler_headroom_doublings{{{run}}}"])
     assert 0 == shown[f"ammeter_nonfinite_steps_total{{{run}}}"]
-    info = 'device_model="NVIDIA H200",precision="float16",project="demo"'
+    info = 'device_model="NVIDIA H200",name="nightly",precision="float16",project="demo"'
     assert 1 == shown[f'ammeter_run_info{{{info},{run},torch_version="2.13.0"}}']
 
 
@@ -86,6 +90,43 @@ def test_values_that_are_no_numbers_are_counters_and_times_never_gauges(client: 
     incident = f'project="demo",{run},severity="page",verdict="nonfinite-gradient"'
     assert 1 == shown[f"ammeter_incident_active{{{incident}}}"]
     assert 1 == shown['ammeter_incidents_total{project="demo",severity="page",verdict="nonfinite-gradient"}']
+
+
+def test_checkpoints_count_as_complete_or_partial_and_the_last_complete_one_is_dated(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    run = f'run="{stream.run}"'
+    train(stream, 0, 20)
+    stream.send()
+    shown = scrape(client)
+    assert 0 == shown[f'ammeter_checkpoint_saves_total{{outcome="complete",{run}}}']
+    assert f"ammeter_checkpoint_last_timestamp_seconds{{{run}}}" not in shown
+    for step, missing in ((21, []), (22, []), (23, ["scaler"])):
+        stream.tell(step, SAMPLED)
+        stream.say("checkpoint.saved", step, path="out/run.pt", missing=missing)
+    stream.send()
+    shown = scrape(client)
+    assert 2 == shown[f'ammeter_checkpoint_saves_total{{outcome="complete",{run}}}']
+    assert 1 == shown[f'ammeter_checkpoint_saves_total{{outcome="partial",{run}}}']
+    assert stream.time(22) / 1e9 == pytest.approx(shown[f"ammeter_checkpoint_last_timestamp_seconds{{{run}}}"])
+    names = ("lost_update_ratio", "update_to_weight_ratio", "low_precision_flops_ratio", "last_validation_loss")
+    assert [*SAMPLED.values()] == pytest.approx([shown[f"ammeter_{name}{{{run}}}"] for name in names])
+
+
+def test_fallbacks_of_one_operator_add_up_and_the_rank_with_most_of_them_stands_for_the_run(
+    client: httpx.Client,
+) -> None:
+    begin = time.time_ns() - 60 * STEP
+    first = Stream(client, world_size=2, begin=begin)
+    second = Stream(client, run=first.run, rank=1, world_size=2, begin=begin)
+    for stream, shares in ((first, (0.25, 0.125)), (second, (0.25,))):
+        train(stream, 0, 9)
+        for share in shares:
+            stream.say("kernel.fallback", 9, op="aten.mm", reason="autocast-disabled", flops_share=share)
+        stream.say("kernel.fallback", 9, op="aten.bmm", reason="policy", flops_share="most")
+        stream.send()
+    told = {name: value for name, value in scrape(client).items() if "kernel_fallback" in name}
+    labels = f'op="aten.mm",reason="autocast-disabled",run="{first.run}"'
+    assert {f"ammeter_kernel_fallback_flops_ratio{{{labels}}}": 0.375} == told
 
 
 def test_a_closed_incident_is_0_for_a_while(client: httpx.Client) -> None:
@@ -131,16 +172,31 @@ def test_a_run_that_ended_keeps_its_numbers_five_minutes_and_its_info_an_hour(cl
 
 
 def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> None:
-    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP, config={"steps_per_epoch": 10})
     train(stream, 0, 40)
     break_down(stream, 41, 50)
+    for number in range(9):
+        stream.say("kernel.fallback", 50, op=f"op{number}", reason="policy", module="head", flops_share=0.1)
+    stream.say("checkpoint.saved", 50, missing=[])
+    stream.tell(51, SAMPLED | {"grad_norm": 1.0, "device_allocated_bytes": 1e9, "device_reserved_bytes": 2e9})
+    host = Host(client, run=stream.run, gpus=MOST_DEVICES)
+    host.read(1)
+    host.send()
     gaps = [Lost(f"reason {number}", steps=1, begin=number, end=number + 1) for number in range(30)]
     stream.send(gaps=gaps)
     wait_until(lambda: "ammeter_incident_active" in client.get("/metrics").text)
     shown = scrape(client)
-    assert 60 < len([name for name in shown if stream.run in name]) <= 100
+    ours = [name for name in shown if stream.run in name and not name.startswith("ammeter_incident_active")]
+    names = {re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in ours}
+    missing = {metric.name for metric in METRICS if "run" in metric.labels} - names - {"ammeter_incident_active"}
+    beside = {name for name in missing if "_vs_baseline_" in name or "_delta_" in name}
+    assert {"ammeter_run_end_timestamp_seconds"} == missing - beside
+    assert 100 == len(ours) + len(missing) + MOST_INCIDENTS
     lost = {name: value for name, value in shown.items() if name.startswith("ammeter_agent_lost_records_total")}
-    assert (9, 30) == (len(lost), sum(lost.values()))
+    assert (MOST_REASONS + 1, 30) == (len(lost), sum(lost.values()))
+    fallbacks = [value for name, value in shown.items() if name.startswith("ammeter_kernel_fallback_flops_ratio")]
+    assert MOST_FALLBACKS + 1 == len(fallbacks)
+    assert 0.9 == pytest.approx(sum(fallbacks))
 
 
 def test_ranks_are_never_a_label(client: httpx.Client) -> None:
@@ -153,6 +209,21 @@ def test_ranks_are_never_a_label(client: httpx.Client) -> None:
     assert 10 == shown[f'ammeter_steps_total{{outcome="applied",run="{first.run}"}}']
     assert 2 == shown[f'ammeter_run_ranks_reporting{{run="{first.run}"}}']
     assert not any("rank=" in name for name in shown)
+
+
+def test_a_rank_that_comes_later_and_has_counted_less_takes_nothing_back(client: httpx.Client) -> None:
+    first = Stream(client, rank=1, world_size=2, begin=time.time_ns() - 60 * STEP)
+    later = Stream(client, run=first.run, rank=0, world_size=2, begin=first.begin)
+    train(first, 0, 20)
+    first.send()
+    before = scrape(client)
+    train(later, 0, 3)
+    later.send()
+    after = scrape(client)
+    counts = {name for name in before if re.search(r"(_total|_bucket|_count|_sum)\{", name)}
+    assert len(counts) > 40
+    assert [] == [name for name in counts if after[name] < before[name]]
+    assert 21 == after[f'ammeter_grad_norm_bucket{{le="+Inf",run="{first.run}"}}']
 
 
 def test_promtool_finds_nothing_wrong_with_metrics_even_with_hostile_names(client: httpx.Client) -> None:

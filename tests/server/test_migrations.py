@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import inspect, select, text
 
 from ammeter.wire import Event
 from ammeter_server import migrations
+from ammeter_server.__main__ import main
 from ammeter_server.bulk import day_of, events
 from ammeter_server.compaction import compact
 from ammeter_server.store import Store
@@ -61,3 +63,42 @@ def test_all_the_way_down_nothing_is_left_and_up_again_it_is_as_the_tables_say(s
     opts = {"include_name": lambda name, kind, _: kind != "table" or name in metadata.tables}
     with store.reading() as connection:
         assert [] == compare_metadata(MigrationContext.configure(connection, opts=opts), metadata)
+
+
+def test_going_back_by_command_says_what_is_lost_and_does_it_for_who_is_sure(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["migrate", "--database-url", store.engine.url.render_as_string(hide_password=False), "--back-to", "0002"]
+    assert 2 == main(words)
+    said = capsys.readouterr()
+    assert "the record of what people did" in said.out
+    assert "--yes" in said.err
+    assert migrations.newest() == migrations.current(store)
+    assert 0 == main([*words, "--yes"])
+    assert "0002" == migrations.current(store)
+    assert 0 == main(words[:-2])
+    assert migrations.newest() == migrations.current(store)
+
+
+@pytest.mark.parametrize("shape", ["base", "9999", "head", "-1", "'; drop table runs; --"])
+def test_there_is_no_way_back_to_a_shape_that_is_no_earlier_one(
+    store: Store, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = store.engine.url.render_as_string(hide_password=False)
+    assert 2 == main(["migrate", "--database-url", url, f"--back-to={shape}", "--yes"])
+    assert "the earlier ones are 000" in capsys.readouterr().err
+    assert migrations.newest() == migrations.current(store)
+
+
+def test_every_shape_says_what_going_back_loses() -> None:
+    newest = migrations.newest()
+    assert newest is not None
+    assert int(newest) - 1 == len(migrations.lost(newest, "0001"))
+
+
+def test_collectors_that_bring_up_one_database_at_once_wait_for_each_other(place: str, tmp_path: Path) -> None:
+    with database(place, tmp_path) as store:
+        migrations.go_back(store, "base")
+        with ThreadPoolExecutor(4) as collectors:
+            list(collectors.map(lambda _: migrations.migrate(store), range(4)))
+        assert migrations.newest() == migrations.current(store)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from ammeter import wire
-from ammeter_server import guesses
+from ammeter_server import guesses, live
 from ammeter_server.app import create_app
 from ammeter_server.openapi import described
 from ammeter_server.settings import Settings
@@ -52,6 +52,7 @@ class Asked:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("openapi"), token=TOKEN) as client:
         patch.setattr(guesses, "MOST", 10**6)  # every question is also asked with wrong tokens
+        patch.setattr(live, "LONGEST", 0.01)
         yield Asked(client)
 
 

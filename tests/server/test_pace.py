@@ -6,7 +6,6 @@ import pytest
 
 from ammeter_server import pace
 from ammeter_server.pace import A_SECOND, BURST, REMEMBERED, Pace
-from ammeter_server.problems import Problem
 from tests.server.test_ingest import Sender, opened
 
 
@@ -19,17 +18,12 @@ class Clock:
 
 def taken(of: Pace, stream: str, most: int) -> int:
     """How many requests of a stream are taken at this moment."""
-    for number in range(most):
-        try:
-            of.check("run", stream)
-        except Problem:
-            return number
-    return most
+    return next((number for number in range(most) if of.is_over(stream)), most)
 
 
 def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
     clock = Clock()
-    of = Pace(clock)
+    of = pace.of_streams(clock)
     assert BURST == taken(of, "a", 10_000)
     clock.now += 0.1
     assert A_SECOND / 10 == pytest.approx(taken(of, "a", 10_000), abs=1)
@@ -38,15 +32,15 @@ def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
 
 
 def test_a_stream_gone_wild_holds_up_no_other() -> None:
-    of = Pace(Clock())
+    of = pace.of_streams(Clock())
     taken(of, "wild", 10_000)
     assert 10 == taken(of, "calm", 10)
 
 
 def test_what_is_remembered_does_not_grow_without_end() -> None:
-    of = Pace(Clock())
+    of = pace.of_streams(Clock())
     for number in range(REMEMBERED + 100):
-        of.check("run", f"{number}")
+        pace.check(of, "run", f"{number}")
     assert REMEMBERED == len(of._left)
 
 

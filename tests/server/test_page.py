@@ -3,47 +3,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
-from tests import parts
+from tests.server import browsing
+from tests.server.browsing import LOW_CONTRAST, appears, broken_run, console, found, press, seen_as, show, text
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 HOSTILE = '<script>window.broken=1</script><img src=x onerror="window.broken=1"> "quoted" \u202egnp.exe'
 TOKEN = "0123456789abcdef0123456789abcdef"
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--window-size=1280,1000",
-)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    """A real Chromium, driven by its own chromedriver; ended with the tests."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = parts.need("chromium", "google-chrome")
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(parts.need("chromedriver")))
-    try:
+    with browsing.chromium() as browser:
         yield browser
-    finally:
-        browser.quit()
 
 
 @pytest.fixture
@@ -55,53 +33,9 @@ def client(browser: webdriver.Chrome, tmp_path: Path) -> Iterator[httpx.Client]:
 
 @pytest.fixture(autouse=True)
 def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
-    """No page may complain: a refused script or style, a failed request, an exception."""
-    console(browser)
+    browsing.console(browser)
     yield
-    complaints = [entry for entry in console(browser) if entry["level"] in ("WARNING", "SEVERE")]
-    # the one answer that Chromium itself reports, and that asks for signing in
-    assert [] == [entry["message"] for entry in complaints if "401 (Unauthorized)" not in entry["message"]]
-
-
-def console(browser: webdriver.Chrome) -> list[dict[str, Any]]:
-    """What the page's console said since it was last asked."""
-    entries: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
-    return entries
-
-
-def show(browser: webdriver.Chrome, client: httpx.Client, path: str) -> None:
-    browser.get(f"{str(client.base_url).rstrip('/')}{path}")
-
-
-def text(browser: webdriver.Chrome, selector: str) -> str:
-    return " ".join(element.text for element in found(browser, selector))
-
-
-def found(browser: webdriver.Chrome, selector: str) -> list[WebElement]:
-    return browser.find_elements(By.CSS_SELECTOR, selector)
-
-
-def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
-    """Waits for the words in the elements; returns all of their text."""
-
-    def look() -> str | None:
-        try:
-            seen = text(browser, selector)
-        except Exception:  # noqa: BLE001 - an element was rendered anew while it was read
-            return None
-        return seen if words in seen else None
-
-    return str(wait_until(look, 15))
-
-
-def broken_run(client: httpx.Client, at: int = 41, **named: Any) -> Stream:
-    """A run that goes well for a while and then has NaN gradients in nine steps, and the incident of it."""
-    stream = Stream(client, begin=time.time_ns() - (at + 20) * STEP, **named)
-    train(stream, 0, at - 1)
-    break_down(stream, at, at + 8)
-    stream.send()
-    wait_until(lambda: client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"])
-    return stream
+    assert [] == browsing.complaints(browser)
 
 
 def test_an_empty_list_says_what_to_do_next(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -171,7 +105,7 @@ def test_a_run_that_came_back_leads_to_what_came_after_and_back(
     again.send()
     show(browser, client, f"/runs/{first.run}")
     appears(browser, "#head", "It came back: the run after this one")
-    found(browser, "#head a")[0].click()
+    press(browser, "#head a")
     appears(browser, "h1", "nightly again")
     appears(browser, "#head", "The run before this one")
 
@@ -191,7 +125,7 @@ def test_an_incident_is_acknowledged_on_the_page(browser: webdriver.Chrome, clie
     stream = broken_run(client)
     show(browser, client, f"/runs/{stream.run}")
     appears(browser, "#incidents .buttons", "Acknowledge")
-    found(browser, "#incidents .buttons button")[0].click()
+    press(browser, "#incidents .buttons button")
     appears(browser, "#incidents footer", "acknowledged")
     assert "acknowledged" == client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"][0]["state"]
 
@@ -203,14 +137,14 @@ def test_a_step_of_an_incident_and_a_tensor_are_shown_in_the_charts(
     show(browser, client, f"/runs/{stream.run}")
     appears(browser, ".spot button", "141")
     appears(browser, "figcaption", "training")
-    found(browser, ".spot button")[0].click()
+    press(browser, ".spot button")
     appears(browser, ".charts .filters", "Steps 81 to 149")
-    found(browser, "#all-steps")[0].click()
+    press(browser, "#all-steps")
     wait_until(lambda: not found(browser, "#all-steps"))
     appears(browser, ".tensors tbody", "head.weight")
-    found(browser, ".tensors tbody button")[0].click()
+    press(browser, ".tensors tbody button")
     appears(browser, "figcaption", "Gradient norm of blocks.1.mlp.fc.weight")
-    assert 4 == len(found(browser, "figure canvas"))
+    wait_until(lambda: 4 == len(found(browser, "figure canvas")))
 
 
 def test_a_live_run_grows_before_ones_eyes(browser: webdriver.Chrome, client: httpx.Client) -> None:
@@ -232,7 +166,7 @@ def test_hostile_names_are_shown_as_text(browser: webdriver.Chrome, client: http
     assert shown == appears(browser, "h1", "gnp.exe")
     assert shown in appears(browser, ".facts", "gnp.exe")
     appears(browser, "#details summary", "Settings of the run")
-    found(browser, "#details summary")[0].click()
+    press(browser, "#details summary")
     appears(browser, "#details dd", "gnp.exe")
     show(browser, client, "/")
     appears(browser, ".runs tbody", shown)
@@ -276,19 +210,39 @@ def test_the_page_fits_its_window_and_can_be_read(
     browser: webdriver.Chrome, client: httpx.Client, scheme: str, width: int
 ) -> None:
     stream = broken_run(client, name="a rather long name of a run that somebody gave it " * 3)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
+    with seen_as(browser, scheme, width):
         for path in (f"/runs/{stream.run}", "/"):
             show(browser, client, path)
             appears(browser, "main", "rather long name")
             assert browser.execute_script("return document.documentElement.scrollWidth") <= width
             assert [] == browser.execute_script(LOW_CONTRAST)
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_two_runs_stand_side_by_side(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    streams = []
+    for name, lr in (("float32", 3e-4), (HOSTILE, 6e-4)):
+        stream = Stream(client, name=name, config={"lr": lr}, begin=time.time_ns() - 90 * STEP)
+        train(stream, 0, 60)
+        stream.send()
+        streams.append(stream)
+    base, run = streams
+    show(browser, client, f"/runs/{run.run}")
+    appears(browser, "#head .facts", "Compare with another run")
+    browser.find_element(By.LINK_TEXT, "Compare with another run").click()
+    appears(browser, ".choice", "float32")
+    browser.find_element(By.LINK_TEXT, "float32").click()
+    assert "against float32" in appears(browser, "h1", "against float32")
+    assert "Speed" in text(browser, ".figures")
+    assert "lr" in appears(browser, "#differences tbody", "6.00e−4")
+    captions = appears(browser, "figcaption", "Device memory")
+    assert "float32 2¹⁶" in captions
+    wait_until(lambda: 5 == len([canvas for canvas in found(browser, "figure canvas") if canvas.is_displayed()]))
+    assert "Not measured in both runs" in text(browser, "figure .empty")
+    assert not browser.execute_script("return window.broken")
+    show(browser, client, f"/runs/{run.run}/compare/nobody")
+    appears(browser, "#compare", "There is no such run")
+    assert base.run in client.get(f"/runs/{run.run}/compare/{base.run}").text
+    console(browser)  # the 404 that was asked for
 
 
 def test_without_a_session_the_page_asks_for_a_token_and_goes_on(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -311,29 +265,4 @@ def sign_in(browser: webdriver.Chrome, token: str) -> None:
     field = found(browser, "#token")[0]
     field.clear()
     field.send_keys(token)
-    found(browser, "#sign-in button")[0].click()
-
-
-LOW_CONTRAST = """
-const light = (rgb) => {
-  const [r, g, b] = rgb.map((c) => ((c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const colour = (text) => text.match(/[\\d.]+/g).map(Number);
-const ground = (element) => {
-  for (let each = element; each; each = each.parentElement) {
-    const [r, g, b, a = 1] = colour(getComputedStyle(each).backgroundColor);
-    if (a === 1) return [r, g, b];
-  }
-  return [255, 255, 255];
-};
-const told = [];
-for (const element of document.querySelectorAll("main *")) {
-  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-  if (!own || !element.checkVisibility() || getComputedStyle(element).color.includes("color(")) continue;
-  const [a, b] = [light(colour(getComputedStyle(element).color).slice(0, 3)), light(ground(element))];
-  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (contrast < 4.5) told.push(`${element.tagName}.${element.className}: ${contrast.toFixed(2)}`);
-}
-return [...new Set(told)];
-"""
+    press(browser, "#sign-in button")

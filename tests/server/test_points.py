@@ -27,10 +27,22 @@ def test_a_single_nan_stays() -> None:
     assert 4321 in choose(values, 100)
 
 
-@given(floats, st.integers(16, 200))
-def test_never_more_points_than_asked_and_never_another_extreme(values: list[float], points: int) -> None:
+def test_along_time_what_came_densely_is_shown_no_finer_than_the_rest() -> None:
+    slow, fast = 10**9 * np.arange(1000), 10**12 + 10**3 * np.arange(9000)
+    values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    by_time = choose(values, 100, np.concatenate([slow, fast]))
+    assert 90 <= (by_time < 1000).sum()
+    assert {int(values.argmin()), int(values.argmax()), 9999} <= set(by_time.tolist())
+    assert (choose(values, 100) < 1000).sum() <= 12
+
+
+@given(floats, st.integers(16, 200), st.none() | st.integers(0, 2**62))
+def test_never_more_points_than_asked_and_never_another_extreme(
+    values: list[float], points: int, seed: int | None
+) -> None:
     given_values = np.array(values, np.float32)
-    kept = choose(given_values, points)
+    times = None if seed is None else np.random.default_rng(seed).integers(0, seed + 1, len(values))  # in no order
+    kept = choose(given_values, points, times)
     shown = given_values[kept]
     assert len(kept) <= points
     assert sorted(set(kept.tolist())) == kept.tolist()

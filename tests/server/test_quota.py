@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ammeter.wire import Lost
 from ammeter_server import quota
 from ammeter_server.problems import Problem
 from ammeter_server.quota import COUNTED, Quota
@@ -31,6 +32,26 @@ def test_one_project_too_many_is_refused_and_those_there_are_go_on(monkeypatch: 
     of = Quota()
     of.count({"one": 1, "two": 1}, 1)
     assert [None, None, "projects"] == [refused(of, name) for name in ("one", "two", "three")]
+
+
+def test_what_is_let_in_between_two_counts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_RUNS", 2)
+    monkeypatch.setattr(quota, "MOST_PROJECTS", 3)
+    of = Quota()
+    assert [None, None, "runs"] == [refused(of, "one") for _ in range(3)]
+    assert [None, None, "projects"] == [refused(of, name) for name in ("two", "three", "four")]
+    of.count({"one": 1}, 1)
+    assert [None, None] == [refused(of, name) for name in ("one", "four")]
+
+
+def test_a_hello_that_comes_late_brings_no_project_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_PROJECTS", 1)
+    with opened(tmp_path) as place:
+        sender = Sender(place.client, place.store)
+        assert 200 == sender.post([], 0, 10, gaps=[Lost("cap", 1, 0, 0, 10)]).status_code
+        late = sender.post([sender.hello(project="another")], 10, 20)
+        assert (403, "projects") == (late.status_code, late.json()["limit"])
+        assert 200 == sender.post([sender.hello(project="default")], 10, 20).status_code
 
 
 def test_it_is_counted_now_and_then() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ammeter_server import tokens
+from ammeter_server import live, tokens
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, break_down, train, wait_until
 
@@ -38,7 +38,8 @@ class Two:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    with guarded(tmp_path_factory.mktemp("reach")) as place:
+    with pytest.MonkeyPatch.context() as patch, guarded(tmp_path_factory.mktemp("reach")) as place:
+        patch.setattr(live, "LONGEST", 0.01)
         yield Two(place)
 
 
@@ -46,10 +47,14 @@ PATHS = (
     "/api/v1/runs/{run}",
     "/api/v1/runs/{run}/series?names=loss",
     "/api/v1/runs/{run}/tensors",
+    "/api/v1/runs/{run}/tensors/matrix",
+    "/api/v1/runs/{run}/spectrum",
     "/api/v1/runs/{run}/events",
     "/api/v1/runs/{run}/incidents",
+    "/api/v1/runs/{run}/live",
     "/api/v1/runs/{run}/compare/{run}",
     "/api/v1/incidents/{run}.nonfinite-gradient.1",
+    "/api/v1/incidents/{run}.nonfinite-gradient.1/deliveries",
 )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ import yaml
 
 from ammeter.verdicts import ALL
 from ammeter.verdicts.finding import Verdict
+from ammeter_server import meters
+from ammeter_server.alerts import Alert
+from ammeter_server.channels.message import alert_name
 from ammeter_server.exposition import METRICS, PROCESS
-from ammeter_server.rules import alert_name, collector_alerts, incident_alerts, rule_file
+from ammeter_server.objectives import alerts, objectives, recordings
+from ammeter_server.rules import DEFAULT_URL, collector_alerts, incident_alerts, rule_file
+from ammeter_server.runbooks import OF_ALERTS
 from tests import parts
 from tests.server.feeding import serving
 
@@ -20,13 +26,19 @@ FILE = ALERTS / "ammeter.rules.yaml"
 
 
 def promtool(*arguments: str) -> str:
-    done = subprocess.run([parts.need("promtool"), *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([parts.need("promtool"), *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def alerts_in(text: str) -> dict[str, dict[str, Any]]:
-    return {rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]}
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule for rule in rules if "alert" in rule}
+
+
+def prometheus_own() -> list[Alert]:
+    """What Prometheus alone can know."""
+    return [*collector_alerts(), *(alert for each in objectives() for alert in alerts(each))]
 
 
 def test_the_rule_file_is_the_one_that_the_verdicts_make() -> None:
@@ -34,7 +46,33 @@ def test_the_rule_file_is_the_one_that_the_verdicts_make() -> None:
 
 
 def test_prometheus_takes_the_rule_file() -> None:
-    assert f"SUCCESS: {len(ALL) + 3} rules found" in promtool("check", "rules", str(FILE))
+    recorded = sum(len(recordings(each)) for each in objectives())
+    wanted = len(ALL) + len(prometheus_own()) + recorded
+    assert f"SUCCESS: {wanted} rules found" in promtool("check", "rules", str(FILE))
+
+
+def test_prometheus_and_alertmanager_take_the_configurations_that_load_it() -> None:
+    assert "is valid prometheus config file" in promtool("check", "config", str(ALERTS / "prometheus.yaml"))
+    checked = [parts.need("amtool"), "check-config", str(ALERTS / "alertmanager.yaml")]
+    assert b"SUCCESS" in subprocess.run(checked, capture_output=True, check=True, timeout=60).stdout
+
+
+def test_the_scrape_jobs_are_those_that_the_rules_ask_for() -> None:
+    jobs = {each["job_name"] for each in yaml.safe_load((ALERTS / "prometheus.yaml").read_text())["scrape_configs"]}
+    asked = {job for alert in prometheus_own() for job in re.findall(r"\bammeter(?:-collector)?(?=[|\"])", alert.expr)}
+    assert jobs == asked
+
+
+@pytest.mark.parametrize("alert", prometheus_own(), ids=lambda alert: alert.id)
+def test_every_alert_of_prometheus_own_has_a_runbook_with_a_title(alert: Alert) -> None:
+    told = alerts_in(rule_file("https://ammeter.example/"))[alert.name]["annotations"]
+    assert f"https://ammeter.example/runbooks/{alert.id}" == told["runbook_url"]
+    heading = (ALERTS / "runbooks" / f"{alert.id}.md").read_text().splitlines()[0]
+    assert f"# {OF_ALERTS[alert.id]}" == heading
+
+
+def test_no_runbook_is_left_of_an_alert_that_is_gone() -> None:
+    assert set(OF_ALERTS) == {alert.id for alert in prometheus_own()}
 
 
 def test_every_verdict_has_an_alert_with_a_runbook() -> None:
@@ -60,7 +98,7 @@ def test_every_prometheus_only_alert_is_tested_firing_and_silent() -> None:
         for test in yaml.safe_load(file.read_text())["tests"]
         for case in test["alert_rule_test"]
     ]
-    for alert in collector_alerts():
+    for alert in prometheus_own():
         expected = [bool(case["exp_alerts"]) for case in cases if case["alertname"] == alert.name]
         assert {True, False} == set(expected), alert.name
 
@@ -80,14 +118,14 @@ def test_an_incident_fires_when_it_opens_not_before_and_never_for_another_verdic
         "exp_annotations": {
             "summary": said(alert.summary),
             "description": said(alert.description),
-            "runbook_url": alert.runbook_url,
+            "runbook_url": f"{DEFAULT_URL}/runbooks/{verdict.id}",
         },
     }
     series = ",".join(f'{name}="{value}"' for name, value in labels.items())
     input_series = [
-        # two replicas say the same; a closed incident is 0 for a while, then it is absent
-        {"series": f'ammeter_incident_active{{{series},instance="a"}}', "values": "0x3 1x7 0x7 _x8"},
-        {"series": f'ammeter_incident_active{{{series},instance="b"}}', "values": "0x3 1x7 0x7 _x8"},
+        # two replicas say the same, until three scrapes fail; a closed incident is 0 for a while, then it is absent
+        {"series": f'ammeter_incident_active{{{series},instance="a"}}', "values": "0x3 1x2 stale _x2 1x1 0x7 _x8"},
+        {"series": f'ammeter_incident_active{{{series},instance="b"}}', "values": "0x3 1x2 stale _x2 1x1 0x7 _x8"},
         {"series": 'ammeter_incident_active{run="r2",verdict="another",severity="page"}', "values": "1x30"},
     ]
     cases = [
@@ -101,9 +139,15 @@ def test_an_incident_fires_when_it_opens_not_before_and_never_for_another_verdic
 
 
 def test_every_metric_in_a_rule_is_exported() -> None:
-    exported = {metric.name for metric in (*METRICS, *PROCESS)} | {"up"}
-    for alert in (*incident_alerts(), *collector_alerts()):
-        assert any(name in alert.expr for name in exported), alert.expr
+    own = {family.name + ("_total" if family.type == "counter" else "") for family in meters.REGISTRY.collect()}
+    exported = own | {metric.name for metric in (*METRICS, *PROCESS)}
+    recorded = {recording.name for each in objectives() for recording in recordings(each)}
+    for alert in (*incident_alerts(), *prometheus_own()):
+        asked = re.findall(r"(?:project:)?ammeter_[\w:]+", alert.expr)
+        assert set(asked) <= exported | recorded, alert.expr
+        assert asked or "up{" in alert.expr
+    for expr in (recording.expr for each in objectives() for recording in recordings(each)):
+        assert {"ammeter_fleet_runs_total", "ammeter_fleet_steps_total"} >= set(re.findall(r"ammeter_\w+", expr))
 
 
 def test_the_collector_serves_the_rules_with_its_own_address(tmp_path: Path) -> None:
@@ -114,6 +158,20 @@ def test_the_collector_serves_the_rules_with_its_own_address(tmp_path: Path) -> 
 
 
 def test_without_the_incidents_only_prometheus_own_alerts_remain() -> None:
-    assert {"AmmeterCollectorDown", "AmmeterScrapeAbsent", "AmmeterDeliveryStuck"} == set(
-        alerts_in(rule_file(incidents=False))
-    )
+    assert {alert.name for alert in prometheus_own()} == set(alerts_in(rule_file(incidents=False)))
+
+
+def test_a_collector_that_posts_to_alertmanager_serves_the_rules_without_the_incidents(tmp_path: Path) -> None:
+    with serving(tmp_path, alertmanagers=("http://127.0.0.1:9",), public_url=DEFAULT_URL) as client:
+        assert rule_file(incidents=False) == client.get("/api/v1/rules").text
+
+
+def test_the_collector_serves_the_objectives_that_its_settings_ask_for(tmp_path: Path) -> None:
+    with serving(tmp_path, objective_runs=0.9, objective_steps=0.995) as client:
+        served = alerts_in(client.get("/api/v1/rules").text)
+    burning = "project:ammeter_fleet_{0} > {1} and project:ammeter_fleet_{2} > {1} and "
+    runs, steps = served["AmmeterRunsFailed"], served["AmmeterStepsObjectiveMissed"]
+    assert burning.format("runs_failed:ratio_increase6h", 0.2, "runs_failed:ratio_increase30m") in runs["expr"]
+    assert burning.format("steps_skipped:ratio_increase3d", 0.005, "steps_skipped:ratio_increase6h") in steps["expr"]
+    assert "leaves room for 10 % of the runs" in runs["annotations"]["description"]
+    assert "leaves room for 0.5 % of the steps" in steps["annotations"]["description"]

@@ -18,8 +18,8 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize("verdict", [verdict.id for verdict in ALL])
-def test_every_verdict_has_a_runbook_that_opens_without_a_token(client: httpx.Client, verdict: str) -> None:
+@pytest.mark.parametrize("verdict", [*(verdict.id for verdict in ALL), *runbooks.OF_ALERTS])
+def test_every_verdict_and_alert_has_a_runbook_that_opens_without_a_token(client: httpx.Client, verdict: str) -> None:
     answer = client.get(f"/runbooks/{verdict}")
     assert 200 == answer.status_code
     assert answer.headers["content-type"].startswith("text/html")

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from ammeter.wire import STATS, Schema, Tensor
-from tests.server.feeding import BEGIN, SCHEMA, Stream, serving, train
+from ammeter_server import series
+from tests.server.feeding import BEGIN, SCHEMA, Stream, curves, serving, train
 
 
 @pytest.fixture
@@ -21,8 +22,7 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
 def ask(client: httpx.Client, of: Stream, **asked: Any) -> list[dict[str, Any]]:
     answer = client.get(f"/api/v1/runs/{of.run}/series", params=asked)
     assert answer.status_code == 200, answer.text
-    items: list[dict[str, Any]] = answer.json()["items"]
-    return items
+    return curves(answer.json())
 
 
 def test_several_names_come_at_once_over_all_batches(client: httpx.Client) -> None:
@@ -93,6 +93,106 @@ def test_ranks_and_lives_are_series_of_their_own(client: httpx.Client) -> None:
     assert [(0, 4), (1, 3)] == [(item["rank"], len(item["steps"])) for item in ask(client, first, names="loss")]
     assert [1] == [item["rank"] for item in ask(client, first, names="loss", rank=1)]
     assert [second.stream] == [item["stream"] for item in ask(client, first, names="loss", stream=second.stream)]
+
+
+def test_several_ranks_are_asked_for_at_once(client: httpx.Client) -> None:
+    first = Stream(client, world_size=4)
+    for rank in range(4):
+        each = Stream(client, run=first.run, rank=rank, world_size=4)
+        train(each, 0, 3)
+        each.send()
+    items = ask(client, first, names="loss,scale", rank="3,1")
+    assert [(1, "loss"), (1, "scale"), (3, "loss"), (3, "scale")] == [(item["rank"], item["name"]) for item in items]
+
+
+def test_a_stretch_of_time_is_chosen_as_answers_say_times(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for first in range(0, 30, 10):
+        train(stream, first, first + 9)
+        stream.send()
+    begin = BEGIN // 10**9  # a tenth of a second from step to step
+    for asked, steps in (
+        ({"since": begin + 1.0, "until": begin + 1.2}, [10, 11, 12]),
+        ({"since": "2025-10-09T08:53:22.750Z"}, [28, 29]),
+        ({"since": "2025-10-09T10:53:22.75+02:00", "to": 28}, [28]),
+        ({"until": "2025-10-09T08:53:20"}, [0]),
+        ({"since": begin - 100, "until": begin + 100, "from": 3, "to": 4}, [3, 4]),
+    ):
+        assert steps == ask(client, stream, names="loss", **asked)[0]["steps"], asked
+    for asked in ({"since": begin + 3}, {"until": begin - 1}, {"since": begin + 1.01, "until": begin + 1.09}):
+        assert [] == ask(client, stream, names="loss", **asked), asked
+    assert [] == ask(client, stream, names="loss", since="9999-12-31T23:59:59Z")
+    assert [10, 11] == ask(client, stream, names="loss", since=begin + 1, until=begin + 1.1, by="time")[0]["steps"]
+
+
+def test_points_are_spread_over_time_where_that_is_asked(client: httpx.Client) -> None:
+    stream = Stream(client)
+    stream.begin -= 100 * 10**9
+    for step in range(1000):
+        stream.tell(step, {"loss": math.sin(step)})
+    stream.begin += 100 * 10**9  # a pause
+    for step in range(1000, 1100):
+        stream.tell(step, {"loss": math.sin(step)})
+    stream.send()
+    (by_step,) = ask(client, stream, names="loss", points=40)
+    (by_time,) = ask(client, stream, names="loss", points=40, by="time")
+    assert (0, 1099) == (by_time["steps"][0], by_time["steps"][-1])
+    assert 6 >= sum(step >= 1000 for step in by_step["steps"])
+    assert 1 <= sum(step >= 1000 for step in by_time["steps"]) < sum(step < 1000 for step in by_time["steps"])
+
+
+def test_every_series_is_on_exactly_one_page_while_ranks_come(client: httpx.Client) -> None:
+    first = Stream(client, rank=1, world_size=4)
+    train(first, 0, 3)
+    first.send()
+    wanted = [("loss", 1), ("scale", 1), ("grad_norm", 1), ("loss", 3), ("scale", 3), ("grad_norm", 3)]
+
+    def come(rank: int) -> None:
+        each = Stream(client, run=first.run, rank=rank, world_size=4)
+        train(each, 0, 3)
+        each.send()
+
+    come(3)
+    seen: list[tuple[str, int]] = []
+    asked: dict[str, Any] = {"names": "loss,scale,grad_norm", "page_size": 2}
+    while True:
+        told = client.get(f"/api/v1/runs/{first.run}/series", params=asked).json()
+        seen += [(item["name"], item["rank"]) for item in told["items"]]
+        if told["next_page_token"] is None:
+            break
+        asked["page_token"] = told["next_page_token"]
+        come(0)  # before what was shown
+    assert wanted == seen
+
+
+def test_a_page_ends_where_it_holds_much(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MOST_VALUES", 25)
+    stream = Stream(client)
+    train(stream, 0, 19)
+    stream.send()
+    told = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss,scale,grad_norm"}).json()
+    assert ["loss", "scale"] == [item["name"] for item in told["items"]]
+    token = {"page_token": told["next_page_token"]}
+    rest = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss,scale,grad_norm", **token}).json()
+    assert (["grad_norm"], None) == ([item["name"] for item in rest["items"]], rest["next_page_token"])
+    assert 422 == client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss", **token}).status_code
+
+
+@pytest.mark.parametrize("format", ["json", "float32"])
+def test_what_was_read_already_is_not_read_again_until_more_has_come(client: httpx.Client, format: str) -> None:
+    stream = Stream(client)
+    train(stream, 0, 9)
+    stream.send()
+    asked: dict[str, Any] = {"url": f"/api/v1/runs/{stream.run}/series", "params": {"names": "loss", "format": format}}
+    known = {"If-None-Match": client.get(**asked).headers["ETag"]}
+    again = client.get(**asked, headers=known)
+    assert (304, b"") == (again.status_code, again.content)
+    asked["params"]["points"] = 16
+    assert 200 == client.get(**asked, headers=known).status_code
+    del asked["params"]["points"]
+    train(stream, 10, 10)
+    stream.send()
+    assert 200 == client.get(**asked, headers=known).status_code
 
 
 def test_a_name_that_comes_later_has_its_curve_although_the_columns_changed(client: httpx.Client) -> None:
@@ -179,6 +279,8 @@ def test_what_has_no_meaning_for_all_ranks_together_is_refused(
         ({}, "query.names"),
         ({"names": "loss", "points": 3}, "greater than or equal to 16"),
         ({"names": "loss", "from": -1}, "query.from is '-1'"),
+        ({"names": "loss", "rank": "0;1"}, "query.rank is '0;1'"),
+        ({"names": "loss", "since": "yesterday"}, "query.since is 'yesterday'"),
     ],
 )
 def test_a_question_that_cannot_be_names_value_and_remedy(

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from sqlalchemy import select, update
 
 from ammeter_server import session, tokens
 from ammeter_server.auth import CHANGE_HEADER, COOKIE
-from ammeter_server.store import Store
+from ammeter_server.store import Store, audit
 from ammeter_server.tables import tokens as table
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, serving, train, wait_until
@@ -94,7 +95,34 @@ def test_a_session_ends_in_time(client: httpx.Client, store: Store) -> None:
     ],
 )
 def test_a_sign_in_that_cannot_be_is_refused(client: httpx.Client, status: int, body: bytes) -> None:
-    assert status == client.post("/api/v1/session", content=body).status_code
+    headers = {"Content-Type": "application/json"}
+    assert status == client.post("/api/v1/session", content=body, headers=headers).status_code
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_form_of_another_site_signs_nobody_in(client: httpx.Client, store: Store, kind: str) -> None:
+    body = msgspec.json.encode({"token": tokens.create(store, "page", ("read",)), "x": "="})
+    answer = client.post("/api/v1/session", content=body, headers={"Content-Type": kind})
+    assert (415, None) == (answer.status_code, answer.headers.get("set-cookie"))
+
+
+def test_a_token_that_signs_in_in_a_loop_fills_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BURST", 2.0)
+    monkeypatch.setattr(session, "A_SECOND", 0.0)
+    with guarded(tmp_path) as place:
+        token, other = (tokens.create(place.store, name, ("read",)) for name in ("page", "other"))
+        answers = [sign_in(place.client, token) for _ in range(4)]
+        assert [204, 204, 429, 429] == [each.status_code for each in answers]
+        assert "sign-ins" == answers[-1].json()["limit"]
+        assert 204 == sign_in(place.client, other).status_code
+        with place.store.reading() as connection:
+            assert 3 == sum(row.action == "session.opened" for row in audit.newest(connection, 100))
+
+
+def test_a_made_up_session_is_signed_out_without_a_turn_of_those_who_write(client: httpx.Client, store: Store) -> None:
+    with store.writing():
+        answer = client.delete("/api/v1/session", headers={"Cookie": f"{COOKIE}=made up"}, timeout=5)
+    assert 204 == answer.status_code
 
 
 def test_tokens_are_kept_as_hashes(client: httpx.Client, store: Store) -> None:

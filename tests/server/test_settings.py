@@ -32,6 +32,15 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
     assert "https://ammeter.example" == found.page_url
 
 
+def test_the_objectives_are_shares() -> None:
+    plain = from_environment(environment={})
+    asked = from_environment(
+        environment={"AMMETER_SERVER_OBJECTIVE_RUNS": "0.9", "AMMETER_SERVER_OBJECTIVE_STEPS": " .995"}
+    )
+    assert (0.95, 0.99) == (plain.objective_runs, plain.objective_steps)
+    assert (0.9, 0.995) == (asked.objective_runs, asked.objective_steps)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
     [
@@ -44,11 +53,16 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
         ("DATABASE_URL", "mysql://x/y", "use sqlite:////folder/collector.db"),
         ("DATABASE_URL", "sqlite://", "use sqlite:////folder/collector.db"),
         ("NOTIFY", "somebody", "use an Apprise URL"),
-        ("ALERTMANAGER_URL", "http://am:9093", "does not post to an Alertmanager"),
+        ("ALERTMANAGER_URL", "am:9093", "use a URL such as http://127.0.0.1:9093"),
         ("TOKEN_FILE", "/no/such/file", "name a readable file"),
         ("KEEP_DAYS", "a while", "use a number of days such as 90"),
         ("KEEP_DAYS", "-1", "use a number of days such as 90"),
         ("KEEP_BYTES", "much", "use a size such as 50G"),
+        ("OBJECTIVE_RUNS", "all", "use a share above 0.5 and below 1, such as 0.99"),
+        ("OBJECTIVE_RUNS", "95", "use a share above 0.5 and below 1"),
+        ("OBJECTIVE_STEPS", "1", "use a share above 0.5 and below 1"),
+        ("OBJECTIVE_STEPS", "0.5", "use a share above 0.5 and below 1"),
+        ("OBJECTIVE_STEPS", "nan", "use a share above 0.5 and below 1"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named_with_its_remedy(name: str, value: str, remedy: str) -> None:

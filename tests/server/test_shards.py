@@ -26,6 +26,7 @@ from ammeter_server.store import (
     days,
     incidents,
     judgements,
+    live,
     metrics,
     outbox,
     runs,
@@ -48,10 +49,12 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "runs.by_project": runs.by_project,
     "runs.there": lambda c: runs.there(c, ["a", "b"]),
     "incidents.newest": lambda c: incidents.newest(c, 10, None),
+    "live.versions": lambda c: live.versions(c, ["a", "b"]),
     "judgements.baseline": lambda c: judgements.baseline(c, A_RUN, "nightly"),
     "days.old_runs": lambda c: days.old_runs(c, 1, 10),
-    "metrics.runs_since": lambda c: metrics.runs_since(c, 0),
-    "metrics.streams_since": lambda c: metrics.streams_since(c, 0),
+    "metrics.live": metrics.live,
+    "metrics.marks": lambda c: list(metrics.marks(c, 0)),
+    "metrics.some": lambda c: list(metrics.some(c, ["a", "b"])),
     "metrics.incidents_since": lambda c: metrics.incidents_since(c, 0),
     "judgements.due": lambda c: judgements.due(c, 1, 1, 1),
     "outbox.due": lambda c: outbox.due(c, 1),
@@ -84,11 +87,14 @@ def statements(store: Store) -> Iterator[list[Any]]:
         if isinstance(statement, Select | Insert | Update | Delete):
             seen.append(statement)
 
-    event.listen(store.engine, "before_execute", note)
+    engines = {store.engine, store.writer}
+    for engine in engines:
+        event.listen(engine, "before_execute", note)
     try:
         yield seen
     finally:
-        event.remove(store.engine, "before_execute", note)
+        for engine in engines:
+            event.remove(engine, "before_execute", note)
 
 
 def tables_of(statement: Any) -> set[str]:
@@ -160,7 +166,8 @@ def test_a_judgement_is_of_one_run_but_for_what_is_counted_for_the_fleet(store: 
     assert [] == [str(each) for each in seen if not is_of_one_run(each) and not tables_of(each) <= apart]
 
 
-PAGE = ("", "/series?names=loss,grad.norm:head.weight", "/tensors", "/events", "/incidents")
+OF_TENSORS = ("/series?names=loss,grad.norm:head.weight", "/tensors", "/tensors/matrix", "/spectrum")
+PAGE = ("", *OF_TENSORS, "/events", "/incidents")
 
 
 def test_the_page_of_a_run_is_of_one_run(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_what_was_done_by_hand_is_noted(shell: Shell) -> None:
     assert "token.revoked  grafana" in shell("audit")[0]
 
 
+def test_a_variable_that_is_not_set_makes_no_token_without_an_end(shell: Shell) -> None:
+    assert 2 == main(["token", "create", "x", "--expires", "", "--database-url", shell.url])
+    assert [] == shell("token", "list")
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("45m", 2700), ("12h", 43_200), ("30d", 2_592_000), ("2025-10-10", 54_400)]
 )
@@ -68,7 +73,7 @@ def test_a_time_to_come_is_understood(text: str, seconds: int) -> None:
     assert seconds * 10**9 == moment(text, NOW) - NOW
 
 
-@pytest.mark.parametrize("text", ["0d", "-1d", "soon", "2025-10-01", "1d2h", "999999999d", "30", "2025-13-01"])
+@pytest.mark.parametrize("text", ["0d", "-1d", "soon", "2025-10-01", "", "1d2h", "999999999d", "30", "2025-13-01"])
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(TokenError, match="30d, 12h or 45m"):
         moment(text, NOW)

@@ -47,6 +47,13 @@ def test_a_name_that_would_mislead_is_refused(store: Store, name: str) -> None:
         tokens.create(store, f"session of {name}", ("read",))
 
 
+@pytest.mark.parametrize("project", ["", "  ", "x" * 1025, "a\nb", "\u202eevil", "a\x00"])
+def test_a_project_that_is_none_makes_no_token_of_every_project(store: Store, project: str) -> None:
+    with pytest.raises(TokenError, match="leave it out for every project"):
+        tokens.create(store, "trainers", ("ingest",), project)
+    assert [] == list(tokens.listed(store))
+
+
 def test_a_name_is_given_once(store: Store) -> None:
     first = tokens.create(store, "grafana", ("read",))
     with pytest.raises(TokenError, match="there is a token 'grafana' already"):

@@ -166,7 +166,7 @@ def shows_slower_than_fp32(run: train.Summary, seen: Seen) -> None:
 
 def shows_validation_drift(run: train.Summary, seen: Seen) -> None:
     assert run.applied == run.steps
-    assert run.val_loss < seen.losses[0] - 0.1
+    assert run.val_loss < seen.losses[0] - 0.05  # it learns, and slowly
     assert run.val_loss > healthy(seen, "--precision", "fp32").val_loss + 0.2
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
+from ammeter import shown
 from ammeter.doctor import collector, folder, machine, sight
 from ammeter.doctor.line import Line, fail
 from ammeter.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, Settings, disabled, settings
@@ -62,7 +63,7 @@ def _print_json(lines: Sequence[Line]) -> None:
 
     failed = any(line.level == "fail" for line in lines)
     told = {"works": not failed, "lines": [msgspec.to_builtins(line) for line in lines]}
-    print(msgspec.json.format(msgspec.json.encode(told)).decode())
+    print(shown.json(told))
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ammeter import shown
 from ammeter.doctor.line import Line
 
 STYLE = {"ok": "green", "note": "dim", "warn": "bold yellow", "fail": "bold red"}
@@ -20,7 +21,8 @@ def show(lines: Sequence[Line], console: Console | None = None) -> None:
         _coloured(lines, console)
     else:
         for line in lines:
-            print(f"{line.level:4}  {line.about}: {line.text}" + (f" -> {line.remedy}" if line.remedy else ""))
+            said = f"{line.level:4}  {line.about}: {line.text}" + (f" -> {line.remedy}" if line.remedy else "")
+            print(shown.line(said))
     console.print(Text(_sum(lines)), soft_wrap=True)
 
 
@@ -30,9 +32,9 @@ def _coloured(lines: Sequence[Line], console: Console) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for line in lines:
-        text = Text(_plain(line.text))
+        text = Text(shown.line(line.text))
         if line.remedy:
-            text.append(f"\n{_plain(line.remedy)}", "italic")
+            text.append(f"\n{shown.line(line.remedy)}", "italic")
         table.add_row(Text(line.level, STYLE[line.level]), line.about, text)
     console.print(table)
 
@@ -45,8 +47,3 @@ def _sum(lines: Sequence[Line]) -> str:
     if warned:
         return f"This works; it could be better: {', '.join(warned)}."
     return "This works."
-
-
-def _plain(text: str) -> str:
-    """Without control characters: what a server answers may hold some, and a terminal obeys them."""
-    return "".join(each if each.isprintable() else "�" for each in text)

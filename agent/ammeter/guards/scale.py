@@ -1,4 +1,4 @@
-"""Keeps the loss scale where gradients bear it: backs off harder than GradScaler, and does not grow into overflow."""
+"""Keeps the loss scale where gradients bear it: backs off harder than GradScaler, and ends a growth into overflows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from ammeter.guards.duty import known, known_scale
 from ammeter.stats.unseen import unseen
+from ammeter.verdicts import overflow_storm
 from ammeter.verdicts.float16 import FLOAT16_MAX
 from ammeter.watched import gradients
 
@@ -28,8 +29,9 @@ MARGIN = 2.0
 HOLD = 2000
 """Good steps for which a scale that gradients did not bear is not tried again: GradScaler's own growth_interval."""
 
-AGAIN = 200
-"""Steps within which a second overflow behind a growth shows that the scale is at its limit, as in overflow-storm."""
+AGAIN = overflow_storm.WINDOW // overflow_storm.SKIPS
+"""Steps within which a second overflow behind a growth shows that the scale grows too eagerly: it throws away the 4 %
+of the work that overflow-storm is about. A growth that costs less belongs to a healthy run and is GradScaler's."""
 
 NEAR, EVERY, KEPT = 8, 64, 8
 """Gradients are read in the steps before the scale may grow, and each 64th; the largest of the last readings counts."""
@@ -60,9 +62,9 @@ class Scale:
 
     Until a first step was applied the scale calibrates, and only the floor holds. Then the second skip in a row, and
     each further one, quarters the scale, unless gradients are NaN without Inf at a scale that had worked; from the
-    third one on it goes at once to what the last gradients that were read bear. It does not grow beyond that, nor, for
-    2000 good steps, beyond a scale at which gradients overflowed twice within 200. A scale outside of floor and ceiling
-    that the program has set goes back to the last one that worked.
+    third one on it goes at once to what the last gradients that were read bear. A scale that grew into overflows twice
+    within 25 steps is held for 2000 good steps: below where gradients overflowed, and where the last ones that were
+    read leave the margin. One outside of floor and ceiling that the program has set goes back to the last that worked.
 
     floor, ceiling: of the scale. margin: factor that the largest gradient leaves below 65504. hold: good steps until a
     scale that overflowed is tried again. Every number of several ranks is the same on each of them: gradients are read
@@ -141,19 +143,22 @@ class Scale:
 
     def _skipped(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
         step = self._duty.step
-        if course.skips == 1 and course.rose and step - course.overflowed < AGAIN:
+        eager = course.skips == 1 and course.rose and step - course.overflowed < AGAIN
+        if eager:
             self._hold(course, before)
         elif course.skips == 1 and before <= course.limit < math.inf:
             course.limit = max(self.floor, before / 2)
         if course.skips == 1:
             course.overflowed, course.rose = step, False
         target = max(after, self.floor)
-        if course.skips > 1 and course.worked is not None and (before > course.worked or self._has_inf()):
+        if eager:
+            target = max(self.floor, min(after, self._bearable(course)))
+        elif course.skips > 1 and course.worked is not None and (before > course.worked or self._has_inf()):
             target = max(self.floor, min(after, before / 4, self._bearable(course) if course.skips > 2 else math.inf))
         if target == self.floor and before <= self.floor:
             self._set(scaler, after, target, "held", "it is at its floor, and steps are skipped whatever it is")
         elif target != after:
-            reason = f"{course.skips} steps in a row were skipped"
+            reason = _EAGER if eager else f"{course.skips} steps in a row were skipped"
             self._set(scaler, after, target, "backed off", reason)
 
     def _applied(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
@@ -164,13 +169,13 @@ class Scale:
         if after <= before:
             return
         course.rose = True
-        bearable = self._bearable(course)
+        bearable = self._bearable(course) if course.held else math.inf
         allowed = min(self.ceiling, course.limit, bearable)
         if after > allowed:
             reason = (
                 f"gradients of up to {max(course.peaks):.3g} would leave less than a factor of {self.margin:g} to 65504"
                 if allowed == bearable
-                else f"gradients overflowed at {2 * course.limit:g}, twice within {AGAIN} steps"
+                else f"gradients overflowed at {2 * course.limit:g}; {_EAGER}"
                 if allowed == course.limit
                 else "it is the ceiling"
             )
@@ -232,4 +237,5 @@ def _limit(scaler: torch.amp.GradScaler, floor: float, ceiling: float) -> None:
     unseen(lambda: scale.clamp_(floor, ceiling), (scale,))
 
 
+_EAGER = f"it grew into overflows twice within {AGAIN} steps"
 _OUTSIDE = "the program has set a scale outside of floor and ceiling, with which a step would be lost or poisoned"

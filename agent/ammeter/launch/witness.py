@@ -92,7 +92,7 @@ class Witness:
             if first is None:
                 continue
             self._known.add(stream)
-            if first.host == self._host and first.started >= self._began:
+            if first.host == self._host and first.started >= self._began and first.role == "rank":
                 self.seen.streams.append(stream)
                 self._watch(first.pid, stream)
 

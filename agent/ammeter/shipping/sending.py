@@ -98,6 +98,8 @@ class Collector:
                 response.release_conn()
             else:
                 response.close()
+            if not text and not any(response.headers.get(name) for name in ("Content-Length", "Transfer-Encoding")):
+                return Answer(0, "the answer broke off in its head")  # which urllib3 takes for all of it
             return answer(response.status, text, response.headers.get("Retry-After"))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return Answer(0, _plainly(error))

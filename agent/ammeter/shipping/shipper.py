@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -9,9 +10,10 @@ import time
 import traceback
 from pathlib import Path
 
-from ammeter import journal
+from ammeter import identity, journal, shown
 from ammeter.shipping.delivery import Delivery
 from ammeter.shipping.sending import Collector
+from ammeter.shipping.telemetry import Telemetry
 
 THREADS = 8
 """Streams that can be sent at the same time; a request that hangs holds up one of them."""
@@ -53,7 +55,7 @@ class Log:
             if self._states.get(about) == state:
                 return
             self._states[about] = state
-            print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), shown.line(line), flush=True)
 
 
 class Shipper:
@@ -80,6 +82,8 @@ class Shipper:
         self._cap_bytes = cap_bytes
         self._log = Log()
         self._collector = Collector(url, token, self._log.say)
+        # The one of a run and host reads the devices; one beside many runs would read them again.
+        self._telemetry = Telemetry(folder, self._log.say) if host == identity.host() and not once else None
         self._active: dict[Path, Delivery] = {}
         self._locks: dict[Path, int] = {}
         self._passed: set[Path] = set()
@@ -105,6 +109,8 @@ class Shipper:
         try:
             return self._ship()
         finally:
+            if self._telemetry is not None:
+                self._telemetry.stop()
             for _ in range(self._threads):
                 self._waiting.put(None)
             self._threads = 0
@@ -118,6 +124,7 @@ class Shipper:
                 # A folder with thousands of old streams is not looked through all the time.
                 discover_at = time.monotonic() + max(DISCOVER_SECONDS, 20 * (time.monotonic() - now))
             self._retire()
+            self._read_devices(now)
             busy_until = now if self._active else busy_until
             code = self._leave(now, busy_until)
             if code is not None:
@@ -125,6 +132,17 @@ class Shipper:
             self._give_turns(now)
             self._wake.wait(max(POLL_SECONDS, 0.002 * len(self._active)))
             self._wake.clear()
+
+    def _read_devices(self, now: float) -> None:
+        if self._telemetry is None:
+            return
+        try:
+            self._telemetry.turn(self._active, now)
+        except Exception as error:  # noqa: BLE001 - streams are shipped whatever becomes of it
+            self._log.say("telemetry", repr(error), f"devices are not read any more: {error!r}")
+            with contextlib.suppress(OSError):
+                self._telemetry.stop()
+            self._telemetry = None
 
     def discover(self) -> bool:
         """Takes on the streams that nobody ships yet. Whether there is something to do."""

@@ -120,9 +120,11 @@ ALL: tuple[Verdict, ...] = (
 BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
 
 OF_A_STREAM = tuple(verdict for verdict in ALL if verdict.judge is not never)
+OF_ROWS = tuple(verdict for verdict in OF_A_STREAM if verdict.rows)
 OF_RANKS = tuple(verdict for verdict in ALL if verdict.ranks is not never)
 OF_RUNS = tuple(verdict for verdict in ALL if verdict.runs is not never)
-"""Those that are asked of one stream, of all ranks of a run together, and of a run beside its baseline."""
+"""Those that are asked of one stream, of its rows where no other frame is among them, of all ranks of a run together,
+and of a run beside its baseline."""
 
 
 Decoded = dict[str, tuple[bytes, Any]]
@@ -135,7 +137,8 @@ def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = Non
     states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
     off for the stream from then on and named in `faults`; the others go on. decoded: what the last call left there.
     """
-    judges = ((verdict, verdict.judge) for verdict in OF_A_STREAM)
+    asked = OF_A_STREAM if view.frames or view.tick else OF_ROWS
+    judges = ((verdict, verdict.judge) for verdict in asked)
     return _asked(states, view, judges, {} if decoded is None else decoded)
 
 

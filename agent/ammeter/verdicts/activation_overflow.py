@@ -109,6 +109,7 @@ VERDICT = Verdict(
     columns=(),
     events=("origin.found", "activation.peaks"),
     state=State,
+    rows=False,
     judge=judge,
     explains=("nonfinite-weights", "nonfinite-loss", "nonfinite-gradient", "scale-collapse", "overflow-storm"),
 )

@@ -118,6 +118,7 @@ VERDICT = Verdict(
     columns=(),
     events=("kernels.census",),
     state=State,
+    rows=False,
     judge=judge,
     explains=("slower-than-fp32",),
 )

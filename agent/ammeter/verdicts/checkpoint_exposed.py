@@ -48,5 +48,6 @@ VERDICT = Verdict(
     columns=(),
     events=(EVENT,),
     state=Told,
+    rows=False,
     judge=told(EVENT, _conclude, decides=lambda data: bool(_abilities(data))),
 )

@@ -57,6 +57,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.eps_below_dtype",),
     state=Told,
+    rows=False,
     judge=told("usage.eps_below_dtype", _conclude),
     explains=(
         "nonfinite-weights",

@@ -81,6 +81,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.gradients_not_reset",),
     state=Told,
+    rows=False,
     judge=told("usage.gradients_not_reset", _conclude, decides=_something_left),
     explains=("mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
 )

@@ -36,6 +36,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.gradients_not_unscaled",),
     state=Told,
+    rows=False,
     judge=told("usage.gradients_not_unscaled", _conclude),
     explains=("clip-before-unscale", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-collapse"),
 )

@@ -61,6 +61,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.half_weights",),
     state=Told,
+    rows=False,
     judge=told("usage.half_weights", _conclude),
     explains=("lost-updates", "half-optimizer-state", "stagnation"),
 )

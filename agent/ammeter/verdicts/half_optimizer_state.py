@@ -91,5 +91,6 @@ VERDICT = Verdict(
     columns=(),
     events=("weights.census",),
     state=State,
+    rows=False,
     judge=judge,
 )

@@ -97,5 +97,6 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.lopsided_step",),
     state=State,
+    rows=False,
     judge=judge,
 )

@@ -64,6 +64,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.loss_not_scaled",),
     state=Told,
+    rows=False,
     judge=told("usage.loss_not_scaled", _conclude),
     explains=("gradient-underflow", "stagnation"),
 )

@@ -75,6 +75,7 @@ VERDICT = Verdict(
     columns=(),
     events=("origin.found",),
     state=State,
+    rows=False,
     judge=judge,
     explains=("nonfinite-weights", "nonfinite-loss", "nonfinite-gradient", "scale-collapse", "overflow-storm"),
 )

@@ -84,6 +84,7 @@ VERDICT = Verdict(
     columns=(),
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
+    rows=False,
     judge=gathered(_conclude, LEAST, _counts),
     explains=("slower-than-fp32",),
 )

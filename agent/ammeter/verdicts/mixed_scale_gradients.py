@@ -82,6 +82,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.mixed_scale",),
     state=Told,
+    rows=False,
     judge=told("usage.mixed_scale", _conclude),
     explains=("nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
 )

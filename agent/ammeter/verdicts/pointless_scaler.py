@@ -37,6 +37,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.scaler_with_bf16",),
     state=Told,
+    rows=False,
     judge=told("usage.scaler_with_bf16", _conclude),
     explains=("overflow-storm",),
 )

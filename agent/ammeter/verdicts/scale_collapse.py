@@ -51,6 +51,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     lost_steps: int = 0
     poisoned: int = -1
     """The last step at which weights were told to hold NaN or Inf: then no skipped step has kept them."""
+    good_scale: float = 0.0
+    """What had worked, of all of these scales the first."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -91,19 +93,27 @@ def _skip(state: State, step: int, scale: float) -> State:
         state = replace(state, begun=step, first_scale=scale, last_scale=scale, origin=Origin())
     elif 0 < scale < state.last_scale:
         state = replace(state, backoff=scale / state.last_scale)
-    proven = state.proven + (0 < scale <= state.worked or (scale == 0 and state.worked > 0))
+    proven = state.proven + _had_worked(state, scale)
     state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0)
     if not (state.opened.active or _collapsed(state)):
         return state
     if not state.opened.active:
-        state = replace(state, from_scale=state.first_scale, had_worked=state.worked > 0, lost_steps=state.skips - 1)
+        good = min(state.first_scale, state.worked)
+        state = replace(state, from_scale=state.first_scale, good_scale=good, lost_steps=state.skips - 1)
+        state = replace(state, had_worked=_had_worked(state, scale))
     return replace(state, opened=state.opened.at(state.begun, step), to_scale=scale, lost_steps=state.lost_steps + 1)
 
 
+def _had_worked(state: State, scale: float) -> bool:
+    return 0 < scale <= state.worked or (scale == 0 and state.worked > 0)
+
+
 def _collapsed(state: State) -> bool:
-    if state.proven >= HANDFUL or state.skips > CALIBRATION:
+    if state.proven >= HANDFUL:
         return True
-    return state.skips >= HANDFUL and state.last_scale <= LOWEST
+    if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
+        return False  # set too high by hand, it comes down to what worked before
+    return state.skips > CALIBRATION or (state.skips >= HANDFUL and state.last_scale <= LOWEST)
 
 
 def _applied(state: State, scale: float) -> State:
@@ -126,7 +136,9 @@ def _conclude(state: State) -> Finding:
     opened, place = state.opened, state.origin
     left = _steps_left(state.to_scale, state.backoff)
     held = state.from_scale == state.to_scale
+    higher = state.good_scale < state.from_scale
     these, none = ("that scale", "it never") if held else ("the first of these scales", "none of them ever")
+    these = words.scale(state.good_scale) if higher else these
     worked = f"although {these} had worked" if state.had_worked else f"and {none} worked"
     course = (
         f"while the scale stayed {words.scale(state.to_scale)}"

@@ -47,6 +47,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.scaler_disabled",),
     state=Told,
+    rows=False,
     judge=told("usage.scaler_disabled", _conclude),
     explains=("no-loss-scaling", "gradient-underflow", "stagnation"),
 )

@@ -98,6 +98,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.scaler_not_restored", "checkpoint.restored"),
     state=State,
+    rows=False,
     judge=judge,
     explains=("scaler-rebuilt",),
 )

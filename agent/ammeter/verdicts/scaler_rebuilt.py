@@ -58,6 +58,7 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.scaler_rebuilt",),
     state=Told,
+    rows=False,
     judge=told("usage.scaler_rebuilt", _conclude),
     explains=("overflow-storm",),
 )

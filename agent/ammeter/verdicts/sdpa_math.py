@@ -49,6 +49,7 @@ VERDICT = Verdict(
     columns=(),
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
+    rows=False,
     judge=gathered(_conclude, LEAST, _counts, gpu=True),
     explains=("memory-not-saved", "slower-than-fp32"),
 )

@@ -117,6 +117,7 @@ VERDICT = Verdict(
     columns=(),
     events=("autocast.entered",),
     state=State,
+    rows=False,
     judge=judge,
     explains=("slower-than-fp32",),
 )

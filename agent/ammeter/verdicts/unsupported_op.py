@@ -64,5 +64,6 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.unsupported_op",),
     state=Told,
+    rows=False,
     judge=told("usage.unsupported_op", _conclude),
 )

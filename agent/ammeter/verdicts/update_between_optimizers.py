@@ -46,5 +46,6 @@ VERDICT = Verdict(
     columns=(),
     events=("usage.update_between_optimizers",),
     state=Told,
+    rows=False,
     judge=told("usage.update_between_optimizers", _conclude),
 )

@@ -6,34 +6,36 @@ import hashlib
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import apprise
 
 from ammeter_server.channels import Channel, DeliveryError, Message
+from ammeter_server.routes import Route
 from ammeter_server.settings import SettingsError
 
 _TYPES = {"opened": {"page": "failure", "ticket": "warning"}, "resolved": {"page": "success", "ticket": "success"}}
 
 
-def channel(url: str) -> Channel:
+def channel(route: Route) -> Channel:
     """The channel behind an Apprise URL. Its name is the scheme and a hash: the URL itself holds secrets.
 
     The service is asked directly, not through an Apprise object, which would send from a pool of threads of its own:
     ours are enough, and it is in them that the reason of a failure is heard.
     """
-    scheme = url.partition(":")[0]
+    url, scheme = route.url, route.url.partition(":")[0]
     with warnings.catch_warnings():  # Apprise loads its plugins here; what they import is not ours to mend
         warnings.simplefilter("ignore", DeprecationWarning)
         service = apprise.Apprise.instantiate(url)
     if service is None:
         raise SettingsError(
-            f"AMMETER_SERVER_NOTIFY holds a {scheme}:// URL that Apprise does not accept; "
+            f"AMMETER_SERVER_NOTIFY or its file holds a {scheme}:// URL that Apprise does not accept; "
             "see https://github.com/caronc/apprise/wiki for the form it needs"
         )
 
-    def send(message: Message) -> None:
+    def send(messages: Sequence[Message]) -> None:
+        (message,) = messages
         with _said() as said:
             sent = service.notify(
                 body=message["body"],
@@ -44,7 +46,9 @@ def channel(url: str) -> Channel:
         if not sent:
             raise DeliveryError("; ".join(said)[:1000] or "Apprise could not deliver it and did not say why")
 
-    return Channel(f"{scheme}-{hashlib.sha256(url.encode()).hexdigest()[:8]}", send)
+    told = " ".join((url, *route.projects, *route.severities))
+    name = f"{scheme}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    return Channel(name, send, projects=route.projects, severities=route.severities)
 
 
 @contextmanager

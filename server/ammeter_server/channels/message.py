@@ -11,6 +11,16 @@ LONGEST = 300
 """Characters of a name that a run gave, in a title or a line."""
 
 
+def alert_name(verdict: str) -> str:
+    """'scale-collapse' -> 'AmmeterScaleCollapse'."""
+    return "Ammeter" + "".join(word.capitalize() for word in verdict.split("-"))
+
+
+def title_of(incident: Incident, run_name: str) -> str:
+    """What happened to whom, and where."""
+    return f"{_short(incident.title)}: {_short(run_name or incident.run)}, step {incident.first_step}"
+
+
 def message(kind: Kind, incident: Incident, run_name: str, project: str, page_url: str) -> dict[str, Any]:
     """The notification as {kind, severity, title, body}."""
     head = f"[{incident.severity}]" if kind == "opened" else "[resolved]"
@@ -18,7 +28,7 @@ def message(kind: Kind, incident: Incident, run_name: str, project: str, page_ur
     return {
         "kind": kind,
         "severity": incident.severity,
-        "title": f"{head} {_short(incident.title)}: {name}, step {incident.first_step}",
+        "title": f"{head} {title_of(incident, run_name)}",
         "body": "\n".join(_lines(kind, incident, name, project, page_url)),
     }
 

@@ -11,12 +11,13 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from ammeter_server.bulk import day_of
-from ammeter_server.store import Connection, Store, days, shards
+from ammeter_server.store import Connection, Store, days, engine, shards
 
 
 def migrate(store: Store, shape: str = "head") -> None:
     """Brings the database to a shape, the newest or a later one than it has. Raises what the database raises."""
     with store.writing() as connection:
+        engine.alone(connection)
         command.upgrade(_config(connection), shape)
         shards.distribute(connection)
     days.prepare(store, day_of(time.time_ns()))
@@ -25,7 +26,21 @@ def migrate(store: Store, shape: str = "head") -> None:
 def go_back(store: Store, shape: str) -> None:
     """Brings the database to an earlier shape, "base" for none at all, and keeps what that has room for."""
     with store.writing() as connection:
+        engine.alone(connection)
         command.downgrade(_config(connection), shape)
+
+
+def lost(before: str | None, shape: str) -> list[str]:
+    """What going back from one shape to an earlier one takes away, the newest first. ValueError: no such one."""
+    steps = list(ScriptDirectory.from_config(_config()).walk_revisions())
+    shapes = [each.revision for each in steps]
+    there = shapes.index(before) if before in shapes else len(shapes)
+    earlier = shapes[there + 1 :]
+    if shape not in earlier:
+        raise ValueError(
+            f"the database has shape {before}; the earlier ones are {', '.join(earlier) or 'not known here'}"
+        )
+    return [f"{each.revision}: {each.module.GOING_BACK_LOSES}" for each in steps[there : shapes.index(shape)]]
 
 
 def current(store: Store) -> str | None:

@@ -33,6 +33,19 @@ def show_run(run: str) -> HTMLResponse:
     return HTMLResponse(_templates.get_template("run.html").render(title="Run", run=run))
 
 
+@router.get("/runs/{run}/compare")
+def choose_baseline(run: str) -> HTMLResponse:
+    """The runs that one can be compared with."""
+    return show_comparison(run, "")
+
+
+@router.get("/runs/{run}/compare/{baseline}")
+def show_comparison(run: str, baseline: str) -> HTMLResponse:
+    """Two runs side by side."""
+    page = _templates.get_template("compare.html")
+    return HTMLResponse(page.render(title="Compare", run=run, baseline=baseline))
+
+
 def article(title: str, body: Markup) -> HTMLResponse:
     """A page of text in the house's frame. body: HTML that is already safe."""
     return HTMLResponse(_templates.get_template("article.html").render(title=title, body=body))

@@ -3,6 +3,8 @@
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Row as Row
 
+from ammeter_server.store.away import DatabaseError as DatabaseError
+from ammeter_server.store.away import StoreAwayError as StoreAwayError
+from ammeter_server.store.away import StoreFullError as StoreFullError
 from ammeter_server.store.engine import Store as Store
-from ammeter_server.store.engine import StoreFullError as StoreFullError
 from ammeter_server.store.engine import connect as connect

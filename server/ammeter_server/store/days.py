@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from ammeter_server.bulk import DAY, OF_DAYS
-from ammeter_server.store.engine import Store
+from ammeter_server.store.engine import Store, alone
 from ammeter_server.store.slices import until_done
 from ammeter_server.tables import runs, streams
 
@@ -19,8 +19,8 @@ AHEAD = 3
 LOCK = "SET LOCAL lock_timeout = '50ms'"
 """How long frames that come in are held up at most where a partition is made or dropped; it is tried again later."""
 
-LATER = ("55P03", "40P01", "23514", "42P07", "23505")
-"""Why it could not be done now: somebody holds the lock, rows of the day came meanwhile, another collector does it."""
+LATER = ("55P03", "40P01", "23514", "42P07")
+"""Why it could not be done now: somebody holds the lock, rows of the day came meanwhile, another collector did it."""
 
 BEGIN = date(1970, 1, 1)
 
@@ -145,6 +145,7 @@ def _try(store: Store, *statements: str) -> bool:
     try:
         with store.writing() as connection:
             connection.exec_driver_sql(LOCK)
+            alone(connection)
             for statement in statements:
                 connection.exec_driver_sql(statement)
     except DBAPIError as error:

@@ -10,23 +10,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, event, func, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError
+
+from ammeter_server.store.away import told_apart
+
+SHAPE = 7_238_401
+"""The advisory lock of whoever changes the shape; any number that others do not use."""
 
 BUSY_MS = 10_000
 """How long a SQLite writer waits for the one before it. Batches take milliseconds, a slow disk seconds."""
 
+CACHE = 16_384
+"""KiB of pages that SQLite's one writer keeps. Nobody else writes, so they stay right; a reader's are thrown away with
+every commit, and what it reads again is in the system's cache: it has SQLite's own 2 MiB."""
 
-class StoreFullError(RuntimeError):
-    """The database could not take what had to be written: its disk is full."""
+PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5}
+"""How PostgreSQL's driver waits for a host that is silent, where the URL says nothing of it: 5 s for a connection, 10 s
+(in ms) for what was sent to arrive, and 10 s without a word until it looks whether anybody is there."""
+
+POOL_SECONDS = 10.0
+"""How long whoever needs a connection waits for one that others have."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """The database. Both transactions end when their block does; writing() commits, and rolls back on an error."""
+    """The database. Both transactions end when their block does; writing() commits, and rolls back on an error.
+
+    Both raise StoreFullError where the disk has no room, and StoreAwayError where the database does not answer.
+    """
 
     engine: Engine
+    writer: Engine
+    """The same, but for SQLite: one connection."""
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -35,7 +52,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.engine.connect() as connection:
+        with told_apart(), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -43,26 +60,20 @@ class Store:
         """A transaction that holds SQLite's write lock from its beginning, so it never fails half-way for it.
 
         durable: on disk when it ends. One that is not waits for no disk; a power cut may undo it, with all that came
-        later and was not durable either. Raises StoreFullError when the disk has no room.
+        later and was not durable either.
         """
-        try:
-            # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
-            turn = self._turn if self.is_sqlite else nullcontext()
-            with ExitStack() as held:
-                held.enter_context(turn)
-                connection = held.enter_context(self.engine.connect().execution_options(ammeter_write=True))
-                if self.is_sqlite and not durable:
-                    held.enter_context(_undurable(connection))
-                held.enter_context(connection.begin())
-                yield connection
-        except DBAPIError as error:
-            if _is_full(error):
-                raise StoreFullError(
-                    "the database's disk is full; free space: senders try again by themselves"
-                ) from error
-            raise
+        # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
+        turn = self._turn if self.is_sqlite else nullcontext()
+        with told_apart(), ExitStack() as held:
+            held.enter_context(turn)
+            connection = held.enter_context(self.writer.connect())
+            if self.is_sqlite and not durable:
+                held.enter_context(_undurable(connection))
+            held.enter_context(connection.begin())
+            yield connection
 
     def close(self) -> None:
+        self.writer.dispose()
         self.engine.dispose()
 
 
@@ -70,15 +81,11 @@ def connect(url: str) -> Store:
     """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file."""
     file = database_file(url)
     if file is None:
-        whole = make_url(url).set(drivername="postgresql+psycopg")
-        engine = create_engine(whole, pool_size=16, pool_pre_ping=True, hide_parameters=True)
-        return Store(engine)
+        engine = _postgresql(url)
+        return Store(engine, engine)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.touch(mode=0o600)  # SQLite's own files beside it get the same
-    engine = create_engine(make_url(url), pool_size=16, hide_parameters=True)  # a run's config is not for the log
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
-    return Store(engine)
+    return Store(_sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE}"))
 
 
 def database_file(url: str) -> Path | None:
@@ -113,23 +120,45 @@ def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> post
     return insert(connection, table).values(dict(row)).on_conflict_do_update(index_elements=key, set_=rest)
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
-    connection.isolation_level = None
-    if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would change nothing
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-    for pragma in (
-        f"busy_timeout={BUSY_MS}",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "cache_size=-16384",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+def alone(connection: Connection) -> None:
+    """Waits until nobody else changes the database's shape, and keeps them waiting until the transaction ends."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        connection.execute(select(func.pg_advisory_xact_lock(SHAPE)))
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    write = connection.get_execution_options().get("ammeter_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+def _postgresql(url: str) -> Engine:
+    whole = make_url(url).set(drivername="postgresql+psycopg")
+    patience = {name: value for name, value in PATIENCE.items() if name not in whole.query}
+    engine = create_engine(
+        whole, pool_size=16, pool_timeout=POOL_SECONDS, pool_pre_ping=True, hide_parameters=True, connect_args=patience
+    )
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    """Makes commits wait for the disk where the server is set not to: what is acknowledged may be deleted elsewhere."""
+    weak = "current_setting('synchronous_commit') = 'off'"
+    connection.execute(f"SELECT set_config('synchronous_commit', 'on', false) WHERE {weak}")
+    connection.commit()
+
+
+def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
+    engine = create_engine(
+        make_url(url), pool_size=connections, hide_parameters=True
+    )  # what runs say is not for the log
+    ours = (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
+
+    def prepare(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would change nothing
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in ours:
+            connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return engine
 
 
 @contextmanager
@@ -140,10 +169,3 @@ def _undurable(connection: Connection) -> Iterator[None]:
         yield
     finally:
         driver.execute("PRAGMA synchronous=FULL")
-
-
-def _is_full(error: DBAPIError) -> bool:
-    original = error.orig
-    if getattr(original, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
-        return True
-    return getattr(original, "sqlstate", None) in ("53100", "53200")

@@ -17,23 +17,34 @@ def newest(
     run: str | None = None,
     states: Sequence[str] = (),
     severity: str | None = None,
-    verdict: str | None = None,
+    verdicts: Sequence[str] = (),
     project: str | None = None,
+    ranks: Sequence[int] | None = None,
+    since: int | None = None,
+    until: int | None = None,
 ) -> Sequence[Row[Any]]:
-    """Incidents with their run's name and project, newest first. before: (opened, id) of the last one seen."""
+    """Incidents with their run's name and project, newest first. before: (opened, id) of the last one seen. since,
+    until: when they opened."""
     query = _query().order_by(incidents.c.opened.desc(), incidents.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(tuple_(incidents.c.opened, incidents.c.id) < tuple_(*before))
     for column, value in (
         (incidents.c.run, run),
         (incidents.c.severity, severity),
-        (incidents.c.verdict, verdict),
         (runs.c.project, project),
     ):
         if value is not None:
             query = query.where(column == value)
     if states:
         query = query.where(incidents.c.state.in_(states))
+    if verdicts:
+        query = query.where(incidents.c.verdict.in_(verdicts))
+    if ranks is not None:
+        query = query.where(incidents.c.rank.in_(ranks))
+    if since is not None:
+        query = query.where(incidents.c.opened >= since)
+    if until is not None:
+        query = query.where(incidents.c.opened <= until)
     return connection.execute(query).all()
 
 

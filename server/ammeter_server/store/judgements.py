@@ -28,9 +28,9 @@ def due(connection: Connection, before: int, heard_since: int, ranks_before: int
     return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages, several)))]
 
 
-def claim(connection: Connection, run: str, by: str, now: int, until: int) -> bool:
-    """Whether the run is now this judge's until the lease ends."""
-    free = or_(runs.c.claimed_by.is_(None), runs.c.claimed_until < now)
+def claim(connection: Connection, run: str, by: str, now: int, until: int, mine: str | None = None) -> bool:
+    """Whether the run is now this judge's until the lease ends. mine: who may claim it although it is still theirs."""
+    free = or_(runs.c.claimed_by.is_(None), runs.c.claimed_until < now, runs.c.claimed_by == mine)
     taken = connection.execute(update(runs).where(runs.c.id == run, free).values(claimed_by=by, claimed_until=until))
     return taken.rowcount == 1
 

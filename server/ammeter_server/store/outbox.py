@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exists, func, select, update
+from sqlalchemy import Connection, Row, and_, delete, exists, func, or_, select, update
 
 from ammeter_server.tables import outbox
 
+LIVE = ("pending", "told")
+
 
 def add(
-    connection: Connection,
-    run: str,
-    incident: str,
-    kind: str,
-    channels: Iterable[str],
-    message: Mapping[str, Any],
-    now: int,
+    connection: Connection, run: str, incident: str, channel: str, message: Mapping[str, Any], now: int, due: int
 ) -> None:
-    """One row per channel. due: at once."""
-    for channel in channels:
-        row = {"run": run, "id": uuid.uuid4().hex, "incident": incident, "kind": kind, "channel": channel}
-        connection.execute(outbox.insert().values(**row, message=dict(message), created=now, due=now))
+    """A message to one channel, of the kind that it says."""
+    row = {"run": run, "id": uuid.uuid4().hex, "incident": incident, "kind": message["kind"], "channel": channel}
+    connection.execute(outbox.insert().values(**row, message=dict(message), created=now, due=due))
 
 
-def due(connection: Connection, now: int, limit: int = 100) -> list[Row[Any]]:
-    """Pending rows whose time has come and that nobody is delivering, oldest first.
+def due(connection: Connection, now: int, limit: int = 500) -> list[Row[Any]]:
+    """Rows whose time has come and that nobody is delivering, oldest first.
 
     What was said earlier about the same incident goes first on its channel, so nobody hears "resolved" before
     "opened".
@@ -44,26 +40,76 @@ def due(connection: Connection, now: int, limit: int = 100) -> list[Row[Any]]:
     )
     query = (
         select(outbox)
-        .where(outbox.c.state == "pending", outbox.c.due <= now, outbox.c.claimed_until < now, ~waits)
-        .order_by(outbox.c.created)
+        .where(outbox.c.state.in_(LIVE), outbox.c.due <= now, outbox.c.claimed_until < now, ~waits)
+        .order_by(outbox.c.created, outbox.c.id)
         .limit(limit)
     )
     return list(connection.execute(query))
 
 
-def claim(connection: Connection, run: str, row_id: str, now: int, until: int) -> bool:
+def claim(connection: Connection, row: Row[Any], now: int, until: int) -> bool:
     """Whether this process delivers the row now."""
-    free = and_(outbox.c.run == run, outbox.c.id == row_id, outbox.c.state == "pending", outbox.c.claimed_until < now)
+    free = and_(_as_seen(row), outbox.c.state.in_(LIVE), outbox.c.claimed_until < now)
     taken = connection.execute(update(outbox).where(free).values(claimed_until=until, attempts=outbox.c.attempts + 1))
     return taken.rowcount == 1
 
 
-def settle(connection: Connection, run: str, row_id: str, values: Mapping[str, Any]) -> None:
-    """Writes how a delivery went."""
-    mine = and_(outbox.c.run == run, outbox.c.id == row_id)
-    connection.execute(update(outbox).where(mine).values(claimed_until=0, **values))
+def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> None:
+    """Writes how a delivery went. A row that has got something else to tell meanwhile tells it at once, and last."""
+    settled = connection.execute(update(outbox).where(_as_seen(row)).values(claimed_until=0, **values))
+    if not settled.rowcount:
+        anew = {"state": "pending", "due": row.due, "claimed_until": 0}
+        connection.execute(update(outbox).where(_key(row), outbox.c.state.in_(LIVE)).values(**anew))
+
+
+def of(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
+    """What a channel has been told or will be about an incident, in that order."""
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident, outbox.c.channel == channel)
+    return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
+
+
+def live(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
+    """The alerts of an incident that a channel is told of, held until the transaction ends."""
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident, outbox.c.channel == channel)
+    query = select(outbox).where(mine, outbox.c.state.in_(LIVE)).order_by(outbox.c.created, outbox.c.id)
+    return list(connection.execute(query.with_for_update()))
+
+
+def change(connection: Connection, row: Row[Any], **values: Any) -> None:
+    connection.execute(update(outbox).where(_key(row)).values(**values))
+
+
+def drop(connection: Connection, row: Row[Any]) -> None:
+    connection.execute(delete(outbox).where(_key(row)))
+
+
+def hand_on(connection: Connection, run: str, incident: str, heir: str, channel: str) -> None:
+    """The alerts that fire for an incident fire for another one of its run from now on."""
+    firing = and_(outbox.c.state.in_(LIVE), outbox.c.kind == "opened", outbox.c.channel == channel)
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
+    connection.execute(update(outbox).where(mine, firing).values(incident=heir))
+
+
+def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]]:
+    """Whom an incident was told to, and how that went, oldest first."""
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
+    return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
 
 
 def pending(connection: Connection) -> int:
-    """Notifications that are still to be delivered."""
-    return connection.execute(select(func.count()).where(outbox.c.state == "pending")).scalar_one()
+    """Notifications that are still to be delivered: those whose time has come, and those that were tried in vain."""
+    tried = outbox.c.error.is_not(None)
+    waiting = or_(
+        and_(outbox.c.state == "pending", or_(outbox.c.due <= time.time_ns(), tried)),
+        and_(outbox.c.state == "told", tried),
+    )
+    return connection.execute(select(func.count()).where(waiting)).scalar_one()
+
+
+def _key(row: Row[Any]) -> Any:
+    return and_(outbox.c.run == row.run, outbox.c.id == row.id)
+
+
+def _as_seen(row: Row[Any]) -> Any:
+    """The row, unless it has got something else to tell since it was read."""
+    return and_(_key(row), outbox.c.kind == row.kind, outbox.c.created == row.created)

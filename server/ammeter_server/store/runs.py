@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
+from ammeter_server.store.pages import page
 from ammeter_server.tables import incidents, runs, streams
 
 Rows = Sequence[Row[Any]]
@@ -16,6 +17,7 @@ TOLD = (
     streams.c.id,
     streams.c.role,
     streams.c.rank,
+    streams.c.host,
     streams.c.started,
     streams.c.last_step,
     streams.c.last_step_time,
@@ -26,15 +28,30 @@ TOLD = (
     streams.c.faults,
     streams.c.heard,
     streams.c.bye_reason,
+    streams.c.bye,
 )
 """What is told of a run is told from these columns of its streams."""
 
+LISTED = (
+    runs.c.id,
+    runs.c.name,
+    runs.c.project,
+    runs.c.state,
+    runs.c.config,
+    runs.c.tags,
+    runs.c.environment,
+    runs.c.world_size,
+    runs.c.started,
+    runs.c.ended,
+)
+"""And from these of its own: not what judges keep there, which is much more."""
+
 
 def newest(
-    connection: Connection, limit: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
-) -> Rows:
-    """Runs from the newest on. before: (started, id) of the last one already seen."""
-    query = select(runs).order_by(runs.c.started.desc(), runs.c.id.desc()).limit(limit)
+    connection: Connection, size: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
+) -> tuple[Rows, bool]:
+    """A page of runs from the newest on, and whether there are more. before: (started, id) of the last one seen."""
+    query: Select[Any] = select(*LISTED).order_by(runs.c.started.desc(), runs.c.id.desc())
     if before is not None:
         started, run = before
         query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
@@ -42,7 +59,7 @@ def newest(
         query = query.where(runs.c.state == state)
     if project is not None:
         query = query.where(runs.c.project == project)
-    return connection.execute(query).all()
+    return page(connection, query, size, runs.c.config, runs.c.tags, runs.c.environment)
 
 
 def by_project(connection: Connection) -> dict[str, int]:

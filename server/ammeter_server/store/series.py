@@ -28,10 +28,14 @@ PARTS_AT_ONCE = 500
 
 
 class Source(NamedTuple):
-    """A stream that holds steps."""
+    """A stream that holds steps. rows: how many of them have come. schema: that of the last ones."""
 
     id: str
     rank: int
+    started: int = 0
+    rows: int = 0
+    schema: str | None = None
+    last_step: int | None = None
 
 
 class Wanted(NamedTuple):
@@ -59,14 +63,32 @@ class Known(NamedTuple):
         return table.c.run == self.run, table.c.stream == self.stream, table.c.day >= self.first_day
 
 
-def sources(connection: Connection, run: str, rank: int | None, stream: str | None) -> list[Source]:
+def sources(
+    connection: Connection, run: str, ranks: Sequence[int] | None = None, stream: str | None = None
+) -> list[Source]:
     """The run's streams that hold steps: by rank, and of a rank its lives in order."""
-    query = select(streams.c.id, streams.c.rank).where(streams.c.run == run, streams.c.role == "rank")
-    if rank is not None:
-        query = query.where(streams.c.rank == rank)
+    whole = (streams.c.id, streams.c.rank, streams.c.started, streams.c.rows, streams.c.schema, streams.c.last_step)
+    query = select(*whole).where(streams.c.run == run, streams.c.role == "rank")
+    if ranks is not None:
+        query = query.where(streams.c.rank.in_(ranks))
     if stream is not None:
         query = query.where(streams.c.id == stream)
     return [Source(*row) for row in connection.execute(query.order_by(streams.c.rank, streams.c.started, streams.c.id))]
+
+
+def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tuple[Any, ...]]:
+    """What changes with each of their rows that comes, and with those that are deleted, which are the first."""
+    begins = [
+        select(table.c.first_step)
+        .where(table.c.run == run, table.c.stream == streams.c.id)
+        .order_by(table.c.first_step)
+        .limit(1)
+        .scalar_subquery()
+        for table in (segments, chunks)
+    ]
+    query = select(streams.c.id, *begins).where(streams.c.run == run, streams.c.id.in_([each.id for each in of]))
+    first = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
+    return [(*each, first.get(each.id)) for each in of]
 
 
 def lives(connection: Connection, run: str) -> list[Life]:

@@ -198,6 +198,7 @@ def silent(connection: Connection, before: int) -> list[tuple[str, str]]:
         select(streams.c.run, streams.c.id)
         .join(runs, runs.c.id == streams.c.run)
         .where(streams.c.heard < before, streams.c.bye_reason.is_(None), runs.c.state == "running")
+        .where(streams.c.role == "rank")
     )
     return [(run, stream) for run, stream in connection.execute(query)]
 
@@ -212,6 +213,7 @@ def still(connection: Connection, before: int, since: int) -> list[tuple[str, st
         .join(runs, runs.c.id == streams.c.run)
         .where(streams.c.last_step_time < before, streams.c.heard >= since, streams.c.alive.is_(True))
         .where(streams.c.backlog == 0, streams.c.bye_reason.is_(None), runs.c.state == "running")
+        .where(streams.c.role == "rank")
     )
     return [(run, stream) for run, stream in connection.execute(query)]
 

@@ -82,6 +82,15 @@ def test_a_scale_reset_far_up_may_come_down_again() -> None:
     assert {} == findings(stream)
 
 
+def test_a_scale_set_too_high_by_hand_comes_down_to_what_worked_however_long_that_takes() -> None:
+    stream = collapse(warm(scale=65536.0), 28, 2.0**40)
+    assert "scale-collapse" not in findings(stream.good(4096.0))
+    finding = found(collapse(warm(scale=65536.0), 29, 2.0**40))
+    assert 65536 * 2**24 == finding.evidence["scale_from"]
+    assert "although 65536 (2^16) had worked" in finding.cause
+    assert "although the first of these scales had worked" in found(collapse(warm(scale=65536.0), 5)).cause
+
+
 def test_a_fresh_scaler_may_halve_until_it_reaches_1_and_no_further() -> None:
     assert "scale-collapse" not in findings(collapse(Stream().autocast(), 16))
     finding = found(collapse(Stream().autocast(), 17))

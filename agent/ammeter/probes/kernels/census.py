@@ -24,6 +24,10 @@ HIDDEN_SECONDS = 4e-6
 LONGEST = 0.05
 """Seconds of ours after which a census looks no further: a forward pass of very many operators is counted in part."""
 
+STALL = 0.001
+"""Seconds that counting one operator can take: some thirty times what it does. What is longer is a machine that has
+run something else meanwhile, which must not end a census."""
+
 MOST = 4096
 """Kinds of operator that one census tells apart."""
 
@@ -87,7 +91,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._count(func, args, kwargs or {}, output)
             except Exception as error:  # noqa: BLE001 - the promise: what is counted wrong never reaches the program
                 self.fault = error
-            self.seconds += perf_counter() - began + HIDDEN_SECONDS
+            self.seconds += min(perf_counter() - began, STALL) + HIDDEN_SECONDS
         return output
 
     def _count(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:

@@ -7,7 +7,10 @@ STEPS = 5
 
 EVERY = 100
 """Steps from one window to the next at least: a NaN that stays is not looked for again and again. After a window in
-which nothing was bad, as behind the skips of a scale that calibrates, it is sooner: STEPS, and twice that each time."""
+which nothing was bad, as behind the skips of a scale that calibrates, it is sooner, see was_in_vain()."""
+
+FREE = 3
+"""Windows in vain after which the next one does not wait: what comes then may be real, and is found at once."""
 
 MOST = 10
 """Windows in a run, beside those that somebody asked for."""
@@ -49,8 +52,9 @@ class Armed:
 
     def was_in_vain(self) -> None:
         """Nothing was bad in the window that has just ended: the next one looks at something new."""
-        self._due = min(self._due, self._ends + STEPS * 2**self._in_vain)
         self._in_vain += 1
+        wait = 0 if self._in_vain <= FREE else STEPS * 2 ** (self._in_vain - FREE - 1)
+        self._due = min(self._due, self._ends + wait)
 
     def is_last(self, step: int) -> bool:
         return step == self._ends - 1

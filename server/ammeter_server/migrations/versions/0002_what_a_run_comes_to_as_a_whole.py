@@ -7,6 +7,8 @@ import sqlalchemy as sa
 revision = '0002'
 down_revision = '0001'
 
+GOING_BACK_LOSES = 'how runs stand against their baselines and ranks against each other, until they are judged again'
+
 
 def upgrade() -> None:
     op.add_column('runs', sa.Column('whole', sa.Text(), nullable=False, server_default='{}'))

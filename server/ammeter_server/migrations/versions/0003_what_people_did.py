@@ -7,6 +7,8 @@ import sqlalchemy as sa
 revision = '0003'
 down_revision = '0002'
 
+GOING_BACK_LOSES = 'the record of what people did, for good'
+
 
 def upgrade() -> None:
     op.create_table('audit',

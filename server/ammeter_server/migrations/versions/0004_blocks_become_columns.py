@@ -14,6 +14,8 @@ from ammeter_server import columns
 revision = '0004'
 down_revision = '0003'
 
+GOING_BACK_LOSES = 'nothing; columns become blocks again, which takes as much room on the disk as the database takes'
+
 DAY = 86400 * 10**9
 
 

@@ -3,13 +3,27 @@
 let signingIn = null;
 
 export async function get(path, parameters = {}) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const query = new URLSearchParams(given).toString();
-  return ask("GET", "/api/v1" + path + (query ? "?" + query : ""));
+  return bodyOf(await ask("GET", address(path, parameters)));
 }
 
-export function post(path) {
-  return ask("POST", "/api/v1" + path);
+export async function post(path) {
+  return bodyOf(await ask("POST", address(path)));
+}
+
+// What an answer says, with its tag; null where it is still the one with the tag that is known.
+export async function changed(tag, path, parameters, read = bodyOf) {
+  const answer = await ask("GET", address(path, parameters), undefined, tag);
+  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), said: await read(answer) };
+}
+
+function address(path, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(given).toString();
+  return "/api/v1" + path + (query ? "?" + query : "");
+}
+
+function bodyOf(answer) {
+  return answer.status === 204 ? null : answer.json();
 }
 
 // Every page of a list, up to a limit.
@@ -31,8 +45,9 @@ export class Problem extends Error {
   }
 }
 
-async function ask(method, url, body) {
-  const headers = { Accept: "application/json" };
+async function ask(method, url, body, tag) {
+  const headers = { Accept: "*/*" };
+  if (tag) headers["If-None-Match"] = tag;
   if (method !== "GET") headers["X-Ammeter-Request"] = "page";
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(url, {
@@ -43,10 +58,10 @@ async function ask(method, url, body) {
   });
   if (answer.status === 401 && !url.endsWith("/session")) {
     await signIn();
-    return ask(method, url, body);
+    return ask(method, url, body, tag);
   }
-  if (!answer.ok) throw await problemOf(answer);
-  return answer.status === 204 ? null : answer.json();
+  if (!answer.ok && answer.status !== 304) throw await problemOf(answer);
+  return answer;
 }
 
 async function problemOf(answer) {

@@ -22,6 +22,8 @@ export class Charts {
     this.rank = 0;
     this.tensor = null;
     this.incidents = [];
+    this.range = null;
+    this.chosen = () => null;
     this.plots = [];
     this.head = make("div", { class: "filters" });
     this.generation = 0;
@@ -56,9 +58,12 @@ export class Charts {
     this.draw();
   }
 
-  // Shows the steps from first to last as finely as they were measured; all() goes back to the whole run.
+  // Shows the steps from first to last as finely as they were measured; all() goes back to the whole run. chosen() is
+  // told of other steps and of another rank.
   async zoom(first, last) {
     if (this.closeUp?.first === first && this.closeUp.last === last) return;
+    this.range = [first, last];
+    this.chosen();
     const { generation } = this;
     this.closeUp = { first, last, lines: new Map() };
     const { closeUp } = this;
@@ -70,7 +75,8 @@ export class Charts {
   }
 
   all() {
-    this.closeUp = null;
+    this.range = this.closeUp = null;
+    this.chosen();
     this.draw();
     this.showHead();
   }
@@ -89,13 +95,16 @@ export class Charts {
 
   async choose(rank) {
     this.rank = rank;
+    this.chosen();
     await this.again();
   }
 
+  // Anew, of the steps that were chosen.
   async again() {
     this.forget();
     this.build();
     await this.follow(this.run);
+    if (this.range) await this.zoom(...this.range);
   }
 
   build() {
@@ -135,7 +144,7 @@ export class Charts {
   async ask(range) {
     const names = [...new Set([...this.plots.flatMap((plot) => plot.chart.names), "skipped"])];
     const answer = await get(this.path, { names: names.map(inQuestion).join(","), rank: this.rank, points: POINTS, ...range });
-    return answer.items;
+    return answer.items.map((item) => ({ ...item, ...answer.axes[item.axis] }));
   }
 
   draw() {

@@ -16,7 +16,8 @@ export function showHead(place, run, incidents) {
   keep(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(known(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
-  keep(line, neighbours(run), ({ words }) => words, ({ words, id }) => make("a", { href: `/runs/${encodeURIComponent(id)}` }, words));
+  keep(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }], ({ words }) => words,
+    ({ words, id, how = "" }) => make("a", { href: `/runs/${encodeURIComponent(id)}${how}` }, words));
 }
 
 // A run that comes back over an hour after its end is another one.

@@ -1,9 +1,9 @@
 // The incidents of a run as a person at night reads them: what happened, why, what to do, and where.
 
-import { post } from "./api.js";
-import { keep, make } from "./dom.js";
+import { get, post } from "./api.js";
+import { keep, make, replace } from "./dom.js";
 import { pairs } from "./head.js";
-import { ago, moment, plural, whole } from "./words.js";
+import { ago, clock, moment, plural, whole } from "./words.js";
 
 // doors: changed() after an incident was handled, zoom(step) to show a step in the charts.
 export function showIncidents(place, run, incidents, doors) {
@@ -39,7 +39,7 @@ function card(incident, doors) {
     make("p", { class: "fix" }, make("strong", {}, "Do this"), incident.fix),
     spot(incident, doors.zoom),
     make("footer", {},
-      evidence(incident), consequences(incident),
+      evidence(incident), consequences(incident), deliveries(incident),
       make("a", { href: incident.runbook }, "Runbook"),
       make("span", { class: "quiet" }, told(incident), " ", make("time", { "data-since": incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
   );
@@ -75,14 +75,41 @@ function consequences({ consequences }) {
     make("ul", {}, consequences.map((each) => make("li", {}, make("strong", {}, each.title || each.verdict), ` from step ${whole(each.first_step)}. ${each.cause ?? ""}`))));
 }
 
+// Who was told is asked for when somebody wants to know.
+function deliveries({ id }) {
+  const place = make("div", { class: "deliveries" });
+  const look = async ({ target }) => {
+    if (!target.open) return;
+    try {
+      const { items } = await get(`/incidents/${encodeURIComponent(id)}/deliveries`);
+      replace(place, items.length ? make("ul", {}, items.map((each) => make("li", {}, delivery(each)))) : make("p", { class: "quiet" }, "Nobody: no channel is set up for it."));
+    } catch (problem) {
+      replace(place, make("p", { class: "problem", role: "alert" }, problem.message));
+    }
+  };
+  return make("details", { ontoggle: look }, make("summary", {}, "Who was told"), place);
+}
+
+function delivery({ channel, kind, state, attempts, error, due, sent }) {
+  const how = {
+    sent: `told at ${clock(sent)}`,
+    told: `told at ${clock(sent)}, and again until it is over`,
+    failed: "given up",
+    pending: attempts ? `not yet, tried ${plural(attempts, "time")}, again at ${clock(due)}` : `waits until ${clock(due)}`,
+  }[state];
+  return [make("strong", {}, channel), ` ${kind}: ${how}`, error ? make("span", { class: "problem" }, ` ${error}`) : ""];
+}
+
 function buttons(incident, changed) {
   const offer = (action, words) => {
     const button = make("button", { onclick: () => act(button, incident, action, changed) }, words);
     return button;
   };
   if (incident.state === "closed") return [];
-  if (incident.state === "acknowledged") return [make("span", { class: "quiet" }, "acknowledged"), offer("close", "Close")];
-  return [offer("acknowledge", "Acknowledge"), offer("close", "Close")];
+  const quiet = incident.silenced && Date.parse(incident.silenced) > Date.now();
+  const hush = quiet ? make("span", { class: "quiet" }, `silent until ${clock(incident.silenced)}`) : offer("silence", "Silence for 8 h");
+  if (incident.state === "acknowledged") return [make("span", { class: "quiet" }, "acknowledged"), hush, offer("close", "Close")];
+  return [offer("acknowledge", "Acknowledge"), hush, offer("close", "Close")];
 }
 
 async function act(button, incident, action, changed) {

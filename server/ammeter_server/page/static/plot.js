@@ -3,10 +3,10 @@
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { make } from "./dom.js";
+import { colours, dark } from "./shades.js";
 import { plural, raised, short, whole } from "./words.js";
 
 const HEIGHT = 190;
-const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export class Plot {
   // doors: zoom(first, last) and all(), which choose the steps of every chart.
@@ -149,12 +149,6 @@ function ticks({ log }) {
     filter: (_, splits) => splits,
     values: (_, splits) => splits.map((y) => log + raised(Math.round(Math.log(y) / Math.log(log)))),
   };
-}
-
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  return { ink: colour("ink"), quiet: colour("quiet"), line: colour("line"), page: colour("page"), ticket: colour("ticket"), tones: [colour("accent"), colour("second")] };
 }
 
 // Skipped steps at the bottom, non-finite points at the top, incidents as lines with their names above the plot.

@@ -4,21 +4,32 @@ import { get } from "./api.js";
 import { Charts } from "./charts.js";
 import { make, replace } from "./dom.js";
 import { showEvents } from "./events.js";
+import { Exponents } from "./exponents.js";
 import { showDetails, showHead } from "./head.js";
+import { Heat } from "./heat.js";
 import { showIncidents } from "./incidents.js";
-import { poll } from "./live.js";
+import { follow, poll } from "./live.js";
 import { showTensors } from "./tensors.js";
 
 const place = document.getElementById("run");
 const id = place.dataset.run;
 const charts = new Charts(document.getElementById("charts"), id);
+const heat = new Heat(document.getElementById("heat"), id, charts);
+const exponents = new Exponents(document.getElementById("exponents"), id, charts);
 let seen = "";
 let slow = 0;
 let missing = false;
 
-poll(async () => {
+let run = null;
+let incidents = [];
+charts.chosen = () => run && showPictures();
+
+poll(async (answered) => {
   try {
-    return await look();
+    await look();
+    answered();
+    await follow(`/runs/${encodeURIComponent(id)}/live`, changed);
+    return 0;
   } catch (problem) {
     if (problem.status !== 404) throw problem;
     missing = true;
@@ -30,22 +41,36 @@ poll(async () => {
 
 async function look() {
   const path = `/runs/${encodeURIComponent(id)}`;
-  const [run, incidents] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
+  const [now, listed] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
   if (missing) return location.reload();
-  showHead(document.getElementById("head"), run, incidents.items);
-  showIncidents(document.getElementById("incidents"), run, incidents.items, { changed: look, zoom: (step) => charts.around(step) });
+  await changed({ run: now, incidents: listed.items });
+}
+
+// Their own questions, which nothing else waits for.
+function showPictures() {
+  heat.follow(run);
+  exponents.follow(run);
+}
+
+// What is null has not changed.
+async function changed(told) {
+  run = told.run ?? run;
+  incidents = told.incidents ?? incidents;
+  showHead(document.getElementById("head"), run, incidents);
+  showIncidents(document.getElementById("incidents"), run, incidents, { changed: look, zoom: (step) => charts.around(step) });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
-  charts.mark(incidents.items);
+  charts.mark(incidents);
+  heat.mark(incidents);
   if (now !== seen) {
     await charts.follow(run);
     await showEvents(document.getElementById("events"), id);
     if (slow-- <= 0 || run.state !== "running") {
       await showTensors(document.getElementById("tensors"), run, charts);
+      showPictures();
       slow = 4;
     }
     seen = now;
   }
   showDetails(document.getElementById("details"), run);
   place.removeAttribute("aria-busy");
-  return run.state === "running" ? 1000 : 4000;
 }

@@ -1,0 +1,187 @@
+"""What NVML says of some devices of this host, read now and then in a thread of its own: a driver may hang for ever.
+
+nvidia-ml-py is taken as found. What a reading says is believed where it can be: drivers answer with all bits set for
+what they do not know.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+READ_SECONDS = 5.0
+"""Between two readings."""
+
+HANG_SECONDS = 30.0
+"""How long a reading of all devices may take before the driver is held to hang: it takes milliseconds, the first one
+seconds where the driver has to wake them."""
+
+FAILURES = 3
+"""Times in a row that a reading may fail before it is left alone."""
+
+MOST_DEVICES = 16
+"""Of one host."""
+
+REMEDY = "pip install ammeter[nvml] where the training runs"
+
+_SENSOR = 0  # NVML_TEMPERATURE_GPU
+
+
+@dataclass(frozen=True)
+class Device:
+    """gpu: its number on this host. uuid: such as GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52."""
+
+    gpu: str
+    uuid: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """One reading of all devices, at a time in ns since the epoch: '<name>.<gpu>' -> value, NaN where it failed."""
+
+    time: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Off:
+    """A reading that is left alone from now on; of all devices where gpu is empty."""
+
+    gpu: str
+    reading: str
+    why: str
+
+
+Said = Sequence[Device] | Read | Off
+
+
+def _utilization(nvml: Any, handle: Any) -> float:
+    return _within(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100, "%") / 100
+
+
+def _memory(nvml: Any, handle: Any) -> float:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return _within(memory.used, min(memory.total, 2**50), "bytes")
+
+
+def _power(nvml: Any, handle: Any) -> float:
+    return _within(nvml.nvmlDeviceGetPowerUsage(handle), 20_000_000, "mW") / 1000
+
+
+def _temperature(nvml: Any, handle: Any) -> float:
+    return _within(nvml.nvmlDeviceGetTemperature(handle, _SENSOR), 200, "degrees")
+
+
+READINGS: dict[str, Callable[[Any, Any], float]] = {
+    "utilization": _utilization,
+    "memory_used_bytes": _memory,
+    "power_watts": _power,
+    "temperature_celsius": _temperature,
+}
+
+
+def _within(value: int, most: int, unit: str) -> float:
+    if not 0 <= value <= most:
+        raise ValueError(f"it says {value} {unit}, more than {most}")
+    return float(value)
+
+
+class Nvml:
+    """Reads the devices with these UUIDs until stop(). Its thread says what it finds; take() gives it."""
+
+    def __init__(self, uuids: Sequence[str], every: float | None = None) -> None:
+        self._uuids = tuple(uuids)[:MOST_DEVICES]
+        self._every = READ_SECONDS if every is None else every
+        self._said: SimpleQueue[Said] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._busy_since: float | None = time.monotonic()
+        self._failures: dict[tuple[str, str], int] = {}
+        # A daemon: a driver that hangs must not keep the process from leaving.
+        self._thread = threading.Thread(target=self._run, name="ammeter-nvml", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[Said]:
+        """What was said since the last time: the devices once, then readings."""
+        found: list[Said] = []
+        while True:
+            try:
+                found.append(self._said.get_nowait())
+            except Empty:
+                return found
+
+    @property
+    def hangs(self) -> bool:
+        busy = self._busy_since
+        return busy is not None and time.monotonic() - busy > HANG_SECONDS
+
+    def stop(self) -> None:
+        """Lets the thread end; nobody waits for it."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        try:
+            self._read_all()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's library does, the shipper goes on
+            self._said.put(Off("", "", _words(error)))
+        self._busy_since = None
+
+    def _read_all(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            self._said.put(Off("", "", f"{error}; {REMEDY}"))
+            return
+        pynvml.nvmlInit()
+        devices = [each for uuid in self._uuids if (each := self._found(pynvml, uuid)) is not None]
+        devices.sort(key=lambda each: int(each[0].gpu))
+        self._said.put([device for device, _ in devices])
+        while devices and not self._stopped.is_set():
+            now = time.time_ns()
+            values = {
+                f"{name}.{device.gpu}": value
+                for device, handle in devices
+                for name in READINGS
+                if (value := self._value(pynvml, device, handle, name)) is not None
+            }
+            self._said.put(Read(now, values))
+            self._busy_since = None
+            self._stopped.wait(self._every)
+            self._busy_since = time.monotonic()
+
+    def _found(self, nvml: Any, uuid: str) -> tuple[Device, Any] | None:
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            return Device(str(nvml.nvmlDeviceGetIndex(handle)), uuid, _text(nvml.nvmlDeviceGetName(handle))), handle
+        except Exception as error:  # noqa: BLE001 - a part of a divided device, or one that is hidden from NVML
+            self._said.put(Off(uuid, "", _words(error)))
+            return None
+
+    def _value(self, nvml: Any, device: Device, handle: Any, name: str) -> float | None:
+        """NaN for one that failed; None for one that is left alone."""
+        place = device.gpu, name
+        failed = self._failures.get(place, 0)
+        if failed >= FAILURES:
+            return None
+        try:
+            value = READINGS[name](nvml, handle)
+        except Exception as error:  # noqa: BLE001 - not supported, gone, or a lie
+            self._failures[place] = failed + 1
+            if failed + 1 == FAILURES:
+                self._said.put(Off(device.gpu, name, _words(error)))
+            return math.nan
+        self._failures[place] = 0
+        return value
+
+
+def _text(said: str | bytes) -> str:
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

@@ -1,0 +1,78 @@
+"""How rows of panels become a board. A panel waits until the collector exports all that its queries name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync, DashboardLinkType
+
+from ammeter_server import meters
+from ammeter_server.exposition import METRICS, PROCESS
+from dashboards.panels import Shown, panel_of
+
+METRIC = re.compile(r"\bammeter_\w+")
+
+Variable = dashboard.QueryVariable | dashboard.TextBoxVariable
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a board shows. name: of its file and its address. rows: (title, panels); without a title those on top."""
+
+    name: str
+    title: str
+    description: str
+    variables: Sequence[Variable]
+    rows: Sequence[tuple[str, Sequence[Shown]]]
+    since: str = "now-1h"
+    refresh: str = "10s"
+
+
+def built(board: Board) -> Dashboard:
+    """The board as Grafana knows it. Links use the panels' ids; the board's own is Grafana's to give."""
+    made = (
+        dashboard.Dashboard(board.title)
+        .uid(f"ammeter-{board.name}")
+        .description(board.description)
+        .tags(["ammeter"])
+        .readonly()
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .refresh(board.refresh)
+        .time(board.since, "now")
+        .link(
+            dashboard.DashboardLink("Other boards")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags(["ammeter"])
+            .as_dropdown(True)
+        )
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    )
+    for variable in board.variables:
+        made = made.with_variable(variable)
+    for title, panels in board.rows:
+        ready = [each for each in panels if not awaited(each)]
+        if title and ready:
+            made = made.with_row(dashboard.Row(title))
+        for shown in ready:
+            made = made.with_panel(panel_of(shown))
+    finished = made.build()
+    for number, panel in enumerate(finished.panels or [], start=1):
+        panel.id_val = number
+    return finished
+
+
+def awaited(shown: Shown) -> set[str]:
+    """The metrics that its queries name and the collector does not export yet."""
+    return {name for query, _ in shown.queries for name in METRIC.findall(query)} - exported()
+
+
+def exported() -> set[str]:
+    """Every name that a query may ask for."""
+    own = {f"{family.name}_total" if family.type == "counter" else family.name for family in meters.REGISTRY.collect()}
+    histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
+    histograms |= {family.name for family in meters.REGISTRY.collect() if family.type == "histogram"}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
+    return {metric.name for metric in (*METRICS, *PROCESS)} | own | parts

@@ -1,0 +1,194 @@
+"""The executive board: what mixed precision brings, what it costs, and whether the objectives hold."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+
+from dashboards.board import Board
+from dashboards.panels import TALL, WHOLE, Chart, Figure, Listing, variable
+from dashboards.promql import (
+    INFO,
+    PROJECTS,
+    RUN,
+    RUNNING,
+    increase,
+    named,
+    of_projects,
+    of_projects_seen,
+    or_none,
+    rate,
+    seen,
+)
+
+AMP = f'{PROJECTS},precision=~"float16|bfloat16"'
+NOT_ENDED = f'{PROJECTS},outcome!="ended"'
+SKIPPED = f'{PROJECTS},outcome="skipped"'
+
+COST = f"max by (run) ({seen('ammeter_run_cost_dollars')})"
+SPEEDUP = f"max by (run) ({seen('ammeter_speedup_vs_baseline_ratio')})"
+OF_PROJECT = f"* on (run) group_left (name, project) max by (run, name, project) ({seen('ammeter_run_info', PROJECTS)})"
+
+NO_PRICE = "no price: AMMETER_SERVER_COST_PER_HOUR"
+NO_BASELINE = "no run names a baseline"
+NO_RUN_ENDED = "no run ended in this time"
+
+
+def share(part: str, whole: str) -> str:
+    """Nothing where there is no whole: 0/0 is no answer."""
+    return f"sum({part}) / (sum({whole}) > 0)"
+
+
+BAD_RUNS = share(
+    increase("ammeter_fleet_runs_total", NOT_ENDED),
+    increase("ammeter_fleet_runs_total", PROJECTS),
+)
+BAD_STEPS = share(
+    increase("ammeter_fleet_steps_total", SKIPPED),
+    increase("ammeter_fleet_steps_total", PROJECTS),
+)
+BAD_STEPS_NOW = share(rate("ammeter_fleet_steps_total", SKIPPED), rate("ammeter_fleet_steps_total", PROJECTS))
+
+TOP = (
+    Figure(
+        "Training now",
+        "Runs that train at this moment.",
+        "none",
+        [(or_none(f"count({of_projects(RUNNING)})"), "runs")],
+    ),
+    Figure(
+        "AMP runs",
+        "Runs in float16 or bfloat16 that were there in the time shown.",
+        "none",
+        [(or_none(f"count(count by (run) ({seen('ammeter_run_info', AMP)}))"), "runs")],
+    ),
+    Figure(
+        "Throughput gain",
+        "By how much runs are faster than the float32 baseline that they name, on average. Below 0 mixed precision "
+        "costs time: the verdict slower-than-fp32 says why.",
+        "percentunit",
+        [(f"avg({of_projects_seen(SPEEDUP)}) - 1", "against float32")],
+        missing=NO_BASELINE,
+    ),
+    Figure(
+        "Cost of the trainings",
+        "What the runs of the time shown have cost since each began: hours of devices, at the prices of the collector.",
+        "currencyUSD",
+        [(f"sum({of_projects_seen(COST)})", "dollars")],
+        missing=NO_PRICE,
+    ),
+    Figure(
+        "Saved against float32",
+        "What the runs that name a float32 baseline would have cost more at the baseline's speed.",
+        "currencyUSD",
+        [(f"sum({of_projects_seen(f'{COST} * on (run) ({SPEEDUP} - 1)')})", "dollars")],
+        missing=NO_BASELINE,
+    ),
+    Figure(
+        "Steps applied",
+        "Share of optimizer steps that changed the weights, in the time shown. The rest was skipped by GradScaler.",
+        "percentunit",
+        [(f"1 - {BAD_STEPS}", "applied")],
+        missing="no step in this time",
+    ),
+)
+
+OBJECTIVES = (
+    Figure(
+        "Budget burnt by runs",
+        "Share of runs that failed or were lost over the share that the objective allows. Above 1 the objective is "
+        "missed when it goes on like this.",
+        "none",
+        [(f"{BAD_RUNS} / (1 - $objective_runs)", "times the budget")],
+        missing=NO_RUN_ENDED,
+        height=TALL,
+    ),
+    Figure(
+        "Budget burnt by steps",
+        "Share of steps that were skipped over the share that the objective allows.",
+        "none",
+        [(f"{BAD_STEPS} / (1 - $objective_steps)", "times the budget")],
+        missing="no step in this time",
+        height=TALL,
+    ),
+    Chart(
+        "Burn of the steps' budget",
+        "How fast skipped steps use up what the objective allows: at 1 just all of it. The alerts ask the same over "
+        "two windows.",
+        "none",
+        [(f"{BAD_STEPS_NOW} / (1 - $objective_steps)", "times the budget")],
+        width=WHOLE - 8,
+    ),
+    Chart(
+        "How runs ended",
+        "Runs in the interval up to each moment: ended by themselves, failed with an exception or a signal, lost "
+        "without a goodbye.",
+        "none",
+        [(f"sum by (outcome) (increase(ammeter_fleet_runs_total{{{PROJECTS}}}[$__rate_interval]))", "{{outcome}}")],
+    ),
+    Chart(
+        "Steps of the fleet",
+        "Optimizer steps per second of all runs, applied and skipped.",
+        "ops",
+        [(f"sum by (outcome) ({rate('ammeter_fleet_steps_total', PROJECTS)})", "{{outcome}}")],
+    ),
+)
+
+VALUE = (
+    Chart(
+        "Runs by precision",
+        "Runs that go on or ended in the last hour, by the precision they train in.",
+        "none",
+        [(f'count by (precision) ({INFO[:-1]},precision!=""}})', "{{precision}}")],
+    ),
+    Listing(
+        "Beside the float32 baseline",
+        "How many times as fast each run is as the baseline that it names.",
+        "none",
+        "Times as fast",
+        [(f"{SPEEDUP} {OF_PROJECT}", "")],
+        missing=NO_BASELINE,
+    ),
+    Listing(
+        "Cost of each training",
+        "What each run of the time shown has cost since it began, with the time between two lives left out.",
+        "currencyUSD",
+        "Dollars",
+        [(f"{COST} {OF_PROJECT}", "")],
+        missing=NO_PRICE,
+    ),
+    Chart(
+        "Cost of an epoch",
+        "What one pass over the data costs, of runs that say their epochs.",
+        "currencyUSD",
+        [(named("ammeter_cost_per_epoch_dollars"), RUN)],
+        missing="no run says its epochs, or there is no price",
+    ),
+    Chart(
+        "Dollars per hour",
+        "What the fleet spends: the price of all devices that train at that moment.",
+        "currencyUSD",
+        [(f"sum by (project) (3600 * {rate('ammeter_fleet_cost_dollars_total', PROJECTS)})", "{{project}}")],
+        missing=NO_PRICE,
+    ),
+    Chart(
+        "Throughput gain by run",
+        "By how much each run is faster than the float32 baseline that it names.",
+        "percentunit",
+        [(named("ammeter_speedup_vs_baseline_ratio - 1"), RUN)],
+        missing=NO_BASELINE,
+    ),
+)
+
+BOARD = Board(
+    name="executive",
+    title="Ammeter / Overview",
+    description="What mixed precision brings and costs, and how much of the objectives' budget is burnt.",
+    variables=(
+        variable("project", "Project", "label_values(ammeter_run_info, project)"),
+        dashboard.TextBoxVariable("objective_runs").label("Objective: runs that end well").default_value("0.95"),
+        dashboard.TextBoxVariable("objective_steps").label("Objective: steps applied").default_value("0.99"),
+    ),
+    rows=(("", TOP), ("Objectives", OBJECTIVES), ("Value", VALUE)),
+    since="now-6h",
+    refresh="1m",
+)

@@ -1,0 +1,95 @@
+"""docker-compose.yml as data: which services there are, what each runs, mounts and needs, in the order they start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "docker-compose.yml"
+VARIABLE = re.compile(r"\$\{(\w+)(?::(\?|-)([^}]*))?\}")
+
+LISTENS = re.compile(r"(?:127\.0\.0\.1:|-p )(\d+)")
+
+
+class UnsetError(Exception):
+    """A variable that the file wants and nobody has set: its name, and what the file says to do."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """words: what it runs, program first; none where the image knows. mounts: path inside -> file or folder of the
+    repository, or None for a volume. health: words that end with 0 once it is healthy. after: services that have to be
+    healthy, or done, before.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: Mapping[str, Path | None]
+    health: tuple[str, ...]
+    after: tuple[str, ...]
+    stop_signal: str
+
+    @property
+    def ends(self) -> bool:
+        """Whether it does something once, instead of going on."""
+        return not self.health
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens: its health is asked for there."""
+        found = LISTENS.search(" ".join(self.health))
+        return int(found[1]) if found else None
+
+
+def services(variables: Mapping[str, str], file: Path = FILE) -> list[Service]:
+    """Every service, after those that it needs. Raises UnsetError where a variable is missing that has to be there."""
+    said = _filled(yaml.safe_load(file.read_text()), variables)
+    secrets = {name: Path(each["file"]) for name, each in said.get("secrets", {}).items()}
+    found = {name: _service(name, each, secrets, file.parent) for name, each in said["services"].items()}
+    return [
+        found[name] for name in TopologicalSorter({name: each.after for name, each in found.items()}).static_order()
+    ]
+
+
+def _service(name: str, said: dict[str, Any], secrets: Mapping[str, Path], root: Path) -> Service:
+    mounts: dict[str, Path | None] = {}
+    for volume in said.get("volumes", ()):
+        source, target = volume.split(":")[:2]
+        mounts[target] = root / source if source.startswith(".") else None
+    mounts |= {f"/run/secrets/{secret}": root / secrets[secret] for secret in said.get("secrets", ())}
+    return Service(
+        name=name,
+        words=(*said.get("entrypoint", ()), *said.get("command", ())),
+        environment={key: str(value) for key, value in said.get("environment", {}).items()},
+        mounts=mounts,
+        health=tuple(said.get("healthcheck", {}).get("test", ())[1:]),
+        after=tuple(said.get("depends_on", ())),
+        stop_signal=said.get("stop_signal", "SIGTERM"),
+    )
+
+
+def _filled(value: Any, variables: Mapping[str, str]) -> Any:
+    """The same with each ${NAME}, ${NAME:-default} and ${NAME:?remedy} replaced."""
+    if isinstance(value, dict):
+        return {key: _filled(each, variables) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, variables) for each in value]
+    if not isinstance(value, str):
+        return value
+
+    def fill(found: re.Match[str]) -> str:
+        name, kind, text = found.groups()
+        given = variables.get(name, "")
+        if not given and kind == "?":
+            raise UnsetError(f"{name} is not set: {text}")
+        return given or (text if kind == "-" else "")
+
+    return VARIABLE.sub(fill, value)

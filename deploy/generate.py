@@ -1,0 +1,74 @@
+"""Writes what of deploy/ follows from the rest of the tree. Run it after a change: python -m deploy.generate
+
+deploy/rules.yaml is what Prometheus loads beside a collector that posts incidents itself, and the PrometheusRule is the
+same for Kubernetes; deploy/alertmanager.yaml is the one of alerts/, which tells the stack's receiver; and
+dashboards/boards/kustomization.yaml puts every board into a ConfigMap that Grafana's sidecar finds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ammeter_server.rules import rule_file
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAD = "# Generated: make deploy\n"
+ABOUT = (
+    HEAD + "# For docker-compose.yml and `make stack`; alerts/alertmanager.yaml with the address of their receiver.\n"
+)
+
+
+def main() -> None:
+    for path, text in files().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+
+
+def files() -> dict[str, str]:
+    """Every generated file by its path in the repository."""
+    return {
+        "deploy/rules.yaml": _text(rules()),
+        "deploy/alertmanager.yaml": _alertmanager(),
+        "deploy/kubernetes/rules.yaml": _text(_prometheus_rule()),
+        "dashboards/boards/kustomization.yaml": _text(_boards()),
+    }
+
+
+def rules() -> dict[str, Any]:
+    """What Prometheus alone can know: nobody else asks for it."""
+    said: dict[str, Any] = yaml.safe_load(rule_file(incidents=False))
+    return said
+
+
+def _alertmanager() -> str:
+    shipped = (ROOT / "alerts" / "alertmanager.yaml").read_text()
+    return ABOUT + shipped.replace("http://127.0.0.1:9099/", "http://pages:9099/")
+
+
+def _prometheus_rule() -> dict[str, Any]:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "ammeter"},
+        "spec": rules(),
+    }
+
+
+def _boards() -> dict[str, Any]:
+    boards = sorted(path.name for path in (ROOT / "dashboards" / "boards").glob("*.json"))
+    generator = {"name": "ammeter-boards", "files": boards, "options": {"labels": {"grafana_dashboard": "1"}}}
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "configMapGenerator": [generator],
+    }
+
+
+def _text(said: dict[str, Any]) -> str:
+    return HEAD + yaml.safe_dump(said, sort_keys=False, width=1000, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    main()

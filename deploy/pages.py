@@ -1,0 +1,94 @@
+"""Prints what Alertmanager tells: a receiver to try the stack with. usage: python pages.py HOST:PORT
+
+It stands alone, with the standard library only, so that any image with Python runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+LARGEST = 4 * 2**20
+"""Bytes of a notification. Alertmanager sends all alerts of a group in one."""
+
+SHOWN = 5
+"""Alerts of a notification that are printed; of the others their number is."""
+
+
+def main(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    server = ThreadingHTTPServer((host, int(port)), Receiver)
+    print(f"pages are printed here; Alertmanager tells them to port {port}", flush=True)
+    server.serve_forever()
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes webhooks of Alertmanager at any path; the path is who would be told: /page, /ticket."""
+
+    timeout = 10
+
+    def do_GET(self) -> None:
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length", "0"))
+        if not 0 < length <= LARGEST:
+            self._answer(413)
+            return
+        try:
+            lines = told(self.path.strip("/") or "page", json.loads(self.rfile.read(length)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._answer(400)
+            return
+        print("\n".join(lines), flush=True)
+        self._answer(200)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def told(whom: str, notification: dict[str, Any]) -> list[str]:
+    """A notification as a person reads it: who is told, what, about which run, and what to do."""
+    labels = notification["groupLabels"]
+    name = labels.get("alertname", "alert")
+    project = f" in project {labels['project']}" if labels.get("project") else ""
+    alerts = notification["alerts"]
+    lines = ["", plain(f"{whom.upper()} {notification['status']}: {name}{project}")]
+    for alert in alerts[:SHOWN]:
+        notes = alert["annotations"]
+        lines.append(f"  {plain(notes.get('summary', ''))}")
+        if alert["status"] == "firing":
+            lines += what_to_do(notes)
+    if len(alerts) > SHOWN:
+        lines.append(f"  and {len(alerts) - SHOWN} more")
+    return lines
+
+
+def what_to_do(notes: dict[str, str]) -> list[str]:
+    """The description, line by line, and the runbook where it does not name it."""
+    said = notes.get("description", "").splitlines()
+    runbook = notes.get("runbook_url", "")
+    if runbook and not any(runbook in line for line in said):
+        said.append(f"Runbook: {runbook}")
+    return [short for line in said for short in textwrap.wrap(plain(line), 116, **INDENTED)]
+
+
+INDENTED: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    ", "break_long_words": False}
+
+
+def plain(text: str) -> str:
+    """Without what would steer a terminal: names come from whoever trains."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main(sys.argv[1])

@@ -1,0 +1,86 @@
+"""A folder on this machine in place of containers: what a service's words, environment and files say there.
+
+Addresses lead to free ports of the loopback, paths into the folder. Nothing else of them is changed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.compose import Service
+
+
+@dataclass(frozen=True)
+class Place:
+    """ports: the port that a service has in the compose file -> the one it has here. missing: services not here."""
+
+    folder: Path
+    services: Mapping[str, Service]
+    ports: Mapping[int, int]
+    missing: frozenset[str] = field(default=frozenset())
+
+    def address(self, name: str) -> str:
+        """HOST:PORT of a service."""
+        port = self.services[name].port
+        assert port is not None, f"{name} listens nowhere"
+        return f"127.0.0.1:{self.ports[port]}"
+
+    def path(self, service: Service, inside: str) -> Path:
+        """Where this path of the service's container is."""
+        return self.folder / service.name / inside.lstrip("/")
+
+    def here(self, service: Service, text: str) -> str:
+        """A word, a value or a file of the service, as it has to be on this machine."""
+        if text == "0.0.0.0":
+            return "127.0.0.1"
+        if text.isdigit() and int(text) in self.ports:
+            return str(self.ports[int(text)])
+        names = "|".join(map(re.escape, self.services))
+        text = re.sub(rf"(?<![\w.-])(?:{names}|0\.0\.0\.0|127\.0\.0\.1):(\d+)", self._address, text)
+        for inside in sorted(service.mounts, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w./-]){re.escape(inside)}(?![\w.-])", str(self.path(service, inside)), text)
+        return text
+
+    def environment(self, service: Service) -> dict[str, str]:
+        """Without what names a service that is not here."""
+        gone = [f"{name}:{self.services[name].port}" for name in self.missing]
+        said = {name: value for name, value in service.environment.items() if not any(each in value for each in gone)}
+        return {name: self.here(service, value) for name, value in said.items()}
+
+    def lay_out(self, service: Service) -> None:
+        """Writes the files that it mounts, and makes its volumes."""
+        for inside, source in service.mounts.items():
+            there = self.path(service, inside)
+            if source is None:
+                there.mkdir(parents=True, exist_ok=True)
+                continue
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_text(self.here(service, source.read_text()))
+            shutil.copymode(source, there)
+
+    def _address(self, found: re.Match[str]) -> str:
+        port = int(found[1])
+        return f"127.0.0.1:{self.ports[port]}" if port in self.ports else found[0]
+
+
+def lay_ports(services: Iterable[Service], given: Mapping[str, int]) -> dict[int, int]:
+    """A port for each service that listens: the given one, else a free one."""
+    listening = [(each.name, each.port) for each in services if each.port is not None]
+    with_free = zip(listening, _free(len(listening)), strict=True)
+    return {port: given.get(name, free) for (name, port), free in with_free}
+
+
+def _free(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

@@ -1,0 +1,162 @@
+"""The services as processes of this machine, which end with the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ammeter_server.demo.processes import tail
+from deploy.compose import Service
+from deploy.place import Place
+
+PATIENCE = 60.0
+"""Seconds until a service has to be healthy."""
+
+ENDS_WITHIN = 10.0
+"""Seconds that a service has once it is asked to end."""
+
+PACKAGES = {
+    "prometheus": "prometheus",
+    "alertmanager": "prometheus-alertmanager",
+    "postgres": "postgresql",
+    "pg_isready": "postgresql",
+}
+"""The Debian package that a program comes with."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_libc = ctypes.CDLL(None)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Who asks for an end waits until the block is over: a process that nobody knows yet would be left behind."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+class StackError(Exception):
+    """Why a part cannot run, in words."""
+
+
+class MissingError(StackError):
+    """A program that is not on this machine."""
+
+
+@dataclass
+class Process:
+    """A service that runs."""
+
+    service: Service
+    popen: subprocess.Popen[bytes]
+    log: Path | None
+
+    def ended(self) -> str | None:
+        """What there is to say once it has ended by itself."""
+        if self.popen.poll() is None:
+            return None
+        said = f":\n{tail(self.log)}" if self.log else ""
+        return f"{self.service.name} ended with exit code {self.popen.returncode}{said}"
+
+    def stop(self) -> None:
+        """As its image would be stopped; after a while it is no question any more."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.Signals[self.service.stop_signal])
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(ENDS_WITHIN)
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+
+def program(name: str) -> list[str]:
+    """What runs this program here. Raises MissingError with the package it comes with."""
+    if name == "ammeter-server":
+        return [sys.executable, "-m", "ammeter_server"]
+    if name == "python":
+        return [sys.executable]
+    packaged = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    found = shutil.which(name) or shutil.which(f"prometheus-{name}") or (str(packaged[-1]) if packaged else None)
+    if found is None:
+        raise MissingError(f"{name} is not on this machine; apt-get install {PACKAGES.get(name, name)}")
+    return [found]
+
+
+def words(place: Place, service: Service) -> list[str]:
+    """The service's command line here."""
+    name, *rest = service.words
+    return [*program(Path(name).name), *(place.here(service, word) for word in rest)]
+
+
+def start(place: Place, service: Service, command: Sequence[str], aloud: bool = False, **who: Any) -> Process:
+    """Starts it in a session of its own. aloud: what it prints goes to the terminal, else into a log."""
+    log = None if aloud else place.folder / f"{service.name}.log"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "PG"))}
+    environment = inherited | place.environment(service)
+    out = log.open("ab") if log else None
+    sign = signal.Signals[service.stop_signal]
+
+    def die_with_parent() -> None:
+        _libc.prctl(DIE_WITH_PARENT, sign)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    try:
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # safe: this process has one thread
+            **who,
+        )
+    finally:
+        if out:
+            out.close()
+    return Process(service, popen, log)
+
+
+def wait_until_healthy(place: Place, process: Process) -> None:
+    """As the compose file's health check asks. Raises StackError when it ends, or is not healthy in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not _healthy(place, process.service):
+        ended = process.ended()
+        if ended:
+            raise StackError(ended)
+        if time.monotonic() > deadline:
+            raise StackError(f"{process.service.name} is not healthy after {PATIENCE:.0f} s; see {process.log}")
+        time.sleep(0.1)
+
+
+def _healthy(place: Place, service: Service) -> bool:
+    """Where the check opens an address, this does so too: not every machine has the image's wget."""
+    from deploy.sights import answers
+
+    asked = [place.here(service, word) for word in service.health]
+    address = re.search(r"http://[^\s'\"]+", " ".join(asked))
+    if address:
+        return answers(address[0])
+    command = [*program(asked[0]), *asked[1:]]
+    return not subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30).returncode
+
+
+def run_to_its_end(process: Process) -> None:
+    """Raises StackError when it fails."""
+    code = process.popen.wait()
+    if code:
+        raise StackError(process.ended() or process.service.name)

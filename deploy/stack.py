@@ -1,0 +1,207 @@
+"""The whole stack without containers: what docker-compose.yml says, run by the programs of this machine.
+
+The same commands and configuration files, with addresses on loopback and paths in one folder. PostgreSQL is used where
+it is installed, else SQLite. Ctrl-C ends everything. usage: make stack, make stack ARGS=--demo
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ammeter_server.demo import PLANTED, TRAINING
+from ammeter_server.demo.processes import CannotShowError, started, tail
+from deploy import compose, processes
+from deploy.compose import ROOT, Service
+from deploy.database import start_database
+from deploy.place import Place, lay_ports
+from deploy.processes import ENDING, MissingError, Process, StackError
+from deploy.sights import look, sights
+
+ALOUD = "pages"
+"""The service whose words are for the terminal."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs it until it is ended. Returns 0; 1 where a part failed or the demo's fault was not seen."""
+    asked = _parser().parse_args(argv)
+    try:
+        with ExitStack() as over:
+            over.enter_context(_ended_by_signal())
+            folder = asked.folder or over.enter_context(tempfile.TemporaryDirectory(prefix="ammeter-stack-"))
+            return _run(Path(folder).absolute(), asked, over)
+    except (StackError, CannotShowError, compose.UnsetError) as error:
+        print(f"stack: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130 if asked.once else 0
+
+
+def _run(folder: Path, asked: argparse.Namespace, over: ExitStack) -> int:
+    begun = time.monotonic()
+    place = prepare(folder, dict(asked.port or ()))
+    running = list(bring_up(place, over))
+    say(f"the stack is up after {time.monotonic() - begun:.0f} s:", *_addresses(place), "")
+    seen = _demonstrate(place, running) if asked.demo else True
+    if asked.once:
+        return 0 if seen else 1
+    say(f"logs and data lie in {folder}; Ctrl-C ends everything")
+    while True:
+        _check(running)
+        time.sleep(0.5)
+
+
+def prepare(folder: Path, ports: Mapping[str, int]) -> Place:
+    """The place with its secrets, and with what of the compose file this machine can run."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secrets = ["sh", str(ROOT / "deploy" / "secrets.sh"), str(folder / "env"), str(folder / "secrets")]
+    subprocess.run(secrets, check=True, stdout=subprocess.DEVNULL)
+    lines = (folder / "env").read_text().splitlines()
+    every = compose.services(dict(line.split("=", 1) for line in lines))
+    missing = frozenset(service.name for service in every if not _can_run(service))
+    return Place(folder, {each.name: each for each in every}, lay_ports(every, ports), missing)
+
+
+def _can_run(service: Service) -> bool:
+    """Whether its program is here; if not, that is said."""
+    if not service.words:
+        say(f"{service.name}: left out, its command is the image's; docker compose brings it")
+        return False
+    try:
+        processes.program(Path(service.words[0]).name)
+    except MissingError as error:
+        instead = "; SQLite is used instead" if service.name == "database" else "; left out"
+        say(f"{service.name}: {error}{instead}")
+        return False
+    return True
+
+
+def bring_up(place: Place, over: ExitStack) -> Iterator[Process]:
+    """Starts every service after those that it needs, and waits for its health. What was started ends with `over`."""
+    for service in place.services.values():
+        if service.name in place.missing:
+            continue
+        place.lay_out(service)
+        with processes.held():
+            process = _start(place, service)
+            over.callback(process.stop)
+        if service.ends:
+            processes.run_to_its_end(process)
+            continue
+        processes.wait_until_healthy(place, process)
+        yield process
+
+
+def _start(place: Place, service: Service) -> Process:
+    if service.name == "database":
+        return start_database(place, service)
+    command = processes.words(place, service)
+    if "database" in place.missing and command[1:3] == ["-m", "ammeter_server"]:
+        command += ["--database-url", f"sqlite:///{place.folder / 'collector.db'}"]
+    return processes.start(place, service, command, aloud=service.name == ALOUD)
+
+
+def _addresses(place: Place) -> Iterator[str]:
+    token = place.folder / "secrets" / "token"
+    notes = {
+        "collector": ("the page", f"sign in with: cat {token}"),
+        "prometheus": ("Prometheus", "metrics of runs and of the fleet"),
+        "alertmanager": ("Alertmanager", "who is told, and what is silenced"),
+        "pages": ("receiver", "prints here whatever would wake somebody"),
+    }
+    for name, (title, note) in notes.items():
+        if name not in place.missing:
+            yield f"  {title:<13} http://{place.address(name):<16} {note}"
+
+
+def _demonstrate(place: Place, running: list[Process]) -> bool:
+    """Trains with a fault, and says where it can be seen. Returns whether it was seen everywhere."""
+    run, token = str(uuid.uuid4()), (place.folder / "secrets" / "token").read_text()
+    command = [sys.executable, str(ROOT / "trainer" / "train.py"), *TRAINING]
+    say(f"training with a fault: python trainer/train.py {' '.join(TRAINING)}")
+    journals, log = place.folder / "journals", place.folder / "training.log"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
+    own = {"AMMETER_URL": f"http://{place.address('collector')}", "AMMETER_TOKEN": token}
+    own |= {"AMMETER_DIR": str(journals), "AMMETER_RUN_ID": run}
+    with started(command, log, inherited | own, journals) as training:
+        while training.poll() is None:
+            _check(running)
+            time.sleep(0.1)
+    if training.returncode:
+        say(f"the training ended with exit code {training.returncode}:\n{tail(log)}")
+        return False
+    wanted = sights(place, token, run, PLANTED)
+    say("", f"looking for the fault {PLANTED} (Prometheus scrapes every 15 s):")
+    seen = 0
+    for sight in look(wanted, lambda: _check(running)):
+        say(f"  {'seen ' + sight.where:<21} {sight.link}")
+        seen += 1
+    if seen < len(wanted):
+        say(f"  not seen in {len(wanted) - seen} of {len(wanted)} places")
+    say("")
+    return seen == len(wanted)
+
+
+def _check(running: list[Process]) -> None:
+    for process in running:
+        ended = process.ended()
+        if ended:
+            raise StackError(ended)
+
+
+def say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stack", description="The stack of docker-compose.yml, without containers.")
+    parser.add_argument("--demo", action="store_true", help="train with a fault, and say where it can be seen")
+    parser.add_argument("--once", action="store_true", help="end then: 0 when it was seen everywhere, else 1")
+    parser.add_argument("--folder", metavar="DIR", help="where data, logs and secrets lie and stay (a temporary one)")
+    parser.add_argument(
+        "--port",
+        action="append",
+        type=_port,
+        metavar="SERVICE=PORT",
+        help="collector=8480; may be given again (free ones)",
+    )
+    return parser
+
+
+def _port(text: str) -> tuple[str, int]:
+    name, _, port = text.partition("=")
+    if not name or not port.isdigit() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SERVICE=PORT, such as collector=8480")
+    return name, int(port)
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Every way of being asked to end is the way of Ctrl-C, which leaves nothing behind. Once: the end is not ended."""
+
+    def end(_: int, __: FrameType | None) -> Any:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, end) for each in ENDING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Alertmanager, through its API v2. Each member of a cluster is a channel of its own: every one gets every post.
+
+What an alert is stands in its labels and never changes while it fires; numbers and words stand in its annotations.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from ammeter_server.channels import Channel, DeliveryError, Message, RefusedError
+from ammeter_server.channels.message import alert_name, title_of
+from ammeter_server.handling import Incident
+
+MOST = 500
+"""Alerts in one request."""
+
+WAIT = urllib3.Timeout(connect=3, read=10)
+
+UNHEARD = 3600 * 10**9
+"""For how long an alert fires on when no collector says anything more: a restart must not end it, and page again."""
+
+
+def channel(url: str) -> Channel:
+    """The channel to the Alertmanager at this URL, such as http://127.0.0.1:9093. Its name is the host and port."""
+    pool = urllib3.PoolManager(timeout=WAIT, retries=False)
+    api = url.rstrip("/") + "/api/v2"
+
+    def send(messages: Sequence[Message]) -> None:
+        now = time.time_ns()
+        alerts = [_posted(each, now) for each in messages if each["kind"] != "silenced"]
+        if alerts:
+            post("alerts", alerts)
+        for each in messages:
+            if each["kind"] == "silenced":
+                post("silences", each["silence"])
+
+    def post(what: str, content: Any) -> None:
+        target, body = f"{api}/{what}", json.dumps(content).encode()
+        try:
+            answer = pool.request("POST", target, body=body, headers={"Content-Type": "application/json"})
+        except urllib3.exceptions.HTTPError as error:
+            raise DeliveryError(f"no Alertmanager answers at {target}: {error}") from error
+        if answer.status != 200:
+            said = answer.data[:500].decode(errors="replace").strip()
+            failure = RefusedError if 400 <= answer.status < 500 else DeliveryError
+            raise failure(f"Alertmanager answered {answer.status}: {said}")
+
+    return Channel(name_of(url), send, MOST, holds=True)
+
+
+def name_of(url: str) -> str:
+    """'http://127.0.0.1:9093' -> 'alertmanager-127.0.0.1:9093'."""
+    parts = urlsplit(url)
+    return f"alertmanager-{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def alert(incident: Incident, body: str, run_name: str, project: str, page_url: str) -> dict[str, Any]:
+    """An incident as Alertmanager keeps it."""
+    labels = {
+        "alertname": alert_name(incident.verdict),
+        "severity": incident.severity,
+        "project": project,
+        "run": incident.run,
+        "verdict": incident.verdict,
+    }
+    annotations = {
+        "summary": title_of(incident, run_name),
+        "description": body,
+        "runbook_url": f"{page_url}/runbooks/{incident.verdict}",
+    }
+    return {
+        "labels": {name: value for name, value in labels.items() if value},
+        "annotations": annotations,
+        "startsAt": stamp(incident.opened),
+        "generatorURL": f"{page_url}/runs/{incident.run}",
+    }
+
+
+def silence(labels: Mapping[str, str], until: int, by: str, now: int) -> dict[str, Any]:
+    """A silence of exactly one alert, whatever its severity becomes."""
+    matchers = [
+        {"name": name, "value": labels[name], "isRegex": False, "isEqual": True}
+        for name in ("alertname", "run", "project")
+        if name in labels
+    ]
+    comment = "silenced in Ammeter"
+    return {
+        "matchers": matchers,
+        "startsAt": stamp(now),
+        "endsAt": stamp(until),
+        "createdBy": by or "Ammeter",
+        "comment": comment,
+    }
+
+
+def _posted(message: Message, now: int) -> dict[str, Any]:
+    """As it goes out: that it is over and since when, or that it fires, and until when if nobody says more.
+
+    What fires begins when it is first posted; of later posts Alertmanager keeps the earliest. A group is told
+    group_wait after its first alert began, so of an older one at once, without the others of the same post.
+    """
+    over = message.get("over")
+    if over:
+        return {**message["alert"], "endsAt": stamp(over)}
+    return {**message["alert"], "startsAt": stamp(now), "endsAt": stamp(now + UNHEARD)}
+
+
+def stamp(moment: int) -> str:
+    """Nanoseconds since the epoch as RFC 3339, to the millisecond."""
+    return datetime.fromtimestamp(moment / 10**9, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,153 @@
+"""GET /api/v1/runs/{run}/live: what changes in a run as it changes, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
+
+import msgspec
+from anyio import CapacityLimiter, move_on_after, to_thread
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from ammeter_server import changes
+from ammeter_server.changes import Cursor, Wanted
+from ammeter_server.collector import Collector, Here
+from ammeter_server.listening import ENDLESS
+from ammeter_server.narrowing import Ranks, ranks_of
+from ammeter_server.problems import Problem
+from ammeter_server.runs import found
+from ammeter_server.series import names_of
+from ammeter_server.store import Store, StoreAwayError
+from ammeter_server.store import live as query
+
+router = APIRouter(prefix="/api/v1/runs/{run}/live", tags=["runs"])
+
+LOOK_SECONDS = 0.5
+"""Between two looks at whether anything has changed: one question for all who are told."""
+
+STILL_SECONDS = 5.0
+"""After which it is looked at all the same, for what only time changes, and a line says that somebody is there."""
+
+LONGEST = 60.0
+"""Seconds of one answer. Who goes on asks again with the last id, and a token that was revoked is not told more."""
+
+MOST = 500
+"""Who are told at once by one process."""
+
+MESSAGE = {
+    "type": "object",
+    "required": ["id", "data"],
+    "properties": {"id": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+}
+
+MESSAGES: dict[str, Any] = {
+    "description": "Messages whose data is one object in JSON: `run` and `incidents` as their own resources have them,"
+    " null where they have not changed, `events` that came, oldest first, and `series`, what they grew by. The id of"
+    " the last one as `Last-Event-ID` goes on behind it, at any collector of the same database.",
+    "content": {"text/event-stream": {"schema": MESSAGE}},
+}
+
+
+class Watched:
+    """Runs that somebody is told of here. wake-ups are for the event loop only."""
+
+    def __init__(self, store: Store) -> None:
+        self.threads = CapacityLimiter(2)  # own ones: who reads does not wait for who is told
+        self._store = store
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def changes_of(self, run: str) -> Iterator[asyncio.Event]:
+        """Set whenever something of the run may have changed. Raises a 503 problem where too many are told already."""
+        if sum(map(len, self._waiting.values())) >= MOST:
+            raise Problem(
+                503, f"{MOST} pages are told of runs by this collector; ask again", headers={"Retry-After": "10"}
+            )
+        changed = asyncio.Event()
+        self._waiting.setdefault(run, set()).add(changed)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield changed
+        finally:
+            self._waiting[run].discard(changed)
+            if not self._waiting[run]:
+                del self._waiting[run]
+                self._seen.pop(run, None)
+
+    async def _look(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            for run, state in (await to_thread.run_sync(self._states, limiter=self.threads)).items():
+                if self._seen.get(run) != state:
+                    self._seen[run] = state
+                    for changed in self._waiting.get(run, ()):
+                        changed.set()
+
+    def _states(self) -> dict[str, tuple[Any, ...]]:
+        try:
+            with self._store.reading() as connection:
+                return query.versions(connection, list(self._waiting))
+        except Exception:  # noqa: BLE001 - who is told looks for himself soon, and hears what is wrong
+            return {}
+
+
+@router.get("", summary="What changes, as it changes", responses={200: MESSAGES}, response_class=StreamingResponse)
+async def follow(
+    here: Here,
+    request: Request,
+    run: str,
+    names: Annotated[str, Query(description="Series that are told as they grow: `loss,scale`. Without it none.")] = "",
+    rank: Ranks = None,
+    points: Annotated[int, Query(ge=16, le=10_000, description="Points of one series in one message at most.")] = 2000,
+    last_event_id: Annotated[str | None, Header(description="The id of the last message that came.")] = None,
+) -> StreamingResponse:
+    """Server-sent events: at first everything as it stands, then what changes, within a second. Events and steps are of
+    the ranks that are asked for, without any of the lowest. Ends after a minute; a browser goes on by itself."""
+    wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points)
+    cursor = changes.read_cursor(last_event_id)
+    watched: Watched = request.app.state.watched
+    await to_thread.run_sync(_check, here, run, limiter=watched.threads)
+    request.scope[ENDLESS] = True
+    messages = _messages(here, watched, run, wanted, cursor)
+    first = await anext(messages)
+    unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
+    return StreamingResponse(_behind(first, messages), media_type="text/event-stream", headers=unbuffered)
+
+
+def _check(here: Collector, run: str) -> None:
+    with here.store.reading() as connection:
+        found(connection, run)
+
+
+async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """All of them. Ends where the run was deleted meanwhile, or the database is away: who asks again is told so."""
+    yield first
+    with suppress(Problem, StoreAwayError):
+        async for each in rest:
+            yield each
+
+
+async def _messages(
+    here: Collector, watched: Watched, run: str, wanted: Wanted, cursor: Cursor
+) -> AsyncIterator[bytes]:
+    ends = time.monotonic() + LONGEST
+    with watched.changes_of(run) as changed:
+        yield b"retry: 1000\n\n"
+        while time.monotonic() < ends:
+            changed.clear()
+            told, cursor = await to_thread.run_sync(changes.since, here, run, wanted, cursor, limiter=watched.threads)
+            yield _message(told, cursor) if told else b":\n\n"
+            if len(told.events) < changes.MOST_EVENTS:
+                with move_on_after(min(STILL_SECONDS, max(0.0, ends - time.monotonic()))):
+                    await changed.wait()
+
+
+def _message(told: changes.Changes, cursor: Cursor) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (cursor.written().encode(), msgspec.json.encode(told))

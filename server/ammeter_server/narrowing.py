@@ -1,0 +1,44 @@
+"""What a question is narrowed to: ranks, a stretch of steps, a stretch of time. The same words in every resource."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import Query
+
+Ranks = Annotated[
+    str | None,
+    Query(alias="rank", pattern=r"^\d{1,9}(,\d{1,9})*$", description="One, or several between commas: `0,3`."),
+]
+First = Annotated[int | None, Query(alias="from", ge=0, lt=2**63, description="First step.")]
+Last = Annotated[int | None, Query(alias="to", ge=0, lt=2**63, description="Last step.")]
+Since = Annotated[datetime | None, Query(description="From then on: `2026-05-04T12:00:00Z`, or seconds since 1970.")]
+Until = Annotated[datetime | None, Query(description="Until then, that millisecond included.")]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = 2**63 - 1
+
+
+def ranks_of(said: str | None) -> list[int] | None:
+    """Each once; None for every one there is."""
+    return None if said is None else sorted({int(rank) for rank in said.split(",")})
+
+
+def begin_of(since: datetime | None) -> int | None:
+    """In ns since the epoch."""
+    return None if since is None else _nanoseconds(since)
+
+
+def end_of(until: datetime | None) -> int | None:
+    """The last ns of its millisecond: answers say times to the millisecond."""
+    if until is None:
+        return None
+    begin = _nanoseconds(until)
+    return min(begin - begin % 10**6 + 999_999, LATEST)
+
+
+def _nanoseconds(when: datetime) -> int:
+    """Without a zone it is UTC. What no column can hold is cut to what one can."""
+    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return max(-LATEST, min((aware - EPOCH) // timedelta(microseconds=1) * 1000, LATEST))

@@ -1,0 +1,169 @@
+// Exponents: how large the elements of all gradients were at each full reading, against what float16 can hold.
+
+import { changed } from "./api.js";
+import { make, replace } from "./dom.js";
+import { Fold } from "./fold.js";
+import { Grid } from "./grid.js";
+import { dark, legend, logarithmic, shades } from "./shades.js";
+import { number, plural, raised, scale, share, short, whole } from "./words.js";
+
+const ROW = 4;
+const STRIP = 3;
+const POINT = 3;
+const NAMED = 8;
+const LEAST = 1e-5;
+
+// Powers of two that float16 begins and ends at. Elements of an exponent below the last of them are lost.
+const LIMITS = [
+  { exponent: 16, name: "float16 max 65504" },
+  { exponent: -14, name: "normal 2⁻¹⁴" },
+  { exponent: -24, name: "float16 min 2⁻²⁴" },
+];
+
+export class Exponents {
+  constructor(place, run, charts) {
+    this.path = `/runs/${encodeURIComponent(run)}/spectrum`;
+    this.charts = charts;
+    this.fold = new Fold(place, "Exponents of all gradients", () => this.ask());
+    this.facts = make("p", { class: "quiet" });
+    this.none = make("p", { class: "empty small", hidden: true });
+    this.picture = make("div", {});
+    this.fold.body.append(this.none, this.picture);
+    this.picture.append(this.facts);
+    this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last) });
+    this.legend = make("div", {});
+    this.picture.append(this.legend);
+    dark.addEventListener("change", () => this.draw());
+  }
+
+  follow(run) {
+    this.reached = run.last_step;
+    this.precision = run.precision;
+    return this.fold.due();
+  }
+
+  async ask() {
+    const { rank, range } = this.charts;
+    const asked = { rank, from: range?.[0], to: range?.[1], points: Math.max(50, Math.round(this.grid.room() / POINT)), page_size: 1000 };
+    const question = JSON.stringify(asked);
+    const answer = await changed(question === this.question ? this.tag : null, this.path, asked);
+    if (!answer) return;
+    this.question = question;
+    this.tag = answer.tag;
+    this.readings = readingsOf(answer.said.items);
+    this.range = range;
+    this.draw();
+  }
+
+  draw() {
+    const { readings } = this;
+    if (!readings) return;
+    this.none.hidden = readings.length > 0;
+    this.picture.hidden = readings.length === 0;
+    this.fold.said.textContent = readings.length ? this.fact() : "";
+    this.none.textContent = this.range ? "No full statistics of these steps." : "No full statistics of this run yet: exponents are counted with every eighth full reading.";
+    if (!readings.length) return;
+    this.facts.textContent = this.scaled();
+    replace(this.legend, legend(logarithmic(LEAST, 1), percent, [["broken", "NaN or Inf"], ["", "none"]]));
+    this.grid.show(this.pictured());
+  }
+
+  pictured() {
+    const { readings, range } = this;
+    const { lowest, counts } = readings.at(-1);
+    const rows = rowsOf(lowest, counts.length);
+    const steps = readings.map(({ step }) => step);
+    const end = steps.at(-1) + typical(steps);
+    const [first, last] = range ? [range[0], range[1] + 1] : [steps[0], Math.max(end, this.reached + 1)];
+    const ramp = shades();
+    const scale = logarithmic(LEAST, 1);
+    const shareIn = (column, { exponent, kind }) => {
+      const { counts, zeros, nonfinite, all } = readings[column];
+      return (kind === "zeros" ? zeros : kind === "nonfinite" ? nonfinite : counts[exponent - lowest] ?? 0) / all;
+    };
+    const shown = (column, row) => (row.kind === "nonfinite" ? 0 : shareIn(column, row));
+    return {
+      edges: [...steps, end], first, last, rows: rows.length, rowHeight: ROW, letters: 18,
+      shades: (row) => Uint32Array.from(readings, (_, column) => (shown(column, rows[row]) > 0 ? ramp[scale.shade(shown(column, rows[row]))] : 0)),
+      broken: (row, column) => rows[row].kind === "nonfinite" && readings[column].nonfinite > 0,
+      name: (row) => nameOf(rows, row),
+      lines: LIMITS.map(({ exponent }) => rows.findIndex((row) => row.exponent === exponent - 1)).filter((row) => row >= 0),
+      begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: steps.length - 1 },
+      say: (row, column) => said(rows[row], shareIn(column, rows[row]), readings[column], [lowest, lowest + counts.length - 1]),
+      words: `${this.fact()}. ${this.brokenWords()} ${this.scaled()}`, hint: "Drag to choose steps.",
+    };
+  }
+
+  // What a person would read off the last column.
+  fact() {
+    const { step, lowest, counts, zeros, nonfinite, all } = this.readings.at(-1);
+    const below = (limit) => counts.reduce((sum, count, index) => sum + (lowest + index < limit ? count : 0), 0) / all;
+    return `At step ${whole(step)}: ${percent(below(-14))} below 2⁻¹⁴, where float16 loses bits, ${percent(below(-24))} below 2⁻²⁴, its smallest, ${percent(zeros / all)} zero${nonfinite ? `, ${percent(nonfinite / all)} NaN or Inf` : ""}`;
+  }
+
+  brokenWords() {
+    const first = this.readings.find(({ nonfinite }) => nonfinite > 0);
+    return first ? `NaN or Inf from step ${whole(first.step)}.` : "None is NaN or Inf.";
+  }
+
+  scaled() {
+    const { readings, precision } = this;
+    const scales = [...new Set(readings.map((reading) => number(reading.scale)))];
+    const last = scales.at(-1);
+    const held = last === null ? "Gradients as they were read; the loss scale is not known."
+      : scales.every((each) => each === 1) ? "Gradients as they are: there was no loss scale, or it was 1."
+        : `Scaled gradients, as float16 has to hold them: times the loss scale, ${scale(readings.at(-1).scale)} at the last reading.`;
+    const wide = precision === "bfloat16" || precision === "float32" ? ` ${precision} holds 2⁻¹²⁶ to 2¹²⁷, far beyond this picture.` : "";
+    const summed = Math.max(...readings.map(({ readings: count }) => count));
+    return `${held}${wide}${summed > 1 ? ` A column sums up to ${plural(summed, "reading")}.` : ""}`;
+  }
+}
+
+// One after the other, whatever life they are of. What a later life did again counts; other bins than the last one's do not.
+function readingsOf(items) {
+  const readings = [];
+  const bins = ({ lowest, counts }) => `${lowest} ${counts[0]?.length}`;
+  for (const item of items.filter((each) => bins(each) === bins(items.at(-1)))) {
+    while (readings.length && readings.at(-1).step >= item.steps[0]) readings.pop();
+    item.steps.forEach((step, index) => {
+      const [counts, zeros, nonfinite] = [item.counts[index], item.zeros[index], item.nonfinite[index]];
+      const all = counts.reduce((sum, count) => sum + count, zeros + nonfinite) || 1;
+      if (step > (readings.at(-1)?.step ?? -1)) readings.push({ step, counts, zeros, nonfinite, all, lowest: item.lowest, scale: item.scales[index], readings: item.readings[index] });
+    });
+  }
+  return readings;
+}
+
+// From top to bottom: what is not finite, exponents from the highest, zeros.
+function rowsOf(lowest, count) {
+  const strip = (kind) => Array.from({ length: STRIP }, () => ({ kind }));
+  const gap = { kind: "gap" };
+  return [...strip("nonfinite"), gap, ...Array.from({ length: count }, (_, index) => ({ exponent: lowest + count - 1 - index })), gap, ...strip("zeros")];
+}
+
+// At the lower edge of its row, where 2 to its power is.
+function nameOf(rows, row) {
+  const { exponent, kind } = rows[row];
+  if (kind === "nonfinite" || kind === "zeros") return rows[row - 1]?.kind === kind && rows[row + 1]?.kind === kind ? { text: kind === "zeros" ? "0" : "NaN, Inf" } : null;
+  const limit = LIMITS.find((each) => each.exponent - 1 === exponent);
+  if (limit) return { text: limit.name, tone: "ink", at: 0 };
+  const near = LIMITS.some((each) => Math.abs(each.exponent - exponent) < 4);
+  const outermost = rows[row + 1].kind === "gap";
+  return exponent !== undefined && exponent % NAMED === 0 && !near && !outermost ? { text: `2${raised(exponent)}`, at: 1 } : null;
+}
+
+function said({ exponent, kind }, part, { step, scale: at }, [lowest, highest]) {
+  const where = { nonfinite: "NaN or Inf", zeros: "zero", gap: "" }[kind] ?? (exponent === highest ? `at or above 2${raised(exponent)}`
+    : exponent === lowest ? `below 2${raised(exponent + 1)}` : `from 2${raised(exponent)} to 2${raised(exponent + 1)}`);
+  return `step ${whole(step)}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
+}
+
+function percent(value) {
+  return value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : share(value);
+}
+
+// How far apart readings are, at most of them.
+function typical(steps) {
+  const between = steps.slice(1).map((step, index) => step - steps[index]).sort((a, b) => a - b);
+  return Math.max(1, between[between.length >> 1] ?? 1);
+}

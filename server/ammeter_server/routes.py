@@ -1,0 +1,54 @@
+"""Which incidents go where: an Apprise URL, and the projects and severities it is told about."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+SEVERITIES = ("page", "ticket")
+EXAMPLE = "such as: slack://A/B/C severity=page project=speech,vision-*"
+
+
+@dataclass(frozen=True)
+class Route:
+    """projects: names, with * and ? for any; empty is every one. severities: empty is both."""
+
+    url: str
+    projects: tuple[str, ...] = ()
+    severities: tuple[str, ...] = ()
+
+
+def read(path: Path) -> tuple[Route, ...]:
+    """The routes of a file with one in each line; a line that begins with # is a comment. Raises ValueError that names
+    the line, and never its URL.
+    """
+    said = [(number, _words(number, line)) for number, line in enumerate(path.read_text().splitlines(), 1)]
+    return tuple(_route(number, words) for number, words in said if words)
+
+
+def _words(number: int, line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=line.lstrip().startswith("#"))
+    except ValueError as error:
+        raise ValueError(
+            f"line {number}: {error}; put a URL with such signs between the other kind of quotes"
+        ) from error
+
+
+def _route(number: int, words: list[str]) -> Route:
+    url, *filters = words
+    if "://" not in url:
+        raise ValueError(f"line {number} does not begin with a URL; write one, {EXAMPLE}")
+    found: dict[str, tuple[str, ...]] = {}
+    for each in filters:
+        name, equals, values = each.partition("=")
+        if name not in ("project", "severity") or not equals or name in found:
+            raise ValueError(
+                f"line {number} says {each[:80]!r}; use severity=... and project=..., once each, {EXAMPLE}"
+            )
+        found[name] = tuple(value for value in values.split(",") if value)
+    wrong = [value for value in found.get("severity", ()) if value not in SEVERITIES]
+    if wrong:
+        raise ValueError(f"line {number} says severity={wrong[0][:80]!r}; use page, ticket, or leave it out")
+    return Route(url, found.get("project", ()), found.get("severity", ()))

@@ -1,0 +1,19 @@
+"""A verdict that says it looks at no rows is not asked of them, so it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from ammeter import verdicts
+from ammeter.verdicts.finding import Verdict
+from tests.agent.streams import views, warm
+
+
+@pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.rows], ids=lambda each: each.id)
+def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
+    (view,) = views(warm(40).frames)
+    rows = view.rows(0, len(view))
+    assert len(rows) > 0
+    assert (verdict.state(), None) == verdict.judge(verdict.state(), rows)
+    heard, _ = verdict.judge(verdict.state(), view)
+    assert heard == verdict.judge(heard, rows)[0]

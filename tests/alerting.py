@@ -1,0 +1,236 @@
+"""Prometheus, Alertmanager and whoever it tells, as real processes and a real web server on free loopback ports."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from tests.parts import need
+
+ALERTS = Path(__file__).parent.parent / "alerts"
+CONFIGURATION = ALERTS / "alertmanager.yaml"
+
+
+@dataclass
+class Told:
+    """One notification. group: the labels that its alerts share."""
+
+    at: float
+    path: str
+    body: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        return str(self.body["status"])
+
+    @property
+    def alerts(self) -> list[dict[str, Any]]:
+        return list(self.body["alerts"])
+
+    @property
+    def group(self) -> dict[str, str]:
+        return dict(self.body["groupLabels"])
+
+
+@dataclass
+class Pager:
+    """Takes webhooks of an Alertmanager and notes them."""
+
+    port: int = 0
+    told: list[Told] = field(default_factory=list)
+
+    def of(self, alert: str) -> list[Told]:
+        """What it was told about the alert of this name."""
+        return [each for each in self.told if each.group.get("alertname") == alert]
+
+
+@contextmanager
+def pager() -> Iterator[Pager]:
+    heard = Pager()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            heard.told.append(Told(time.time(), self.path, json.loads(body)))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    heard.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Alertmanager:
+    """A real one with the configuration that is shipped, but for where it tells: this pager. other: texts of the
+    configuration, each with what stands in its place."""
+
+    def __init__(self, folder: Path, pager: Pager, other: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        shipped = CONFIGURATION.read_text()
+        assert 2 == shipped.count("http://127.0.0.1:9099/")
+        (folder / "alertmanager.yaml").write_text(replaced(shipped, {":9099/": f":{pager.port}/", **other}))
+
+    def start(self) -> Self:
+        command = [need("prometheus-alertmanager", "alertmanager"), f"--config.file={self._folder}/alertmanager.yaml"]
+        command += [f"--storage.path={self._folder}/data", f"--web.listen-address=127.0.0.1:{self.port}"]
+        command += ["--cluster.listen-address=", "--log.level=warn"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until(lambda: self._ready(), "Alertmanager is ready")
+        return self
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()  # it writes down what it has told
+            self._process.wait(20)
+            self._process = None
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Those that fire there."""
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+        return found
+
+    def _ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+        return answers(f"{self.url}/-/ready")
+
+
+class Prometheus:
+    """A real one with this configuration, and this rule file beside it. words: of its command line."""
+
+    def __init__(self, folder: Path, configuration: str, rules: str = "", *words: str) -> None:
+        folder.mkdir()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.data = folder / "data"
+        self._folder = folder
+        self._words = words
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "ammeter.rules.yaml").write_text(rules)
+        self.configure(configuration)
+
+    def start(self) -> Self:
+        words = [f"--config.file={self._folder / 'prometheus.yml'}", f"--storage.tsdb.path={self.data}"]
+        command = [need("prometheus"), *words, *self._words, f"--web.listen-address=127.0.0.1:{self.port}"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until(self._ready, "Prometheus is ready")
+        return self
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+            self._process = None
+
+    def configure(self, configuration: str) -> None:
+        """From now on, or from its start on."""
+        (self._folder / "prometheus.yml").write_text(configuration)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
+    def ask(self, query: str) -> list[Any]:
+        """What a query finds."""
+        said = urllib.parse.urlencode({"query": query})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{said}", timeout=10) as answer:
+            return list(json.load(answer)["data"]["result"])
+
+    def wait(self, query: str, value: float | None) -> None:
+        """Until a query finds this one value, or nothing."""
+        wanted = [] if value is None else [value]
+        until(
+            lambda: [float(each["value"][1]) for each in self.ask(query)] == wanted,
+            f"{query} is {value}",
+            explain=lambda: f"It is {self.ask(query)}. {self.log()}",
+        )
+
+    def firing(self) -> dict[str, int]:
+        """Alert's name -> how many of it fire."""
+        found = self.ask('count by (alertname) (ALERTS{alertstate="firing"})')
+        return {each["metric"]["alertname"]: int(each["value"][1]) for each in found}
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text()[-1000:]
+
+    def _ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log()
+        return answers(f"{self.url}/-/ready")
+
+
+def shipped(scraped: int, alertmanager: int, every: str = "1s") -> str:
+    """The configuration of Prometheus that is shipped, but for the ports, and how often it scrapes and evaluates."""
+    other = {":8480": f":{scraped}", ":9093": f":{alertmanager}"}
+    other |= {f"{word}: 15s": f"{word}: {every}" for word in ("interval", "timeout")}
+    return replaced((ALERTS / "prometheus.yaml").read_text(), other)
+
+
+def replaced(text: str, other: Mapping[str, str]) -> str:
+    """The text with other words in it. Fails for one that it does not have."""
+    for old, new in other.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+@contextmanager
+def alertmanager(folder: Path, other: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[Alertmanager, Pager]]:
+    """Running, with the pager that it tells."""
+    with pager() as heard:
+        running = Alertmanager(folder, heard, other).start()
+        try:
+            yield running, heard
+        finally:
+            running.stop()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0, explain: Callable[[], Any] = str) -> Any:
+    """What the condition gives once it is true. Fails when it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s until {what}. {explain()}"
+        time.sleep(0.05)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

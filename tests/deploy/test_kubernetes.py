@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from ammeter import journal
+from ammeter.ship import main as ship
+from ammeter_server.__main__ import main as server
+from ammeter_server.settings import from_environment
+from deploy.compose import ROOT
+from tests.parts import need
+
+BASE = ROOT / "deploy" / "kubernetes"
+SCHEMAS = Path(__file__).parent / "schemas"
+VERSION = tomllib.loads((ROOT / "server" / "pyproject.toml").read_text())["project"]["version"]
+
+
+def closed(schema: Any) -> Any:
+    """The schema of a custom resource as the API server takes it: what it does not name is refused."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inside = {key: closed(each) for key, each in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        inside.setdefault("additionalProperties", False)
+    return inside
+
+
+CORE = json.loads((SCHEMAS / "kubernetes.json").read_text())["definitions"]
+CUSTOM = json.loads((SCHEMAS / "prometheus-operator.json").read_text())["definitions"]
+
+
+def schema_of(thing: dict[str, Any]) -> dict[str, Any]:
+    if thing["apiVersion"].startswith("monitoring.coreos.com/"):
+        metadata = {"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
+        schema = closed(CUSTOM[thing["kind"]])
+        return {**schema, "properties": {**schema["properties"], "metadata": metadata}, "definitions": CORE}
+    group, _, version = thing["apiVersion"].rpartition("/")
+    return {"$ref": f"#/definitions/io.k8s.api.{group or 'core'}.{version}.{thing['kind']}", "definitions": CORE}
+
+
+def wrong(thing: dict[str, Any]) -> list[str]:
+    return [
+        f"{error.instance_path}: {error.message}"
+        for error in jsonschema_rs.validator_for(schema_of(thing)).iter_errors(thing)
+    ]
+
+
+def kustomization(folder: Path) -> dict[str, Any]:
+    said: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    return said
+
+
+def things(folder: Path = BASE) -> Iterator[dict[str, Any]]:
+    """What the base makes, and the example beside it."""
+    for name in kustomization(folder).get("resources", []):
+        there = (folder / name).resolve()
+        if there.is_dir():
+            yield from things(there)
+        else:
+            yield from (each for each in yaml.safe_load_all(there.read_text()) if each)
+    for each in kustomization(folder).get("configMapGenerator", ()):
+        data = {name: (folder / name).read_text() for name in each["files"]}
+        metadata = {"name": each["name"], **each["options"]}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+THINGS = [*things(), *yaml.safe_load_all((BASE / "training.yaml").read_text())]
+PODS = [each["spec"]["template"]["spec"] for each in THINGS if each["kind"] in ("Deployment", "Job")]
+OURS = [each for pod in PODS for each in (*pod["initContainers"], *pod["containers"]) if "ammeter-" in each["image"]]
+
+
+def named(thing: dict[str, Any]) -> str:
+    return f"{thing['kind']} {thing['metadata']['name']}"
+
+
+@pytest.mark.parametrize("thing", THINGS, ids=named)
+def test_everything_is_what_its_schema_wants(thing: dict[str, Any]) -> None:
+    assert [] == wrong(thing)
+
+
+@pytest.mark.parametrize("thing", THINGS, ids=named)
+def test_the_schemas_refuse_a_word_that_they_do_not_know(thing: dict[str, Any]) -> None:
+    inside = "data" if thing["kind"] == "ConfigMap" else "spec"
+    assert [] != wrong({**thing, inside: {**thing[inside], "unheardOf": {"a": 1}}})
+
+
+def test_the_base_has_the_collector_what_watches_it_and_every_board() -> None:
+    assert {
+        *("Deployment ammeter", "Service ammeter", "PodDisruptionBudget ammeter", "ServiceMonitor ammeter"),
+        *("ServiceMonitor ammeter-collector", "PrometheusRule ammeter", "ConfigMap ammeter-boards"),
+    } == {named(each) for each in things()}
+    (boards,) = (each for each in things() if each["kind"] == "ConfigMap")
+    assert {path.name for path in (ROOT / "dashboards" / "boards").glob("*.json")} == set(boards["data"])
+
+
+@pytest.mark.parametrize("pod", PODS, ids=["collector", "training"])
+def test_no_pod_runs_as_root_or_has_a_token_of_the_cluster(pod: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize("container", OURS, ids=lambda container: container["name"])
+def test_what_is_ours_has_a_version_limits_and_may_do_nothing_more(container: dict[str, Any]) -> None:
+    assert container["image"].endswith(f":{VERSION}")
+    assert "memory" in container["resources"]["limits"]
+    assert {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}} == (
+        container["securityContext"]
+    )
+
+
+def test_every_command_is_one_that_the_programs_know(capsys: pytest.CaptureFixture[str]) -> None:
+    programs = {"ammeter-server": server, "ammeter": lambda words: ship(words[1:])}
+    for container in (each for each in OURS if each["command"][0] in programs):
+        name, *words = container["command"]
+        with pytest.raises(SystemExit) as ended:
+            programs[name]([*words, "--help"])
+        assert 0 == ended.value.code
+    assert 3 == capsys.readouterr().out.count("usage: ")
+
+
+def test_the_collector_takes_its_environment(tmp_path: Path) -> None:
+    (container,) = (each for each in OURS if each["name"] == "collector")
+    said = {each["name"]: each.get("value", "postgresql://ammeter@db/ammeter") for each in container["env"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "token")
+    assert f"{mount['mountPath']}/token" == said["AMMETER_SERVER_TOKEN_FILE"]
+    (tmp_path / "token").write_text("t" * 32)
+    settings = from_environment(environment={**said, "AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token")})
+    assert [container["ports"][0]["containerPort"]] == [settings.port]
+
+
+def test_the_service_monitors_and_the_budget_find_the_collector() -> None:
+    by_name = {named(each): each for each in THINGS}
+    labels = by_name["Deployment ammeter"]["spec"]["template"]["metadata"]["labels"]
+    service = by_name["Service ammeter"]
+    assert labels == service["spec"]["selector"]
+    assert labels == by_name["PodDisruptionBudget ammeter"]["spec"]["selector"]["matchLabels"]
+    for name in ("ammeter", "ammeter-collector"):
+        monitor = by_name[f"ServiceMonitor {name}"]["spec"]
+        assert service["metadata"]["labels"] == monitor["selector"]["matchLabels"]
+        assert [service["spec"]["ports"][0]["name"]] == [each["port"] for each in monitor["endpoints"]]
+
+
+@pytest.mark.parametrize(("name", "targets"), [("ammeter", 1), ("ammeter-collector", 2)])
+def test_of_two_pods_prometheus_scrapes_runs_once_and_processes_each(tmp_path: Path, name: str, targets: int) -> None:
+    (monitor,) = (each for each in THINGS if named(each) == f"ServiceMonitor {name}")
+    pods = [
+        {
+            "targets": [f"10.0.0.{pod}:8480"],
+            "labels": {"namespace": "ml", "service": "ammeter", "pod": f"ammeter-{pod}"},
+        }
+        for pod in (1, 2)
+    ]
+    relabelings = [
+        {in_snakes(key): each[key] for key in each} for each in monitor["spec"]["endpoints"][0]["relabelings"]
+    ]
+    job = {"job_name": "monitored", "static_configs": pods, "relabel_configs": relabelings}
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump({"scrape_configs": [job]}))
+    command = [
+        need("promtool"),
+        "check",
+        "service-discovery",
+        "--timeout=1s",
+        str(tmp_path / "prometheus.yaml"),
+        "monitored",
+    ]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert {name} == {each["labels"]["job"] for each in found}
+    assert targets == len({json.dumps(each["labels"], sort_keys=True) for each in found})
+
+
+def in_snakes(word: str) -> str:
+    return re.sub(r"[A-Z]", lambda sign: f"_{sign[0].lower()}", word)
+
+
+def test_trainer_and_shipper_share_the_folder_and_the_user() -> None:
+    pod = PODS[-1]
+    (maker, shipper), (trainer,) = pod["initContainers"], pod["containers"]
+    (folder,) = ({each["name"]: each["value"] for each in trainer["env"]}["AMMETER_DIR"],)
+    assert ["ammeter", "ship", folder] == shipper["command"]
+    assert folder == maker["command"][-1]
+    assert trainer["volumeMounts"] == shipper["volumeMounts"] == maker["volumeMounts"]
+    assert [None, "Always"] == [maker.get("restartPolicy"), shipper["restartPolicy"]]
+    assert {None} == {each.get("securityContext", {}).get("runAsUser") for each in (maker, shipper, trainer)}
+    assert "AMMETER_URL" not in {each["name"] for each in trainer["env"]}
+
+
+def test_journals_are_taken_in_the_folder_that_is_made_and_not_in_the_volume_itself(tmp_path: Path) -> None:
+    maker = PODS[-1]["initContainers"][0]
+    (mount,) = maker["volumeMounts"]
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2777)  # as the kubelet makes an emptyDir of a pod with an fsGroup
+    with pytest.raises(PermissionError, match="can be written by others"):
+        journal.private_folder(volume)
+    command = [word.replace(mount["mountPath"], str(volume)) for word in maker["command"]]
+    for _ in range(2):  # a pod's containers may be started again
+        subprocess.run(command, check=True)
+    folder = journal.private_folder(Path(command[-1]))
+    assert 0o700 == folder.stat().st_mode & 0o777

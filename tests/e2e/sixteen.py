@@ -1,0 +1,237 @@
+"""Sixteen streams of five runs, healthy and broken, as journals; and who sends one of them as the protocol wants it."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ammeter import block, journal, wire
+from ammeter.journal import Entry, Journal
+from ammeter.shipping.packing import parcel
+from ammeter.shipping.sending import Answer, Collector
+from ammeter.wire import Batch, Event, Hello, Schema, Steps
+from ammeter_server.store import Connection
+from tests.agent.streams import Stream, warm
+from tests.e2e import stored
+
+PROJECT = "sixteen"
+STEPS = 650
+SEED = 20
+OLDEST = 600 * 10**9
+"""ns ago that the runs began: no step of theirs lies in the future, and none is a day old."""
+
+
+def overflows(rank: int) -> Stream:
+    """The scale halves for twelve steps in a run of eight, which share their gradients; later rank 3 skips a step that
+    the others apply, and goes on with a scale of its own."""
+    stream = _warm(rank, 8)
+    stream.dice = np.random.default_rng(SEED)
+    for step in range(12):
+        stream.bad(65536.0 / 2**step, last=3, inf=True)
+    _train(stream, 16.0, STEPS - 100)
+    if rank == 3:
+        return _train(stream.bad(16.0, last=2), 8.0, STEPS)
+    return _train(stream, 16.0, STEPS)
+
+
+def storms(rank: int) -> Stream:
+    """Four ranks whose scale grows into overflow again and again, for the rest of the run."""
+    stream = _train(_warm(rank, 4), 8192.0, STEPS // 2)
+    while stream.next_step < STEPS:
+        stream.bad(32768.0, last=3, inf=True).bad(16384.0, last=1, inf=True).good(8192.0, norm=5, full=True)
+    return stream
+
+
+def breaks(rank: int) -> Stream:
+    """Two ranks that train on with a NaN in the loss and in the gradients once the run is nearly over."""
+    stream = _train(_warm(rank, 2), 65536.0, STEPS - 40)
+    while stream.next_step < STEPS:
+        stream.bad(2.0**-10, last=5, loss=float("nan"))
+    return stream
+
+
+def vanishes(rank: int) -> Stream:
+    """Gradients that float16 loses, and a probe of ours that failed."""
+    stream = _warm(rank, 1).event("probe.failed", probe="user", error="RuntimeError: the storage was released")
+    while stream.next_step < STEPS:
+        stream.good(1.0, norm=1e-3, full=True, stats=stream.readings(zeros=0.6, subnormals=0.35))
+    return stream
+
+
+def trains(rank: int) -> Stream:
+    """Nothing is wrong with it."""
+    return _train(_warm(rank, 1), 65536.0, STEPS)
+
+
+RUNS: dict[Callable[[int], Stream], int] = {overflows: 8, storms: 4, breaks: 2, vanishes: 1, trains: 1}
+"""What happens in a run, and its ranks."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A stream as its journal holds it."""
+
+    run: str
+    stream: str
+    entries: Sequence[Entry]
+    schema: Schema
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1].end
+
+    @property
+    def events(self) -> list[Event]:
+        return [each.frame for each in self.entries if isinstance(each.frame, Event)]
+
+    @property
+    def rows(self) -> block.View:
+        return block.view(self.schema, [each.frame for each in self.entries if isinstance(each.frame, Steps)])
+
+
+def written(folder: Path) -> list[Told]:
+    """All sixteen, written by the agent's journal and read from it."""
+    dice, began = random.Random(SEED), time.time_ns() - OLDEST
+    found = []
+    for make, ranks in RUNS.items():
+        run = str(uuid.UUID(int=dice.getrandbits(128), version=4))
+        for rank in range(ranks):
+            name = uuid.UUID(int=dice.getrandbits(128)).hex
+            stream = make(rank).bye()
+            writer = Journal(folder / run / name)
+            for frame in stream.frames:
+                _write(writer, frame, began, run=run, stream=name, rank=rank, project=PROJECT, name=make.__name__)
+            writer.close()
+            found.append(Told(run, name, list(journal.read(writer.folder)), stream.schema))
+    return found
+
+
+@dataclass
+class Sender:
+    """Sends a stream in so many batches, cut by chance: again on anything but an acknowledgement, and from where the
+    collector says that it is.
+
+    taken: acknowledgements that brought it on. last: what was answered last. restless: it also tries what comes later
+    first, and other cuts. rest: how it waits.
+    """
+
+    told: Told
+    way: Collector
+    batches: int
+    restless: bool = True
+    rest: Callable[[float], None] = time.sleep
+    offset: int = 0
+    taken: int = 0
+    last: Answer | None = None
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.told.stream)
+        inner = self._dice.sample(range(1, len(self.told.entries)), self.batches - 1)
+        self._cuts = [self.told.entries[index].begin for index in sorted(inner)] + [self.told.end]
+
+    def send_all(self) -> None:
+        while self.offset < self.told.end:
+            self.step()
+        while self.restless and self._post(0, self.told.end).offset != self.told.end:
+            pass  # whoever forgot what was acknowledged sends all of it once more
+
+    def step(self) -> Answer:
+        """Sends one batch."""
+        ahead = [cut for cut in self._cuts if cut > self.offset][:3]
+        begin, end = self.offset, ahead[0]
+        luck = self._dice.random() if self.restless and len(ahead) == 3 else 1.0
+        if luck < 0.02:
+            begin, end = ahead[0], ahead[1]  # overtakes the one before it
+        elif luck < 0.03:
+            end = ahead[1]
+        answer = self.last = self._post(begin, end)
+        self._take(answer)
+        return answer
+
+    def _take(self, answer: Answer) -> None:
+        if answer.status in (200, 409):
+            assert answer.offset is not None
+            assert answer.offset >= self.offset, f"{self.offset} was acknowledged, and now it is {answer.offset}"
+            self.taken += answer.offset > self.offset
+            self.offset = answer.offset
+        else:
+            assert answer.unavailable, answer
+            self.rest(answer.wait or self._dice.uniform(0.005, 0.05))
+
+    def _post(self, begin: int, end: int) -> Answer:
+        entries = [each for each in self.told.entries if begin <= each.begin < end]
+        made = parcel(entries, self.told.schema)
+        batch = Batch(made.items, made.gaps, backlog=self.told.end - end)
+        return self.way.send(self.told.run, self.told.stream, begin, end, batch)
+
+
+def way(url: str) -> Collector:
+    """The agent's own way to a collector, which says nothing here."""
+    return Collector(url, None, lambda *_: None, read=20.0)
+
+
+def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
+    """Does these in threads. Raises what one of them raised."""
+    with ThreadPoolExecutor(len(acts)) as threads:
+        for done in [threads.submit(act) for act in acts]:
+            done.result()
+
+
+def holds_what_was_sent(database: Connection, told: Told) -> None:
+    """Every row bit by bit, every event in order, and the counters that the sender would have."""
+    rows = told.rows
+    assert stored.bits(rows) == stored.rows(database, told.run)[told.stream]
+    sent = [(number, each.name, each.step, each.time) for number, each in enumerate(told.events)]
+    assert sent == [each[:4] for each in stored.events(database, told.run)[told.stream]]
+    row = stored.streams(database, told.run)[told.stream]
+    assert (told.end, len(rows), len(sent)) == (row["acknowledged"], row["rows"], row["events"])
+    assert _of_the_sender(told) == {name: row["counters"][name] for name in _of_the_sender(told)}
+
+
+def _of_the_sender(told: Told) -> dict[str, float]:
+    """What whoever wrote the journal would count."""
+    rows = told.rows
+    skipped = rows.scalar("skipped") > 0
+    samples = rows.scalar("samples")
+    return {
+        "steps": len(rows),
+        "applied": int(((rows.scalar("applied") > 0) & ~skipped).sum()),
+        "skipped": int(skipped.sum()),
+        "overflow_events": int((rows.scalar("found_inf") > 0).sum()),
+        "nonfinite_loss_steps": int((block.measured(rows.scalar("loss")) & ~np.isfinite(rows.scalar("loss"))).sum()),
+        "backoffs": sum(each.name == "scaler.backoff" for each in told.events),
+        "samples": float(samples[np.isfinite(samples)].sum()),
+    }
+
+
+def _warm(rank: int, world_size: int) -> Stream:
+    """The first steps of a rank; ranks differ in their noise."""
+    stream = warm(40)
+    stream.dice = np.random.default_rng(rank)
+    hello = stream.frames[0]
+    assert isinstance(hello, Hello)
+    stream.frames[0] = msgspec.structs.replace(hello, world_size=world_size)
+    return stream
+
+
+def _train(stream: Stream, scale: float, until: int) -> Stream:
+    while stream.next_step < until:
+        stream.good(scale, norm=1 + 0.3 * float(stream.dice.random()), full=stream.next_step % 9 == 0, samples=32)
+    return stream
+
+
+def _write(writer: Journal, frame: wire.Frame, began: int, **said: object) -> None:
+    if isinstance(frame, Hello):
+        writer.hello(msgspec.structs.replace(frame, started=began + frame.started, **said))
+    elif isinstance(frame, wire.Lost):
+        writer.append(frame)
+    else:
+        writer.append(msgspec.structs.replace(frame, time=began + frame.time))

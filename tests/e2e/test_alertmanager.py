@@ -1,0 +1,127 @@
+"""From a fault in a training process to a person's pager: the collector posts to a real Alertmanager."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.alerting import Alertmanager, Pager, alertmanager, until
+from tests.e2e.real import Collector
+from tests.server.feeding import Stream, break_down, train
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def alerting(tmp_path: Path) -> Iterator[tuple[Alertmanager, Pager]]:
+    with alertmanager(tmp_path / "alertmanager") as running:
+        yield running
+
+
+@pytest.fixture
+def collector(tmp_path: Path, alerting: tuple[Alertmanager, Pager]) -> Iterator[Collector]:
+    (tmp_path / "server").mkdir()
+    started = Collector(tmp_path / "server", "--alertmanager", alerting[0].url).start()
+    yield started
+    started.stop()
+
+
+def broken(client: httpx.Client, name: str = "nightly", project: str = "demo") -> Stream:
+    """A run with a NaN in its gradients from step 60 on."""
+    stream = Stream(client, name=name, project=project)
+    train(stream, 0, 59)
+    stream.send()
+    break_down(stream, 60, 70)
+    stream.send()
+    return stream
+
+
+def test_a_fault_in_training_reaches_the_pager_with_what_to_do_and_a_runbook_that_answers(
+    tmp_path: Path, collector: Collector, alerting: tuple[Alertmanager, Pager]
+) -> None:
+    _, pager = alerting
+    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
+    environment = os.environ | {"AMMETER_URL": collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
+    told = until(lambda: next(iter(pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
+    (alert,) = told.alerts
+    assert ("/page", "firing") == (told.path, alert["status"])
+    assert "Fix: " in alert["annotations"]["description"]
+    assert alert["labels"]["run"] in alert["generatorURL"]
+    with urllib.request.urlopen(alert["annotations"]["runbook_url"], timeout=10) as answer:
+        assert 200 == answer.status
+
+
+def test_an_incident_that_is_over_is_resolved_and_told_once_each(
+    collector: Collector, alerting: tuple[Alertmanager, Pager]
+) -> None:
+    with httpx.Client(base_url=collector.url, timeout=30) as client:
+        stream = broken(client)
+        until(lambda: alerting[1].of("AmmeterNonfiniteGradient"), "somebody is paged")
+        train(stream, 71, 300)
+        stream.send()
+    both = until(
+        lambda: len(alerting[1].of("AmmeterNonfiniteGradient")) > 1 and alerting[1].of("AmmeterNonfiniteGradient"),
+        "it is over",
+    )
+    assert ["firing", "resolved"] == [each.status for each in both]
+
+
+def test_whoever_was_paged_about_a_run_gets_none_of_its_tickets(
+    collector: Collector, alerting: tuple[Alertmanager, Pager]
+) -> None:
+    with httpx.Client(base_url=collector.url, timeout=30) as client:
+        broken(client)
+    until(lambda: alerting[1].of("AmmeterNonfiniteGradient"), "somebody is paged")
+    assert {"/page"} == {each.path for each in alerting[1].told}
+
+
+def test_what_is_silenced_in_ammeter_is_silenced_there(
+    collector: Collector, alerting: tuple[Alertmanager, Pager]
+) -> None:
+    with httpx.Client(base_url=collector.url, timeout=30) as client:
+        broken(client)
+        (incident,) = until(lambda: client.get("/api/v1/incidents").json()["items"], "there is an incident")
+        answer = client.post(f"/api/v1/incidents/{incident['id']}/silence", headers={"X-Ammeter-Request": "test"})
+        assert 200 == answer.status_code
+    until(lambda: [each for each in alerting[0].alerts() if each["status"]["state"] == "suppressed"], "it is silenced")
+
+
+def test_an_alertmanager_that_was_away_loses_no_page(
+    tmp_path: Path, collector: Collector, alerting: tuple[Alertmanager, Pager]
+) -> None:
+    away, pager = alerting
+    away.stop()
+    with httpx.Client(base_url=collector.url, timeout=30) as client:
+        broken(client)
+        until(lambda: collector.ask("/api/v1/incidents?state=open")["items"], "there is an incident")
+        assert [] == pager.told
+        away.start()
+    until(lambda: pager.of("AmmeterNonfiniteGradient"), "somebody is paged")
+
+
+def test_no_restart_repeats_a_page(collector: Collector, alerting: tuple[Alertmanager, Pager]) -> None:
+    """Nor loses the end: the collector is killed, and Alertmanager forgets what fires when it stops."""
+    running, pager = alerting
+    with httpx.Client(base_url=collector.url, timeout=30) as client:
+        stream = broken(client)
+        until(lambda: pager.of("AmmeterNonfiniteGradient"), "somebody is paged")
+        collector.kill()
+        collector.start()
+        running.stop()
+        running.start()
+        until(lambda: running.alerts(), "the alert fires there again", 90)
+        time.sleep(12)  # the group's interval, in which it would be told again
+        assert ["firing"] == [each.status for each in pager.of("AmmeterNonfiniteGradient")]
+        train(stream, 71, 300)
+        stream.send()
+    until(lambda: pager.of("AmmeterNonfiniteGradient")[-1].status == "resolved", "it is over")
+    assert ["firing", "resolved"] == [each.status for each in pager.of("AmmeterNonfiniteGradient")]

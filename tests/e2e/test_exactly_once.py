@@ -1,0 +1,155 @@
+"""Ten thousand batches over a bad road, to collectors that are killed: what is stored, counted and found is what was
+sent, once, and what it is where nothing goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter_server import migrations, tables
+from ammeter_server.store import Connection, connect
+from tests.e2e import stored
+from tests.e2e.bad_road import FATES, BadRoad
+from tests.e2e.real import Collector, wait_for
+from tests.e2e.sixteen import PROJECT, RUNS, Sender, Told, all_at_once, holds_what_was_sent, way, written
+from tests.server.databases import postgresql
+
+BATCHES = 10_000
+OF_A_STREAM = 640
+SEED = 20
+KILLS = 6
+UNTIL = 0.6
+"""Share of the batches that has been taken when the last collector is killed: runs that it was judging are judged again
+once its lease has ended."""
+
+PATIENCE = 200.0
+
+BY_THE_CLOCK = frozenset({"run-lost", "run-stalled"})
+"""Verdicts on how long nothing was heard, which is longer where a collector is down."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a database says in the end, by run; and the fleet's counters of runs and steps."""
+
+    streams: dict[str, Any]
+    findings: dict[str, Any]
+    incidents: dict[str, Any]
+    states: dict[str, Any]
+    totals: dict[tuple[str, str, str], int]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    return written(tmp_path_factory.mktemp("journals"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(told: list[Told], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Of the same streams, sent one after the other in a few batches to a collector that nobody disturbs."""
+    collector = Collector(tmp_path_factory.mktemp("undisturbed")).start()
+    try:
+        for each in told:
+            Sender(each, way(collector.url), 20, restless=False).send_all()
+        return outcome(collector.database_url, told, collector.log)
+    finally:
+        collector.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def collectors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Collector]]:
+    """One on SQLite, or three on a PostgreSQL."""
+    with ExitStack() as stack:
+        url, count = "", 1
+        if request.param == "postgresql":
+            url, count = stack.enter_context(postgresql()), 3
+            store = connect(url)
+            migrations.migrate(store)
+            store.close()
+        made = []
+        for number in range(count):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            made.append(Collector(folder, database_url=url))
+            stack.callback(made[-1].stop)
+        all_at_once([each.start for each in made])
+        yield made
+
+
+def test_every_frame_is_stored_once_and_what_is_found_is_what_an_undisturbed_run_has(
+    collectors: list[Collector], told: list[Told], undisturbed: Outcome
+) -> None:
+    road = BadRoad([each.port for each in collectors], SEED)
+    try:
+        senders = [Sender(each, way(road.url), OF_A_STREAM) for each in told]
+        all_at_once([lambda: kill_now_and_then(collectors, senders), *(each.send_all for each in senders)])
+    finally:
+        road.stop()
+    assert BATCHES <= sum(each.taken for each in senders)
+    assert set(FATES) == set(road.counts)
+    found = outcome(collectors[0].database_url, told, lambda: "".join(each.log() for each in collectors))
+    with stored.opened(collectors[0].database_url) as database:
+        for each in told:
+            holds_what_was_sent(database, each)
+    assert undisturbed.streams == found.streams
+    assert undisturbed.findings == found.findings
+    assert undisturbed.incidents == found.incidents
+    assert undisturbed.states == found.states
+    assert undisturbed.totals == found.totals
+    assert [] == [each.log() for each in collectors if "Traceback" in each.log(10**7)]
+
+
+def kill_now_and_then(collectors: Sequence[Collector], senders: Sequence[Sender]) -> None:
+    """kill -9 of one after the other, at moments that the seed says, and a new one in its place."""
+    dice = random.Random(SEED)
+    for number in range(KILLS):
+        due = (number + dice.random()) * UNTIL * BATCHES / KILLS
+        wait_for(lambda at=due: sum(each.taken for each in senders) >= at, "enough is taken", seconds=PATIENCE)  # type: ignore[misc]
+        killed = dice.choice(collectors)
+        killed.kill()
+        killed.start()
+
+
+def outcome(url: str, told: Sequence[Told], explain: Callable[[], str]) -> Outcome:
+    """What the database says once every run has ended and nothing about it is left to be judged."""
+    runs = sorted({each.run for each in told})
+    wait_for(lambda: all(settled(url, run) for run in runs), "every run is settled", explain, PATIENCE)
+    with stored.opened(url) as database:
+        return Outcome(
+            {run: stored.streams(database, run) for run in runs},
+            {run: stored.findings(database, run, BY_THE_CLOCK) for run in runs},
+            {run: stored.incidents(database, run, BY_THE_CLOCK) for run in runs},
+            {run: stored.state(database, run) for run in runs},
+            fleet(database, runs),
+        )
+
+
+def settled(url: str, run: str) -> bool:
+    with stored.opened(url) as database:
+        row = database.execute(tables.runs.select().where(tables.runs.c.id == run)).one_or_none()
+        version = sum(each.version for each in stored.table(database, tables.streams, run))
+    return row is not None and (row.state, row.claimed_by, row.judged_version) == ("ended", None, version)
+
+
+def fleet(database: Connection, runs: Sequence[str]) -> dict[tuple[str, str, str], int]:
+    """The fleet's counters of runs and steps. That of incidents has to be as many as there are, those that another one
+    took over as well."""
+    found = stored.totals(database, PROJECT)
+    opened = sum(len(stored.table(database, tables.incidents, run)) for run in runs)
+    assert opened == sum(found.pop(key) for key in list(found) if key[0] == "incidents")
+    return found
+
+
+def test_the_runs_that_are_sent_have_all_kinds_of_ends(undisturbed: Outcome, told: list[Told]) -> None:
+    """What would be compared otherwise: nothing with nothing."""
+    assert len(RUNS) == len(undisturbed.states)
+    assert {"ended"} == set(undisturbed.states.values())
+    found = {each["verdict"] for several in undisturbed.incidents.values() for each in several}
+    assert {"overflow-storm", "ranks-disagree", "nonfinite-loss", "gradient-underflow", "agent-blind"} <= found
+    assert 16 == len(told)

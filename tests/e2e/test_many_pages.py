@@ -1,0 +1,71 @@
+"""500 runs break at once, and whoever is on call can still read what arrives: by either of the two owners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.alerting import Pager, Prometheus, Told, alertmanager, shipped, until
+from tests.e2e.real import Collector
+from tests.server.feeding import Stream, break_down, train
+
+RUNS = 500
+PAGE = "AmmeterNonfiniteGradient"
+
+GROUP_INTERVAL = 10
+"""Seconds, as alerts/alertmanager.yaml has it for pages. Those that join a group are told with it each time this has
+passed, so how many notifications there are hangs on how long 500 runs take to be sent and judged, not on the runs."""
+
+
+@pytest.fixture(params=["the collector posts", "Prometheus asks"])
+def owner(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Collector, Pager]]:
+    with ExitStack() as stack:
+        running, pager = stack.enter_context(alertmanager(tmp_path / "alertmanager"))
+        posts = ["--alertmanager", running.url] if request.param == "the collector posts" else []
+        collector = Collector(tmp_path, *posts).start()
+        stack.callback(collector.stop)
+        rules = httpx.get(f"{collector.url}/api/v1/rules").text
+        prometheus = Prometheus(tmp_path / "prometheus", shipped(collector.port, running.port), rules).start()
+        stack.callback(prometheus.stop)
+        yield collector, pager
+
+
+def break_at_once(streams: Sequence[Stream]) -> None:
+    """All of it is written before the first is sent."""
+    for stream in streams:
+        train(stream, 0, 3)
+        break_down(stream, 4, 12)
+        stream.pack()
+    with ThreadPoolExecutor(8) as senders:
+        list(senders.map(Stream.send, streams))
+
+
+def test_500_runs_that_break_at_once_are_few_notifications_each_with_runs_that_are_new(
+    owner: tuple[Collector, Pager],
+) -> None:
+    collector, pager = owner
+    with httpx.Client(base_url=collector.url, timeout=60) as client:
+        streams = [Stream(client, name=f"run-{number}") for number in range(RUNS)]
+        began = time.time()
+        break_at_once(streams)
+
+    def told() -> set[str]:
+        return {alert["labels"]["run"] for each in pager.of(PAGE) for alert in each.alerts}
+
+    until(lambda: told() == {stream.run for stream in streams}, "all are told", 120, lambda: len(told()))
+    notified = pager.of(PAGE)
+    assert {"firing"} == {each.status for each in notified}
+    assert len(notified) <= 2 + (time.time() - began) / GROUP_INTERVAL
+    assert all(new_runs(notified))
+
+
+def new_runs(told: Sequence[Told]) -> list[set[str]]:
+    """The runs of each notification that none before it had."""
+    runs = [{alert["labels"]["run"] for alert in each.alerts} for each in told]
+    return [those.difference(*runs[:place]) for place, those in enumerate(runs)]

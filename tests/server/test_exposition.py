@@ -1,0 +1,110 @@
+"""The text of /metrics is what Prometheus' own library would write of the same samples, byte for byte."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families_of_open
+from prometheus_client.parser import text_string_to_metric_families as families_of_text
+from prometheus_client.utils import floatToGoString
+
+from ammeter.wire import Lost
+from ammeter_server.exposition import METRICS, Exposition, text
+from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
+
+OPEN = "application/openmetrics-text; version=1.0.0"
+
+
+class Parsed:
+    """Families as a registry gives them."""
+
+    def __init__(self, families: Any) -> None:
+        self.families = list(families)
+
+    def collect(self) -> Iterator[Any]:
+        yield from self.families
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Runs of every kind: one that trains, one that broke, one of two ranks, one that ended, one with odd names."""
+    with serving(tmp_path_factory.mktemp("exposition")) as client:
+        begin = time.time_ns() - 60 * STEP
+        healthy, broken, ended, odd = (Stream(client, begin=begin + number) for number in range(4))
+        ranks = [Stream(client, run=healthy.run, rank=rank, world_size=2, begin=begin) for rank in (0, 1)]
+        odd.project = 'a"b\\c\nd{}é'
+        for stream in (*ranks, broken, ended, odd):
+            train(stream, 0, 40 + stream.rank)
+        break_down(broken, 41, 50)
+        ended.bye(40)
+        for stream in (*ranks, ended, odd):
+            stream.send()
+        broken.send(gaps=[Lost(f"reason {number}", steps=1, begin=number, end=number + 1) for number in range(30)])
+        wait_until(lambda: "ammeter_incident_active" in client.get("/metrics").text)
+        wait_until(lambda: "ammeter_fleet_runs_total" in client.get("/metrics").text)
+        yield client
+
+
+def test_the_text_is_as_the_library_writes_it(client: httpx.Client) -> None:
+    told = client.get("/metrics").content
+    assert told.count(b"\n") > 300
+    assert generate_latest(Parsed(families_of_text(told.decode()))).decode() == told.decode()
+
+
+def test_openmetrics_is_as_the_library_writes_it(client: httpx.Client) -> None:
+    lines = client.get("/metrics", headers={"Accept": OPEN}).text.splitlines(keepends=True)
+    told = "".join(line for line in lines if not line.startswith("ammeter_grad_norm"))  # has no sum, as it has to there
+    assert told.endswith("# EOF\n")
+    parsed = Parsed(families_of_open(told))  # type: ignore[no-untyped-call]
+    assert generate_open(parsed).decode() == told  # type: ignore[no-untyped-call]
+
+
+def test_both_say_the_same_samples(client: httpx.Client) -> None:
+    one, other = (client.get("/metrics", headers={"Accept": accept}).text for accept in ("text/plain", OPEN))
+    samples = [[line for line in told.splitlines() if not line.startswith("#")] for told in (one, other)]
+    assert samples[0] == samples[1]
+
+
+def test_the_answer_says_how_long_it_is(client: httpx.Client) -> None:
+    answer = client.get("/metrics")
+    assert len(answer.content) == int(answer.headers["content-length"])
+
+
+@pytest.mark.parametrize(
+    "number",
+    [0, 1, -1, 0.1, 1e-9, 5e-324, 41, 999_999, 999_999.5, 10**6, 1234567.25, 65536.0, 2**53, 1.79e18, 1e22, -1e7, True],
+)
+def test_numbers_are_as_the_library_writes_them(number: float) -> None:
+    shown = Exposition()
+    shown.add("ammeter_last_loss", number, "a")
+    (said,) = text([shown.told], False)
+    expected = floatToGoString(number)  # type: ignore[no-untyped-call]
+    assert f'ammeter_last_loss{{run="a"}} {expected}' == said.decode().splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [None, math.nan, math.inf, -math.inf, "NaN", "Infinity"])
+def test_what_is_no_finite_number_is_left_out(number: Any) -> None:
+    shown = Exposition()
+    shown.add("ammeter_last_loss", number, "a")
+    assert [] == list(text([shown.told], False))
+
+
+def test_metrics_stand_in_the_order_of_the_list_with_the_lines_of_all_together() -> None:
+    first, second = Exposition(), Exposition()
+    for name, shown in (("a", first), ("b", second)):
+        shown.add("ammeter_run_step", 1, name)
+        shown.add("ammeter_run_state", 1, name, "running")
+    said = b"".join(text([first.told, second.told], False)).decode().splitlines()
+    samples = [line.partition(" ")[0] for line in said if not line.startswith("#")]
+    step, state = "ammeter_run_step", "ammeter_run_state"
+    assert [f'{state}{{run="{run}",state="running"}}' for run in "ab"] + [
+        f'{step}{{run="{run}"}}' for run in "ab"
+    ] == samples
+    assert [each.name for each in METRICS if each.name in (step, state)] == [state, step]

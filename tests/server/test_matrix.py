@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from ammeter.block import measured
+from tests.server.feeding import TENSORS, Stream, break_down, serving, train
+
+NAMES = [tensor.name for tensor in TENSORS]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
+        yield client
+
+
+def ask(client: httpx.Client, of: Stream, **asked: Any) -> dict[str, Any]:
+    answer = client.get(f"/api/v1/runs/{of.run}/tensors/matrix", params=asked)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def broken(client: httpx.Client) -> Stream:
+    """Forty good steps and ten in which three of four tensors are NaN, in batches of ten."""
+    stream = Stream(client)
+    for first in range(0, 40, 10):
+        train(stream, first, first + 9)
+        stream.send()
+    break_down(stream, 40, 49)
+    stream.send()
+    return stream
+
+
+def test_tensors_stand_over_each_other_at_the_same_steps(client: httpx.Client) -> None:
+    stream = broken(client)
+    told = ask(client, stream, cells=5)
+    assert ([0, 10, 20, 30, 40, 50], NAMES) == (told["steps"], [item["name"] for item in told["items"]])
+    assert ("grad.norm", 0, stream.stream) == (told["stat"], told["rank"], told["stream"])
+    norms = [(1.2 + 0.4 * math.sin(step * 1.7) + 3.0 * math.exp(-step / 20)) / 2 for step in range(40)]
+    best = [max(norms[begin : begin + 10]) for begin in range(0, 40, 10)]
+    assert [pytest.approx([*best]), "NaN"] == [told["items"][0]["values"][:4], told["items"][0]["values"][4]]
+    assert 0.5 == told["items"][3]["values"][4]
+    assert 1024 == told["items"][3]["numel"]
+    least = ask(client, stream, cells=5, show="lowest")["items"][0]["values"][:4]
+    assert pytest.approx([min(norms[begin : begin + 10]) for begin in range(0, 40, 10)]) == least
+
+
+def test_what_was_not_measured_is_null_and_a_stat_that_is_not_there_has_no_rows(client: httpx.Client) -> None:
+    stream = broken(client)
+    told = ask(client, stream, stat="grad.absmax", **{"from": 9, "to": 12})
+    assert ([9, 10, 11, 12, 13], [None, pytest.approx(0.02), None, None]) == (
+        told["steps"],
+        told["items"][0]["values"],
+    )
+    empty = Stream(client)
+    empty.send()
+    assert ([], []) == (ask(client, empty)["items"], ask(client, empty)["steps"])
+    assert [] == ask(client, stream, rank=5)["items"]
+    assert [] == ask(client, stream, **{"from": 50})["items"]
+    refused = client.get(f"/api/v1/runs/{stream.run}/tensors/matrix", params={"stat": "grad.mood"})
+    assert (422, True) == (refused.status_code, "use one of grad.norm" in refused.json()["detail"])
+
+
+def test_pages_have_the_same_steps_although_more_come(client: httpx.Client) -> None:
+    stream = broken(client)
+    first = ask(client, stream, cells=5, page_size=3)
+    train(stream, 50, 99)
+    stream.send()
+    rest = ask(client, stream, cells=5, page_size=3, page_token=first["next_page_token"])
+    assert NAMES == [item["name"] for item in first["items"] + rest["items"]]
+    assert first["steps"] == rest["steps"]
+    assert rest["next_page_token"] is None
+    assert 100 == ask(client, stream)["steps"][-1]
+
+
+def test_arrays_are_as_they_are_described(client: httpx.Client) -> None:
+    stream = broken(client)
+    asked: dict[str, Any] = {"stat": "grad.absmax", "cells": 25}
+    told = ask(client, stream, **asked)
+    body = client.get(f"/api/v1/runs/{stream.run}/tensors/matrix", params=asked | {"format": "float32"}).content
+    begin = 4 + int.from_bytes(body[:4], "little")
+    header = json.loads(body[4:begin])
+    assert (0, told["steps"]) == (begin % 8, header["steps"])
+    values = np.frombuffer(body, "<f4", offset=begin).reshape(len(header["items"]), -1)
+    for item, row in zip(told["items"], values, strict=True):
+        assert [value is not None for value in item["values"]] == measured(row).tolist()
+        assert [value for value in item["values"] if value is not None] == pytest.approx(row[measured(row)].tolist())
+
+
+def test_what_was_read_is_not_made_again_until_more_has_come(client: httpx.Client) -> None:
+    stream = broken(client)
+    path = f"/api/v1/runs/{stream.run}/tensors/matrix"
+    known = {"If-None-Match": client.get(path).headers["ETag"]}
+    assert 304 == client.get(path, headers=known).status_code
+    train(stream, 50, 50)
+    stream.send()
+    assert 200 == client.get(path, headers=known).status_code

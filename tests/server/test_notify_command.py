@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ammeter_server.__main__ import main
+from tests.server.test_channels import receiving
+
+
+@pytest.fixture(autouse=True)
+def no_channels_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NOTIFY", "NOTIFY_FILE", "ALERTMANAGER_URL"):
+        monkeypatch.delenv(f"AMMETER_SERVER_{name}", raising=False)
+
+
+def test_every_channel_is_told_and_who_does_not_take_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with receiving() as takes, receiving(refusals=1) as refuses:
+        assert 1 == main(["notify", "test", "--json", "--notify", takes.url, "--notify", refuses.url])
+        assert 0 == main(["notify", "test", "--notify", takes.url])
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()[:2]]
+    assert [True, False] == [each["error"] is None for each in told]
+    assert 2 == len(takes.said)
+    assert [] == refuses.said
+
+
+@pytest.mark.parametrize(("words", "kind"), [([], "warning"), (["--severity", "page"], "failure")])
+def test_the_message_is_a_ticket_or_a_page_as_it_was_asked_for(words: list[str], kind: str) -> None:
+    with receiving() as pager:
+        assert 0 == main(["notify", "test", "--notify", pager.url, "--public-url", "https://ammeter.example", *words])
+    (said,) = pager.said
+    assert (kind, "[test] Ammeter can reach you") == (said["type"], said["title"])
+    assert "https://ammeter.example" in said["message"]
+    assert "Nothing is to be done" in said["message"]
+
+
+def test_what_a_channel_answers_is_printed_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert 1 == main(["notify", "test", "--alertmanager", "http://127.0.0.1:9/[/b]"])
+    assert "/[/b]/api/v2/alerts" in capsys.readouterr().out
+
+
+def test_where_nobody_is_told_it_says_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["notify", "test"])
+    assert "nobody is told: set AMMETER_SERVER_NOTIFY" in capsys.readouterr().err

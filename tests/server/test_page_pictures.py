@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from ammeter.stats.spectrum import BINS, LOWEST
+from ammeter.wire import Schema, Tensor
+from tests.server import browsing
+from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
+from tests.server.feeding import STEP, TENSORS, Stream, serving, train, wait_until
+
+HEAT, EXPONENTS = "#heat canvas.cells", "#exponents canvas.cells"
+NAMES = -1.0
+"""Where, in the width of the cells, the edge before the names of rows is."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    with browsing.chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with serving(tmp_path_factory.mktemp("collector")) as client:
+        yield client
+        browser.get("about:blank")
+
+
+@pytest.fixture(autouse=True)
+def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
+    browsing.console(browser)
+    yield
+    assert [] == browsing.complaints(browser)
+
+
+def healthy_run(client: httpx.Client, steps: int = 50, **named: Any) -> Stream:
+    stream = Stream(client, begin=time.time_ns() - (steps + 20) * STEP, **named)
+    train(stream, 0, steps - 1)
+    stream.send()
+    return stream
+
+
+def open_run(browser: webdriver.Chrome, client: httpx.Client, stream: Stream, picture: str) -> str:
+    """Shows the picture of the run. What it says of itself, once it is drawn."""
+    show(browser, client, f"/runs/{stream.run}")
+    return described(browser, picture)
+
+
+def described(browser: webdriver.Chrome, picture: str, words: str = "") -> str:
+    """What the picture says of itself, once somebody looks at it and it has these words."""
+
+    def look() -> str | None:
+        come_to(browser, picture.split()[0])
+        label = found(browser, picture)[0].get_attribute("aria-label") or ""
+        return label if label and words in label else None
+
+    return str(wait_until(look, 15))
+
+
+def come_to(browser: webdriver.Chrome, section: str) -> None:
+    wait_until(lambda: found(browser, f"{section} summary"))
+    browser.execute_script("document.querySelector(arguments[0]).scrollIntoView()", section)
+
+
+def goes(browser: webdriver.Chrome, picture: str, keys: str, words: str) -> None:
+    """From cell to cell with the keyboard, until the last one is said in these words."""
+    found(browser, picture)[0].send_keys(keys)
+    appears(browser, f"{picture.split()[0]} .readout", words)
+
+
+def colours_at(browser: webdriver.Chrome, picture: str, row: float, column: float) -> set[str]:
+    """The colours of the picture around a part of its height and of the width of its cells, both from 0 to 1."""
+    return set(browser.execute_script(PIXELS, picture, row, column))
+
+
+PIXELS = """
+const [picture, row, column] = arguments;
+const canvas = document.querySelector(picture);
+const copy = document.createElement("canvas");
+const { width, height } = Object.assign(copy, { width: canvas.width, height: canvas.height });
+const pen = copy.getContext("2d");
+pen.drawImage(canvas, 0, 0);
+const dot = devicePixelRatio;
+const left = Math.round(0.36 * canvas.clientWidth) * dot;  // names take no more than that
+const [x, y] = [left + column * (width - left), row * (height - 22 * dot)].map(Math.round);
+const { data } = pen.getImageData(Math.max(0, x - 4), y - 4, 8, 8);
+const two = (part) => part.toString(16).padStart(2, "0");
+return Array.from({ length: 64 }, (_, at) => "#" + [...data.slice(4 * at, 4 * at + 4)].map(two).join(""));
+"""
+
+
+def questions(browser: webdriver.Chrome, of: str) -> int:
+    """How often the page has asked for it."""
+    told: int = browser.execute_script(
+        "return performance.getEntriesByType('resource').filter(({ name }) => name.includes(arguments[0])).length", of
+    )
+    return told
+
+
+def measure(stream: Stream, step: int, shares: dict[int, int], zeros: int = 0, nonfinite: int = 0) -> None:
+    """A histogram with these counts at these exponents."""
+    counts = [0] * BINS
+    for exponent, count in shares.items():
+        counts[exponent - LOWEST] = count
+    counts[-2:] = [zeros, nonfinite]
+    stream.say("gradient.spectrum", step, lowest=LOWEST, counts=counts, scale=65536.0)
+
+
+def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    said = open_run(browser, client, broken_run(client), HEAT)
+    assert "Gradient norm of 4 tensors over steps 0 to 49." in said
+    assert "NaN or Inf in 3 tensors, first at step 41, the last of them in the model is blocks.1.mlp.fc.weight." in said
+    worst = appears(browser, "#heat .worst", "NaN or Inf in 3 of 4, from step 41 in blocks.1.mlp.fc.weight")
+    press(browser, "#heat .worst button")
+    assert worst
+    appears(browser, "#heat .readout", "blocks.1.mlp.fc.weight · step 41 · NaN")
+    page = browser.execute_script("return getComputedStyle(document.documentElement).getPropertyValue('--page')")
+    assert "urgent incident" in text(browser, "#heat .legend")
+    striped = [f"{page}ff" in colours_at(browser, HEAT, row, 0.95) for row in (0.125, 0.375, 0.625, 0.875)]
+    assert [True, True, True, False] == striped
+    assert f"{page}ff" not in colours_at(browser, HEAT, 0.625, 0.3)
+    assert [False, False, True, False] == [
+        {f"{page}ff"} <= colours_at(browser, HEAT, row, NAMES) for row in (0.125, 0.375, 0.625, 0.875)
+    ]
+
+
+def test_a_row_leads_to_its_curve_by_pointer_and_by_key(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    said = open_run(browser, client, healthy_run(client), HEAT)
+    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys go" in said
+    goes(browser, HEAT, Keys.PAGE_DOWN, "head.weight · step 49 · 0.929")
+    goes(browser, HEAT, Keys.ARROW_LEFT, "head.weight · step 48 ·")
+    goes(browser, HEAT, Keys.ARROW_UP + Keys.HOME, "blocks.1.mlp.fc.weight · step 0 ·")
+    found(browser, HEAT)[0].send_keys(Keys.ENTER)
+    appears(browser, "figcaption", "Gradient norm of blocks.1.mlp.fc.weight")
+    pointer = ActionChains(browser).move_to_element_with_offset(found(browser, HEAT)[0], 0, -44)
+    pointer.perform()
+    appears(browser, "#heat .readout", "embed.weight · step ")
+    pointer.click().perform()
+    appears(browser, "figcaption", "Gradient norm of embed.weight")
+
+
+def test_all_pictures_show_the_steps_that_were_chosen(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = healthy_run(client, 100)
+    measure(stream, 0, {-3: 10})
+    measure(stream, 80, {-5: 10})
+    stream.send()
+    assert "At step 80:" in open_run(browser, client, stream, EXPONENTS)
+    described(browser, HEAT, "over steps 0 to 99")
+    drag = ActionChains(browser).move_to_element_with_offset(found(browser, HEAT)[0], 50, 0).click_and_hold()
+    drag.move_by_offset(200, 0).release().perform()
+    first, last = (int(step) for step in re.findall(r"\d+", appears(browser, ".charts .filters", "Steps")))
+    assert 0 < first < last < 99
+    described(browser, HEAT, f"over steps {first} to {last}.")
+    found(browser, HEAT)[0].send_keys(Keys.HOME + Keys.ENTER)
+    appears(browser, "figcaption", "Gradient norm of embed.weight")
+    appears(browser, ".charts .filters", f"Steps {first} to {last}")
+    come_to(browser, "#exponents")
+    appears(browser, "#exponents .empty", "No full statistics of these steps")
+    press(browser, "#all-steps")
+    described(browser, HEAT, "over steps 0 to 99")
+    come_to(browser, "#exponents")
+    wait_until(lambda: not text(browser, "#exponents .empty"))
+
+
+def test_any_stat_is_chosen_and_what_was_not_measured_stays_blank(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    open_run(browser, client, healthy_run(client, 40), HEAT)
+    choice = Select(found(browser, "#heat-stat")[0])
+    choice.select_by_value("grad.zeros")
+    described(browser, HEAT, "Zeros in the gradient of 4 tensors over steps 0 to 39. Highest: 0.8 %")
+    goes(browser, HEAT, Keys.END, "steps 30 to 39 · highest 0.8 %")  # it is read every tenth step
+    choice.select_by_value("update.ratio")
+    appears(browser, "#heat .empty", "Update to weight: not measured in these steps.")
+    choice.select_by_value("grad.nans")
+    appears(browser, "#heat .empty", "NaN in the gradient: not measured")
+    choice.select_by_value("grad.norm")
+    described(browser, HEAT, "Gradient norm")
+    assert ["0.3", "0.95", "3"] == text(browser, "#heat .ramp").split()
+    assert "not measured" in appears(browser, "#heat .legend", "NaN or Inf")
+
+
+def test_gaps_and_zeros_have_colours_of_their_own(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+    for step in range(4):
+        norms = {"embed.weight": 0.0, "head.weight": 2.0} | ({} if step == 3 else {"blocks.0.mlp.fc.weight": 1.0})
+        stream.tell(step, {"grad_norm": 1.0}, {"grad.norm": norms})
+    stream.send()
+    open_run(browser, client, stream, HEAT)
+    goes(browser, HEAT, Keys.HOME + Keys.END, "embed.weight · step 3 · 0")
+    goes(browser, HEAT, Keys.ARROW_DOWN, "blocks.0.mlp.fc.weight · step 3 · not measured")
+    assert {"#d3d6daff"} == colours_at(browser, HEAT, 0.125, 0.5)
+    assert {"#00000000"} == colours_at(browser, HEAT, 0.375, 0.95)
+    assert not {"#d3d6daff", "#00000000"} & colours_at(browser, HEAT, 0.375, 0.5)
+
+
+def test_what_is_folded_or_out_of_sight_asks_for_nothing(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = healthy_run(client)
+    with seen_as(browser, "light", 1280, 400):
+        show(browser, client, f"/runs/{stream.run}")
+        appears(browser, ".events tbody", "scaler.seen")
+        assert (0, 0) == (questions(browser, "/tensors/matrix"), questions(browser, "/spectrum"))
+        described(browser, HEAT)
+        press(browser, "#heat summary")
+        wait_until(lambda: not found(browser, "#heat details[open]"))
+        come_to(browser, "#exponents")
+        appears(browser, "#exponents .empty", "No full statistics of this run yet")
+        asked = questions(browser, "/tensors/matrix")
+        stream.bye(49)
+        stream.send()
+        appears(browser, "h1 + .state", "ended")
+        wait_until(lambda: questions(browser, "/spectrum") >= 2)
+        assert asked == questions(browser, "/tensors/matrix")
+        press(browser, "#heat summary")
+        wait_until(lambda: questions(browser, "/tensors/matrix") > asked)
+
+
+def test_a_live_run_grows_in_the_picture(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = healthy_run(client, 10)
+    open_run(browser, client, stream, HEAT)
+    reached = 9
+    while "over steps 0 to 9." in described(browser, HEAT):  # as seldom as the table of tensors
+        assert reached < 200
+        train(stream, reached + 1, reached + 10)
+        stream.send()
+        reached += 10
+        appears(browser, ".figures", str(reached))
+
+
+def test_many_tensors_scroll_and_each_of_them_is_drawn(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    tensors = tuple(Tensor(f"layers.{number}.mlp.up_proj.weight", (8, 8), "float32") for number in range(500))
+    stream = Stream(client, schema=Schema(("grad_norm",), ("grad.norm",), tensors), begin=time.time_ns() - 1020 * STEP)
+    for step in range(1000):
+        norm = math.nan if step == 700 else 1.5 + math.sin(step / 90)
+        stream.tell(step, {"grad_norm": 1.0}, {"grad.norm": 0.5} if step % 50 else {"grad.norm": norm})
+    stream.tell(1000, {"grad_norm": 1.0}, {"grad.norm": {tensors[444].name: math.inf}})
+    stream.send()
+    said = open_run(browser, client, stream, HEAT)
+    assert "Gradient norm of 500 tensors over steps 0 to 1,000." in said
+    assert re.search("NaN or Inf in 500 tensors, first at step (699|700), .* is layers.499.mlp.up_proj.weight", said)
+    assert 500 * 16 < browser.execute_script("return document.querySelector('#heat .rows').scrollHeight") < 501 * 17
+    goes(browser, HEAT, Keys.PAGE_UP * 50 + Keys.HOME, "layers.0.mlp.up_proj.weight · step")
+    goes(browser, HEAT, Keys.PAGE_DOWN * 50, "layers.499.mlp.up_proj.weight · step")
+    assert "#00000000" not in colours_at(browser, HEAT, 0.5, 0.3)
+
+
+def test_tensors_that_come_in_pages_stand_in_one_picture(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    tensors = tuple(Tensor(f"experts.{number}.weight", (8, 8), "float32") for number in range(1200))
+    stream = Stream(client, schema=Schema(("grad_norm",), ("grad.norm",), tensors), begin=time.time_ns() - 60 * STEP)
+    for step in range(30):
+        stream.tell(step, {"grad_norm": 1.0}, {"grad.norm": {tensors[1100].name: 7.0} if step == 20 else 0.5})
+    stream.send()
+    said = open_run(browser, client, stream, HEAT)
+    assert "Gradient norm of 1,200 tensors over steps 0 to 29." in said
+    assert "Highest: 7 in experts.1100.weight at step 20." in said
+    goes(browser, HEAT, Keys.PAGE_DOWN * 120, "experts.1199.weight · step 29 · 0.5")
+
+
+def test_exponents_are_seen_against_what_float16_can_hold(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = healthy_run(client)
+    measure(stream, 0, {-10: 50, -4: 50})
+    measure(stream, 20, {-16: 30, -30: 10, -10: 40}, zeros=19, nonfinite=1)
+    stream.send()
+    said = open_run(browser, client, stream, EXPONENTS)
+    assert "At step 20: 40 % below 2⁻¹⁴, where float16 loses bits, 10 % below 2⁻²⁴, its smallest, 19 % zero, " in said
+    assert "1.0 % NaN or Inf. NaN or Inf from step 20." in said
+    scaled = "Scaled gradients, as float16 has to hold them: times the loss scale, 2¹⁶ at the last reading."
+    assert scaled in said
+    assert scaled == text(browser, "#exponents .card > div > p.quiet")
+    goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁵ to 2⁻¹⁴: 0 %")
+    goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁶ to 2⁻¹⁵: 30 %")
+    goes(browser, EXPONENTS, Keys.PAGE_UP * 7, "step 20 · loss scale 2¹⁶ · NaN or Inf: 1.0 %")
+    goes(browser, EXPONENTS, Keys.HOME, "step 0 · loss scale 2¹⁶ · NaN or Inf: 0 %")
+
+
+def test_without_full_statistics_it_says_so(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = healthy_run(client)
+    show(browser, client, f"/runs/{stream.run}")
+    come_to(browser, "#exponents")
+    appears(browser, "#exponents .empty", "No full statistics of this run yet: exponents are counted with every eighth")
+
+
+def test_hostile_names_of_tensors_are_text(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    name = '<img src=x onerror="window.broken=1">\u202egnp.weight'
+    tensors = (Tensor(name, (8, 8), "float32"), *TENSORS)
+    stream = Stream(client, schema=Schema(("grad_norm",), ("grad.norm",), tensors), begin=time.time_ns() - 60 * STEP)
+    stream.tell(0, {"grad_norm": 1.0}, {"grad.norm": {name: math.nan}})
+    stream.send()
+    shown = name.replace("\u202e", "\ufffd")
+    assert f"the last of them in the model is {shown}." in open_run(browser, client, stream, HEAT)
+    assert shown in appears(browser, "#heat .worst", "gnp.weight")
+    goes(browser, HEAT, Keys.HOME, shown)
+    assert browser.execute_script("return window.broken === undefined && !document.querySelector('main img')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_fit_a_narrow_window_and_can_be_read(
+    browser: webdriver.Chrome, client: httpx.Client, scheme: str
+) -> None:
+    stream = broken_run(client)
+    measure(stream, 20, {-10: 50, -4: 50})
+    stream.send()
+    with seen_as(browser, scheme, 600):
+        open_run(browser, client, stream, EXPONENTS)
+        described(browser, HEAT)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 600
+        assert [] == browser.execute_script(LOW_CONTRAST)

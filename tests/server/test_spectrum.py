@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ammeter_server import spectrum
+from tests.server.feeding import BEGIN, Stream, serving, train
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with serving(tmp_path) as client:
+        yield client
+
+
+def measure(stream: Stream, step: int, counts: Any, **said: Any) -> None:
+    """Counts of exponents from -3 on, then zeros, then what is not finite."""
+    stream.say("gradient.spectrum", step, **{"lowest": -3, "counts": counts, "scale": 65536.0, **said})
+
+
+def told(client: httpx.Client, of: Stream, **asked: Any) -> dict[str, Any]:
+    answer = client.get(f"/api/v1/runs/{of.run}/spectrum", params=asked)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def run(client: httpx.Client, readings: int = 6, **named: Any) -> Stream:
+    stream = Stream(client, **named)
+    for at in range(readings):
+        train(stream, 10 * at, 10 * at + 9)
+        measure(stream, 10 * at, [1, at, 0, 7, int(at == 4)])
+        stream.send()
+    return stream
+
+
+def test_exponents_stand_beside_their_steps_times_and_scales(client: httpx.Client) -> None:
+    stream = run(client)
+    (item,) = told(client, stream)["items"]
+    assert (0, stream.stream, -3) == (item["rank"], item["stream"], item["lowest"])
+    assert ([0, 10, 20, 30, 40, 50], [65536.0] * 6) == (item["steps"], item["scales"])
+    assert [[1, at, 0] for at in range(6)] == item["counts"]
+    assert ([7] * 6, [0, 0, 0, 0, 1, 0], [1] * 6) == (item["zeros"], item["nonfinite"], item["readings"])
+    assert BEGIN / 1e9 + 1 == item["times"][1]
+
+
+def test_more_than_there_are_points_is_summed_and_nothing_left_out(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spectrum, "AT_ONCE", 4)
+    (item,) = told(client, run(client, 7), points=3)["items"]
+    assert ([0, 20, 40], [2, 2, 3]) == (item["steps"], item["readings"])
+    assert [[2, 1, 0], [2, 5, 0], [3, 15, 0]] == item["counts"]
+    assert ([14, 14, 21], [0, 0, 1]) == (item["zeros"], item["nonfinite"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [
+        ({"from": 20, "to": 30}, [20, 30]),
+        ({"since": BEGIN / 1e9 + 4.0}, [40, 50]),
+        ({"until": BEGIN / 1e9 + 0.5}, [0]),
+        ({"rank": 0, "from": 50}, [50]),
+    ],
+)
+def test_steps_and_times_are_chosen(client: httpx.Client, asked: dict[str, Any], steps: list[int]) -> None:
+    assert steps == told(client, run(client), **asked)["items"][0]["steps"]
+
+
+def test_each_rank_has_its_own_and_they_come_in_pages(client: httpx.Client) -> None:
+    first = run(client, 2, rank=0, world_size=4)
+    for rank in (1, 2, 3):
+        run(client, 2, run=first.run, rank=rank, world_size=4)
+    asked: dict[str, Any] = {"rank": "0,1,3", "page_size": 2}
+    page = told(client, first, **asked)
+    rest = told(client, first, **asked, page_token=page["next_page_token"])
+    assert [0, 1, 3] == [item["rank"] for item in page["items"] + rest["items"]]
+    assert rest["next_page_token"] is None
+    assert [] == told(client, first, rank=9)["items"]
+
+
+def test_what_is_no_histogram_is_left_out(client: httpx.Client) -> None:
+    stream = run(client, 2)
+    for counts in ("many", [1, -1, 0, 0], [1] * 9, [1.5] * 5):
+        measure(stream, 30, counts)
+    measure(stream, 30, [1, 1, 1, 1, 1], lowest=None)
+    measure(stream, 40, [1, 1, 1, 1, 1], scale=None)
+    stream.send()
+    (item,) = told(client, stream)["items"]
+    assert ([0, 10, 40], None) == (item["steps"], item["scales"][-1])
+    assert 404 == client.get("/api/v1/runs/nobody/spectrum").status_code

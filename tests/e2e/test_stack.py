@@ -105,8 +105,12 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
 
 
 def test_prometheus_scrapes_both_jobs_and_has_the_rules_that_are_its_own(stack: Stack) -> None:
-    up = stack.get("Prometheus", f"/api/v1/query?query={urllib.parse.quote('up')}")["data"]["result"]
-    assert {"ammeter": "1", "ammeter-collector": "1"} == {each["metric"]["job"]: each["value"][1] for each in up}
+    def up() -> dict[str, str]:
+        result = stack.get("Prometheus", f"/api/v1/query?query={urllib.parse.quote('up')}")["data"]["result"]
+        return {each["metric"]["job"]: each["value"][1] for each in result}
+
+    # A job's first scrape is due anywhere within its interval of 15 s.
+    until(lambda: up() == {"ammeter": "1", "ammeter-collector": "1"}, "both jobs are up", explain=lambda: str(up()))
     groups = stack.get("Prometheus", "/api/v1/rules")["data"]["groups"]
     rules = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert "AmmeterCollectorDown" in rules

@@ -40,7 +40,7 @@ GROUP_INTERVAL = 10
 
 STORM = 500
 SETTLED = 8.0
-"""Seconds until 500 new runs have been judged."""
+"""Seconds until 500 new runs have been judged; shorter than those after which a silent one is held to be lost."""
 
 ALERT = "AmmeterNonfiniteGradient"
 """Runs that break at once, and what they are told with."""
@@ -138,16 +138,17 @@ def storm() -> str:
         running, pager = stack.enter_context(alerting.alertmanager(Path(folder) / "alertmanager"))
         collector = _collector(stack, Path(folder), "--alertmanager", running.url)
         client = stack.enter_context(httpx.Client(base_url=collector.url, timeout=60))
+        senders = stack.enter_context(ThreadPoolExecutor(8))
         streams = [Stream(client, name=f"run-{number}") for number in range(STORM)]
         for stream in streams:
             train(stream, 0, 3)
-            stream.send()
+        list(senders.map(Stream.send, streams))
+        for stream in streams:
             break_down(stream, 4, 12)
             stream.pack()
         time.sleep(SETTLED)  # they have been running for long
         began = time.time()
-        with ThreadPoolExecutor(8) as senders:
-            list(senders.map(Stream.send, streams))
+        list(senders.map(Stream.send, streams))
         sent = time.time() - began
 
         def told() -> set[str]:

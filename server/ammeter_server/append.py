@@ -155,9 +155,15 @@ def judge_views(
     return Judgement(msgspec.msgpack.encode(judged.states), faults, findings, failed)
 
 
-def store_tick(connection: Connection, held: Held, view: block.View, now: int) -> bool:
-    """Lets the verdicts look at the clock, and stores what they conclude. Returns whether any did."""
-    judged = judge_views(held.states, held.faults, [view])
+def judge_tick(known: Known, tick: block.Tick) -> Judgement | None:
+    """Lets the verdicts look at the clock. None where that changes nothing."""
+    held = known.held
+    judged = judge_views(held.states, held.faults, [block.view(known.schema or wire.Schema(), (), tick=tick)])
+    return None if judged.states == held.states and not judged.findings else judged
+
+
+def store_tick(connection: Connection, held: Held, judged: Judgement, now: int) -> bool:
+    """Stores what the verdicts make of the clock. Returns whether they conclude anything."""
     _put_findings(connection, held.run, held.id, judged.findings, now)
     found = bool(judged.findings)
     values = {"states": judged.states, "faults": judged.faults, "version": held.version + found}

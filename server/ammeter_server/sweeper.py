@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ammeter import block, wire
-from ammeter_server.append import known_of, store_tick
+from ammeter import block
+from ammeter_server.append import Judgement, judge_tick, known_of, store_tick
 from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
 from ammeter_server.gathering import Gathering
 from ammeter_server.judge import Judge
 from ammeter_server.quota import Quota
-from ammeter_server.store import Store, StoreAwayError, StoreFullError, runs, streams
+from ammeter_server.store import Connection, Store, StoreAwayError, StoreFullError, runs, streams
+from ammeter_server.store.streams import Held, Raw
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,15 @@ class Sweeper:
         self._deliver(gathering)
         if self.quota.is_due(now):
             _guarded("counting runs", lambda: count(self.store, self.quota, now))
-        if self.clock.is_due(now) and _guarded("ticking", lambda: tick(self.store, now, self.clock.awake_since)):
+        if self.clock.is_due(now) and _guarded("ticking", lambda: self._tick(now)):
             self.bell.set()
         return OFTEN / 10**9 if gathering else PAUSE
 
-    def _meanwhile(self, told: bool) -> None:
-        """Delivers now and then while many runs are judged. told: whether somebody has to be told of the last one."""
+    def _tick(self, now: int) -> bool:
+        return tick(self.store, now, self.clock.awake_since, self._meanwhile)
+
+    def _meanwhile(self, told: bool = False) -> None:
+        """Delivers now and then while many are looked at. told: whether somebody has to be told of the last one."""
         now = time.time_ns()
         gathering = self.gathering.waits(now, told=told, more=True)
         if now - self._delivered >= OFTEN:
@@ -120,33 +124,41 @@ def count(store: Store, quota: Quota, now: int) -> None:
         quota.count(runs.by_project(connection), now)
 
 
-def tick(store: Store, now: int, awake_since: int) -> bool:
+def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None] = lambda: None) -> bool:
     """Lets the verdicts look at the clock for streams that fell silent, that are back, or that make no step.
 
-    Returns whether any of them concluded something new.
+    Returns whether any of them concluded something new. after_each: is told of each stream.
     """
     with store.reading() as connection:
         silent = streams.silent(connection, now - SILENCE)
         back = streams.back(connection, now - SILENCE, "run-lost")
         still = streams.still(connection, now - STILL, now - SILENCE)
-    asked = dict.fromkeys(silent + back + still)
-    found = [_tick_one(store, run, stream, now, awake_since) for run, stream in asked]
-    return any(found)
+    found = 0
+    for run, stream in dict.fromkeys(silent + back + still):
+        found += _tick_one(store, run, stream, now, awake_since)
+        after_each()
+    return found > 0
 
 
 def _tick_one(store: Store, run: str, stream: str, now: int, awake_since: int) -> bool:
+    """Nearly always nothing follows, which takes no lock; else they are asked again, of the row as it is held."""
+    with store.reading() as connection:
+        if _ticked(connection, streams.seen(connection, run, stream), now, awake_since) is None:
+            return False
     with store.writing() as connection:
-        raw = streams.look(connection, run, stream)
-        if raw is None:
-            return False
-        known = known_of(connection, raw)
-        held = known.held
-        if held.bye_reason is not None:
-            return False
-        heard = max(held.heard, awake_since)
-        alive = held.alive if now - heard < SILENCE else None
-        view = block.view(known.schema or wire.Schema(), (), tick=block.Tick(now, alive, heard))
-        return store_tick(connection, held, view, now)
+        ticked = _ticked(connection, streams.look(connection, run, stream), now, awake_since)
+        return ticked is not None and store_tick(connection, *ticked, now)
+
+
+def _ticked(connection: Connection, raw: Raw | None, now: int, awake_since: int) -> tuple[Held, Judgement] | None:
+    """What the verdicts make of the clock for a stream that may go on. None where that changes nothing."""
+    known = known_of(connection, raw) if raw is not None else None
+    if known is None or known.held.bye_reason is not None:
+        return None
+    heard = max(known.held.heard, awake_since)
+    alive = known.held.alive if now - heard < SILENCE else None
+    judged = judge_tick(known, block.Tick(now, alive, heard))
+    return None if judged is None else (known.held, judged)
 
 
 def _guarded(what: str, work: Callable[[], Any]) -> Any:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -126,6 +127,16 @@ def test_the_clock_begins_anew_after_a_start_and_after_a_long_stop() -> None:
     asleep = looks[-1] + SILENCE
     assert not clock.is_due(asleep)
     assert asleep == clock.awake_since
+
+
+def test_a_tick_that_changes_nothing_waits_for_no_writer(store: Store) -> None:
+    add_stream(store, NOW)
+    assert tick(store, NOW + SILENCE + SECOND, 0)
+    again = threading.Thread(target=tick, args=(store, NOW + 2 * SILENCE, 0), daemon=True)
+    with store.writing():
+        again.start()
+        again.join(10)
+        assert not again.is_alive()
 
 
 def test_a_tick_writes_only_its_own_stream(store: Store) -> None:

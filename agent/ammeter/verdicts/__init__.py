@@ -7,7 +7,7 @@ ranks together, some of a run beside its baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -121,10 +121,11 @@ BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
 
 OF_A_STREAM = tuple(verdict for verdict in ALL if verdict.judge is not never)
 OF_ROWS = tuple(verdict for verdict in OF_A_STREAM if verdict.rows)
+OF_THE_CLOCK = tuple(verdict for verdict in OF_A_STREAM if verdict.clock)
 OF_RANKS = tuple(verdict for verdict in ALL if verdict.ranks is not never)
 OF_RUNS = tuple(verdict for verdict in ALL if verdict.runs is not never)
-"""Those that are asked of one stream, of its rows where no other frame is among them, of all ranks of a run together,
-and of a run beside its baseline."""
+"""Those that are asked of one stream, of its rows where no other frame is among them, of a tick where nothing came, of
+all ranks of a run together, and of a run beside its baseline."""
 
 
 Decoded = dict[str, tuple[bytes, Any]]
@@ -137,8 +138,7 @@ def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = Non
     states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
     off for the stream from then on and named in `faults`; the others go on. decoded: what the last call left there.
     """
-    asked = OF_A_STREAM if view.frames or view.tick else OF_ROWS
-    judges = ((verdict, verdict.judge) for verdict in asked)
+    judges = ((verdict, verdict.judge) for verdict in _of(view))
     return _asked(states, view, judges, {} if decoded is None else decoded)
 
 
@@ -150,6 +150,12 @@ def judge_ranks(states: Mapping[str, bytes], seen: Together) -> Judged:
 def judge_runs(pair: Pair) -> Judged:
     """Runs the verdicts that compare a run with its baseline over what there is of both."""
     return _asked({}, pair, ((verdict, verdict.runs) for verdict in OF_RUNS), {})
+
+
+def _of(view: View) -> Sequence[Verdict]:
+    if view.frames or (view.tick and len(view)):
+        return OF_A_STREAM
+    return OF_THE_CLOCK if view.tick else OF_ROWS
 
 
 def _asked(

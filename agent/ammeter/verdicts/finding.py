@@ -53,6 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """One judgement: its name, what it asks, the columns and events it reads, and the pure function that answers.
 
     rows: whether it looks at rows; one that does not is asked only where another frame came.
+    clock: whether it looks at ticks.
     state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge is asked of a stream and returns
     the state and, when the finding is new or has changed, the finding; ranks does so for all ranks of a run at the same
     steps, and runs, whose state begins anew each time, for a run and its baseline.
@@ -66,6 +67,7 @@ class Verdict(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     events: tuple[str, ...]
     rows: bool = True
+    clock: bool = False
     state: type[msgspec.Struct] = Nothing
     judge: Callable[[Any, View], tuple[Any, Finding | None]] = never
     explains: tuple[str, ...] = ()

@@ -134,6 +134,7 @@ VERDICT = Verdict(
     question="Did the process or its host go without saying goodbye?",
     columns=(),
     events=(),
+    clock=True,
     state=State,
     judge=judge,
 )

@@ -163,6 +163,7 @@ VERDICT = Verdict(
     question="Is the process alive without a step for far longer than any of its pauses so far?",
     columns=(),
     events=(),
+    clock=True,
     state=State,
     judge=judge,
     explains=("run-lost",),

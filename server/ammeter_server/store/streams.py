@@ -69,6 +69,7 @@ PROGRESS = (
 
 _this = (streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
 _look = Prepared(select(streams).where(*_this).with_for_update())
+_seen = Prepared(select(streams).where(*_this))
 _move = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
 _project = Prepared(select(runs.c.project).where(runs.c.id == bindparam("of_run")))
 _add_chunk = Prepared(chunks.insert())
@@ -79,6 +80,11 @@ _moving = [_places[name] for name in PROGRESS]
 def look(connection: Connection, run: str, stream: str) -> Raw | None:
     """The stream's row as the driver has it, held until the transaction ends; None for one that nobody has opened."""
     return _look.one(connection, {"of_run": run, "of_stream": stream})
+
+
+def seen(connection: Connection, run: str, stream: str) -> Raw | None:
+    """The same, held by nobody."""
+    return _seen.one(connection, {"of_run": run, "of_stream": stream})
 
 
 def held(connection: Connection, raw: Raw) -> Held:

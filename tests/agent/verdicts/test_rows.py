@@ -1,10 +1,10 @@
-"""A verdict that says it looks at no rows is not asked of them, so it must not."""
+"""A verdict that says it looks at no rows is not asked of them, so it must not; and one that looks at ticks says so."""
 
 from __future__ import annotations
 
 import pytest
 
-from ammeter import verdicts
+from ammeter import block, verdicts
 from ammeter.verdicts.finding import Verdict
 from tests.agent.streams import views, warm
 
@@ -17,3 +17,14 @@ def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
     assert (verdict.state(), None) == verdict.judge(verdict.state(), rows)
     heard, _ = verdict.judge(verdict.state(), view)
     assert heard == verdict.judge(heard, rows)[0]
+
+
+@pytest.mark.parametrize("alive", [True, False, None])
+@pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.clock], ids=lambda each: each.id)
+def test_ticks_change_nothing_in_it(verdict: Verdict, alive: bool | None) -> None:
+    (view,) = views(warm(40).frames)
+    now = int(view.times[-1]) + 10**13
+    tick = block.view(view.schema, (), tick=block.Tick(now, alive, int(view.times[-1])))
+    heard, _ = verdict.judge(verdict.state(), view)
+    for state in (verdict.state(), heard):
+        assert (state, None) == verdict.judge(state, tick)

@@ -139,7 +139,7 @@ def storm() -> str:
         collector = _collector(stack, Path(folder), "--alertmanager", running.url)
         client = stack.enter_context(httpx.Client(base_url=collector.url, timeout=60))
         senders = stack.enter_context(ThreadPoolExecutor(8))
-        streams = [Stream(client, name=f"run-{number}") for number in range(STORM)]
+        streams = [Stream(client, name=f"run-{number}", begin=time.time_ns()) for number in range(STORM)]
         for first, last in ((0, 3), (4, 7)):  # only a stream's second batch has a collector that knows it
             for stream in streams:
                 train(stream, first, last)

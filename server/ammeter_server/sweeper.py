@@ -127,26 +127,25 @@ def count(store: Store, quota: Quota, now: int) -> None:
 def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None] = lambda: None) -> bool:
     """Lets the verdicts look at the clock for streams that fell silent, that are back, or that make no step.
 
-    Returns whether any of them concluded something new. after_each: is told of each stream.
+    Returns whether any of them concluded something new. after_each: is told of each that changes.
     """
-    with store.reading() as connection:
+    with store.reading() as connection:  # nearly always nothing follows, which takes no lock
         silent = streams.silent(connection, now - SILENCE)
         back = streams.back(connection, now - SILENCE, "run-lost")
         still = streams.still(connection, now - STILL, now - SILENCE)
+        asked = ((place, streams.seen(connection, *place)) for place in dict.fromkeys(silent + back + still))
+        moved = [place for place, raw in asked if _ticked(connection, raw, now, awake_since)]
     found = 0
-    for run, stream in dict.fromkeys(silent + back + still):
-        found += _tick_one(store, run, stream, now, awake_since)
+    for place in moved:
+        found += _tick_one(store, place, now, awake_since)
         after_each()
     return found > 0
 
 
-def _tick_one(store: Store, run: str, stream: str, now: int, awake_since: int) -> bool:
-    """Nearly always nothing follows, which takes no lock; else they are asked again, of the row as it is held."""
-    with store.reading() as connection:
-        if _ticked(connection, streams.seen(connection, run, stream), now, awake_since) is None:
-            return False
+def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) -> bool:
+    """Asks them again, of the row as it is held."""
     with store.writing() as connection:
-        ticked = _ticked(connection, streams.look(connection, run, stream), now, awake_since)
+        ticked = _ticked(connection, streams.look(connection, *place), now, awake_since)
         return ticked is not None and store_tick(connection, *ticked, now)
 
 

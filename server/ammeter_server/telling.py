@@ -51,13 +51,13 @@ class Telling:
         incident, tell = change.incident, change.tell
         wanting = [each for each in self.channels if each.wants(run.project, incident.severity)]
         heard = tell if incident.silenced is None or incident.silenced <= now else None
-        news = message(heard, incident, run.name, run.project, self.page_url) if heard and wanting else None
-        due = [
-            _news(connection, incident, channel.name, news, now) for channel in wanting if news and not channel.holds
-        ]
-        body = message("opened", incident, run.name, run.project, self.page_url) if wanting else {}
+        told = [each for each in wanting if heard and not each.holds]
+        news = message(heard, incident, run.name, run.project, self.page_url) if heard and told else {}
+        due = [_news(connection, incident, channel.name, news, now) for channel in told]
+        holding = [each for each in wanting if each.holds]
+        body = message("opened", incident, run.name, run.project, self.page_url) if holding else {}
         held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.page_url)} if body else {}
-        due += [_hold(connection, change, channel.name, held, now) for channel in wanting if channel.holds]
+        due += [_hold(connection, change, channel.name, held, now) for channel in holding]
         return any(due)
 
 

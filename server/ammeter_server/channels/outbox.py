@@ -49,8 +49,9 @@ class Outbox:
 
         gathering: whether channels that hold alerts, and group them, wait for more to be found.
         """
+        waiting = [name for name, each in self.channels.items() if gathering and each.holds]
         with self.store.reading() as connection:
-            due = [row for row in outbox.due(connection, now) if not (gathering and self._holds(row.channel))]
+            due = outbox.due(connection, now, waiting)
         if due:
             with self.store.writing() as connection:
                 mine = [row for row in due if outbox.claim(connection, row, now, now + LEASE)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,13 +111,6 @@ def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.I
 
 def insert_or_ignore(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     return insert(connection, table).on_conflict_do_nothing()
-
-
-def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT of the row, over the one with the same key if there is one."""
-    key = [column.name for column in table.primary_key]
-    rest = {name: value for name, value in row.items() if name not in key}
-    return insert(connection, table).values(dict(row)).on_conflict_do_update(index_elements=key, set_=rest)
 
 
 def alone(connection: Connection) -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, or_, select, union, update
 
-from ammeter_server.store.engine import insert_or_ignore, upsert
+from ammeter_server.store.engine import insert_or_ignore
+from ammeter_server.store.prepared import PreparedRow
 from ammeter_server.tables import findings, incidents, projects, runs, streams, totals
+
+_incident = PreparedRow(incidents)
+_total = PreparedRow(totals, lambda before, more: {"value": before.value + more.value})
 
 
 def due(connection: Connection, before: int, heard_since: int, ranks_before: int) -> list[str]:
@@ -95,7 +99,7 @@ def incident(connection: Connection, run: str, incident_id: str) -> Row[Any] | N
 
 
 def put_incident(connection: Connection, row: Mapping[str, Any]) -> None:
-    connection.execute(upsert(connection, incidents, row))
+    _incident.put(connection, row)
 
 
 def look_again(connection: Connection, run: str) -> None:
@@ -111,6 +115,4 @@ def add_project(connection: Connection, name: str, now: int) -> None:
 def add_total(connection: Connection, project: str, name: str, amount: int, **labels: str) -> None:
     """Adds to a fleet counter."""
     key = {"project": project, "name": name, "outcome": "", "verdict": "", "severity": ""} | labels
-    connection.execute(insert_or_ignore(connection, totals).values(**key, value=0))
-    same = and_(*(totals.c[column] == value for column, value in key.items()))
-    connection.execute(update(totals).where(same).values(value=totals.c.value + amount))
+    _total.put(connection, {**key, "value": amount})

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, exists, func, or_, select, update
 
+from ammeter_server.store.prepared import PreparedRow
 from ammeter_server.tables import outbox
 
 LIVE = ("pending", "told")
+
+NEW = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0, "sent": None}
+"""What a row says of its delivery before there is any."""
+
+_row = PreparedRow(outbox)
 
 
 def add(
@@ -19,11 +25,11 @@ def add(
 ) -> None:
     """A message to one channel, of the kind that it says."""
     row = {"run": run, "id": uuid.uuid4().hex, "incident": incident, "kind": message["kind"], "channel": channel}
-    connection.execute(outbox.insert().values(**row, message=dict(message), created=now, due=due))
+    _row.put(connection, {**NEW, **row, "message": dict(message), "created": now, "due": due})
 
 
-def due(connection: Connection, now: int, limit: int = 500) -> list[Row[Any]]:
-    """Rows whose time has come and that nobody is delivering, oldest first.
+def due(connection: Connection, now: int, without: Collection[str] = (), limit: int = 500) -> list[Row[Any]]:
+    """Rows whose time has come and that nobody is delivering, oldest first. without: channels that may wait.
 
     What was said earlier about the same incident goes first on its channel, so nobody hears "resolved" before
     "opened".
@@ -41,6 +47,7 @@ def due(connection: Connection, now: int, limit: int = 500) -> list[Row[Any]]:
     query = (
         select(outbox)
         .where(outbox.c.state.in_(LIVE), outbox.c.due <= now, outbox.c.claimed_until < now, ~waits)
+        .where(outbox.c.channel.not_in(without))
         .order_by(outbox.c.created, outbox.c.id)
         .limit(limit)
     )

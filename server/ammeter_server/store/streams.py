@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, select, update
 
 from ammeter_server.bulk import chunks, events
-from ammeter_server.store.engine import insert_or_ignore, upsert
-from ammeter_server.store.prepared import Prepared
+from ammeter_server.store.engine import insert_or_ignore
+from ammeter_server.store.prepared import Prepared, PreparedRow
 from ammeter_server.tables import findings, runs, schemas, streams
 
 
@@ -73,6 +73,7 @@ _seen = Prepared(select(streams).where(*_this))
 _move = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
 _project = Prepared(select(runs.c.project).where(runs.c.id == bindparam("of_run")))
 _add_chunk = Prepared(chunks.insert())
+_finding = PreparedRow(findings)
 _places = {name: place for place, name in enumerate(Held._fields)}
 _moving = [_places[name] for name in PROGRESS]
 
@@ -191,7 +192,7 @@ def add_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Non
 def put_finding(connection: Connection, run: str, stream: str, verdict: str, body: Mapping[str, Any], now: int) -> None:
     """Writes what a verdict concludes now over what it concluded before."""
     row = {"run": run, "stream": stream, "verdict": verdict, "body": body, "active": body["active"], "found": now}
-    connection.execute(upsert(connection, findings, row))
+    _finding.put(connection, row)
 
 
 def put(connection: Connection, run: str, stream: str, values: Mapping[str, Any]) -> None:

@@ -69,6 +69,8 @@ def text(value: str) -> str:
 
 def line(value: str) -> str:
     """The text as one line that reads forwards: controls, line ends and marks that turn text round become U+FFFD."""
+    if value.isprintable():  # as nearly all is, and then there is nothing of it
+        return value
     return "".join("\ufffd" if _misleads(sign) else sign for sign in text(value))
 
 

@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select, union, update
+from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, func, or_, select, union, update
 
 from ammeter_server.store.engine import insert_or_ignore
 from ammeter_server.store.prepared import PreparedRow
 from ammeter_server.tables import findings, incidents, projects, runs, streams, totals
 
+# Made once: SQLAlchemy takes as long to make a statement and to know it again as the database takes to answer.
+_RUN: BindParameter[str] = bindparam("of_run")
+_look_at = select(runs).where(runs.c.id == _RUN)
+_run_of = _look_at.with_for_update(key_share=True)
+_free = or_(
+    runs.c.claimed_by.is_(None), runs.c.claimed_until < bindparam("of_now"), runs.c.claimed_by == bindparam("of_mine")
+)
+_claim = (
+    update(runs)
+    .where(runs.c.id == _RUN, _free)
+    .values(claimed_by=bindparam("to_by"), claimed_until=bindparam("to_until"))
+)
+_unneeded = ("states", "latest", "faults", "lost")
+_streams_of = (
+    select(*(column for column in streams.c if column.name not in _unneeded))
+    .where(streams.c.run == _RUN)
+    .order_by(streams.c.started)
+)
+_findings_of = select(findings).where(findings.c.run == _RUN).order_by(findings.c.stream, findings.c.verdict)
+_incidents_of = select(incidents).where(incidents.c.run == _RUN).with_for_update()
 _incident = PreparedRow(incidents)
 _total = PreparedRow(totals, lambda before, more: {"value": before.value + more.value})
 
@@ -34,9 +54,8 @@ def due(connection: Connection, before: int, heard_since: int, ranks_before: int
 
 def claim(connection: Connection, run: str, by: str, now: int, until: int, mine: str | None = None) -> bool:
     """Whether the run is now this judge's until the lease ends. mine: who may claim it although it is still theirs."""
-    free = or_(runs.c.claimed_by.is_(None), runs.c.claimed_until < now, runs.c.claimed_by == mine)
-    taken = connection.execute(update(runs).where(runs.c.id == run, free).values(claimed_by=by, claimed_until=until))
-    return taken.rowcount == 1
+    values = {"of_run": run, "of_now": now, "of_mine": mine, "to_by": by, "to_until": until}
+    return connection.execute(_claim, values).rowcount == 1
 
 
 def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
@@ -49,13 +68,12 @@ def run_of(connection: Connection, run: str) -> Row[Any] | None:
 
     Ingest, whose rows only refer to the run, goes on.
     """
-    held = select(runs).where(runs.c.id == run).with_for_update(key_share=True)
-    return connection.execute(held).one_or_none()
+    return connection.execute(_run_of, {"of_run": run}).one_or_none()
 
 
 def look_at(connection: Connection, run: str) -> Row[Any] | None:
     """The run as it stands, held by nobody."""
-    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+    return connection.execute(_look_at, {"of_run": run}).one_or_none()
 
 
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
@@ -78,18 +96,16 @@ def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
     """The run's streams without the verdicts' states."""
-    wanted = [column for column in streams.c if column.name not in ("states", "latest", "faults", "lost")]
-    return list(connection.execute(select(*wanted).where(streams.c.run == run).order_by(streams.c.started)))
+    return list(connection.execute(_streams_of, {"of_run": run}))
 
 
 def findings_of(connection: Connection, run: str) -> list[Row[Any]]:
-    query = select(findings).where(findings.c.run == run).order_by(findings.c.stream, findings.c.verdict)
-    return list(connection.execute(query))
+    return list(connection.execute(_findings_of, {"of_run": run}))
 
 
 def incidents_of(connection: Connection, run: str) -> list[Row[Any]]:
     """The run's incidents, held until the transaction ends."""
-    return list(connection.execute(select(incidents).where(incidents.c.run == run).with_for_update()))
+    return list(connection.execute(_incidents_of, {"of_run": run}))
 
 
 def incident(connection: Connection, run: str, incident_id: str) -> Row[Any] | None:

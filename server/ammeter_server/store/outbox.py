@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, or_, select, update
 
 from ammeter_server.store.prepared import PreparedRow
 from ammeter_server.tables import outbox
@@ -18,6 +18,24 @@ NEW = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0, "se
 """What a row says of its delivery before there is any."""
 
 _row = PreparedRow(outbox)
+_mine = and_(
+    outbox.c.run == bindparam("of_run"),
+    outbox.c.incident == bindparam("of_incident"),
+    outbox.c.channel == bindparam("of_channel"),
+)
+_of = select(outbox).where(_mine).order_by(outbox.c.created, outbox.c.id)
+_live = _of.where(outbox.c.state.in_(LIVE)).with_for_update()
+_seen = and_(
+    outbox.c.run == bindparam("of_run"),
+    outbox.c.id == bindparam("of_id"),
+    outbox.c.kind == bindparam("of_kind"),
+    outbox.c.created == bindparam("of_created"),
+)
+_claim = (
+    update(outbox)
+    .where(_seen, outbox.c.state.in_(LIVE), outbox.c.claimed_until < bindparam("of_now"))
+    .values(claimed_until=bindparam("to_until"), attempts=outbox.c.attempts + 1)
+)
 
 
 def add(
@@ -56,14 +74,12 @@ def due(connection: Connection, now: int, without: Collection[str] = (), limit: 
 
 def claim(connection: Connection, row: Row[Any], now: int, until: int) -> bool:
     """Whether this process delivers the row now."""
-    free = and_(_as_seen(row), outbox.c.state.in_(LIVE), outbox.c.claimed_until < now)
-    taken = connection.execute(update(outbox).where(free).values(claimed_until=until, attempts=outbox.c.attempts + 1))
-    return taken.rowcount == 1
+    return connection.execute(_claim, {**_as_seen(row), "of_now": now, "to_until": until}).rowcount == 1
 
 
 def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> None:
     """Writes how a delivery went. A row that has got something else to tell meanwhile tells it at once, and last."""
-    settled = connection.execute(update(outbox).where(_as_seen(row)).values(claimed_until=0, **values))
+    settled = connection.execute(update(outbox).where(_seen).values(claimed_until=0, **values), _as_seen(row))
     if not settled.rowcount:
         anew = {"state": "pending", "due": row.due, "claimed_until": 0}
         connection.execute(update(outbox).where(_key(row), outbox.c.state.in_(LIVE)).values(**anew))
@@ -71,15 +87,12 @@ def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> 
 
 def of(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
     """What a channel has been told or will be about an incident, in that order."""
-    mine = and_(outbox.c.run == run, outbox.c.incident == incident, outbox.c.channel == channel)
-    return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
+    return list(connection.execute(_of, {"of_run": run, "of_incident": incident, "of_channel": channel}))
 
 
 def live(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
     """The alerts of an incident that a channel is told of, held until the transaction ends."""
-    mine = and_(outbox.c.run == run, outbox.c.incident == incident, outbox.c.channel == channel)
-    query = select(outbox).where(mine, outbox.c.state.in_(LIVE)).order_by(outbox.c.created, outbox.c.id)
-    return list(connection.execute(query.with_for_update()))
+    return list(connection.execute(_live, {"of_run": run, "of_incident": incident, "of_channel": channel}))
 
 
 def change(connection: Connection, row: Row[Any], **values: Any) -> None:
@@ -117,6 +130,6 @@ def _key(row: Row[Any]) -> Any:
     return and_(outbox.c.run == row.run, outbox.c.id == row.id)
 
 
-def _as_seen(row: Row[Any]) -> Any:
-    """The row, unless it has got something else to tell since it was read."""
-    return and_(_key(row), outbox.c.kind == row.kind, outbox.c.created == row.created)
+def _as_seen(row: Row[Any]) -> dict[str, Any]:
+    """Asks _seen for the row, unless it has got something else to tell since it was read."""
+    return {"of_run": row.run, "of_id": row.id, "of_kind": row.kind, "of_created": row.created}

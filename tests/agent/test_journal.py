@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammeter import journal
-from ammeter.journal import Journal
+from ammeter.journal import Journal, places
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps, encode
 
 HELLO = Hello(run="r", stream="s", schema=Schema())
@@ -378,6 +378,37 @@ def test_a_moved_segment_is_found_by_who_listed_it_before(tmp_path: Path) -> Non
         journal.move(path, writer.folder)
     seen += reading
     assert [row(step) for step in range(60)] == [e.frame for e in seen if not isinstance(e.frame, Hello)]
+    writer.close()
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_what_is_written_to_the_disk_and_to_tmpfs_again_between_two_looks_is_not_missed(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot, writer = _hot_writer(tmp_path, segment_bytes=1_000)
+    rest = iter(range(200))
+
+    def write(rows: int) -> None:
+        for _ in range(rows):
+            writer.append(row(next(rest)))
+
+    def look(place: Path) -> dict[int, Path]:
+        found = listed(place)
+        if next(looks) == number:
+            writer.leave_tmpfs()
+            write(20)  # segments on the disk, which may have been looked at
+            writer._hot = hot
+            writer._close_segment()
+            write(20)
+        return found
+
+    write(10)
+    looks, listed = itertools.count(), places._listed
+    monkeypatch.setattr(places, "_listed", look)
+    seen = [entry.frame for entry in journal.read(writer.folder)]
+    there = [frame for frame in seen if not isinstance(frame, Hello)]
+    assert len(there) in (10, 50)
+    assert [row(step) for step in range(len(there))] == there
     writer.close()
 
 

@@ -17,13 +17,12 @@ HOME = "home"
 def segments(folder: Path) -> list[tuple[int, Path]]:
     """(logical start, path) of every segment of a stream in order, wherever it lies."""
     hot = hot_folder(folder)
-    found = _listed(folder)
-    if hot:
-        # Looked at on both sides of the disk: the writer may go from one to the other and back, the mover to disk.
-        # What lies at both places is an open segment, and its copy on the disk is a little behind.
-        found = {**_listed(hot), **_listed(folder)}
-        found |= _listed(hot)
-    return sorted(found.items())
+    if hot is None:
+        return sorted(_listed(folder).items())
+    # The writer may go to the disk and come back between two looks, so one of them may have missed what lies before
+    # the newest that was seen; one that begins when that was there has not.
+    newest = max(_everywhere(hot, folder), default=-1)
+    return sorted((start, path) for start, path in _everywhere(hot, folder).items() if start <= newest)
 
 
 def hot_folder(folder: Path) -> Path | None:
@@ -125,6 +124,13 @@ def _named(path: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     return Path(named) if named.startswith("/") and "\0" not in named else None
+
+
+def _everywhere(hot: Path, folder: Path) -> dict[int, Path]:
+    """Looked at on both sides of the disk: segments are moved there meanwhile. What lies at both places is an open
+    segment, and its copy on the disk is a little behind."""
+    found = {**_listed(hot), **_listed(folder)}
+    return found | _listed(hot)
 
 
 def _listed(place: Path) -> dict[int, Path]:

@@ -38,7 +38,7 @@ def writer(run_folder: Path, stream: str = STREAM, *, segment_bytes: int = 100_0
     return opened
 
 
-def until(true: Callable[[], object], seconds: float = 15.0) -> None:
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     """Returns once the condition holds; fails when it does not in time."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -238,7 +238,7 @@ def test_when_a_program_has_ended_its_journal_is_on_the_disk_and_nothing_else_is
     (run_folder,) = ended.folder.iterdir()
     if reason is not None:
         assert not hot.exists()
-    until(lambda: not hot.exists() and not _mirrors(run_folder), 30)
+    until(lambda: not hot.exists() and not _mirrors(run_folder))
     frames = ended.stream()
     assert (reason is not None) == (programs.bye(frames) is not None)
     assert len(programs.steps(frames)) >= 40

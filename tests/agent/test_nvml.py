@@ -14,7 +14,7 @@ from tests.agent.fake_nvml import MODEL, UUIDS, FakeNvml
 READ = """
 import sys, time
 from ammeter.shipping import nvml
-nvml.HANG_SECONDS = 0.3
+nvml.HANG_SECONDS = 1.0
 reader = nvml.Nvml(sys.argv[2:], every=0.005)
 until, rounds = time.monotonic() + 10, 0
 while rounds < int(sys.argv[1]) and time.monotonic() < until and not reader.hangs:

@@ -302,6 +302,7 @@ def test_a_collector_that_comes_late_gets_everything(run_folder: Path) -> None:
         end(opened)
         until(lambda: late.has_bye(STREAM))
         assert_delivered_once(late, opened.folder)
+        until(lambda: "answers again" in (run_folder / "shipper.log").read_text())
     log = (run_folder / "shipper.log").read_text()
     assert 1 == log.count("takes nothing since")
     assert 1 == log.count("answers again")
@@ -428,7 +429,7 @@ def test_a_sidecar_finds_runs_that_begin_later(double: CollectorDouble, tmp_path
             assert_delivered_once(double, opened.folder)
         assert sidecar.poll() is None
         sidecar.terminate()
-        assert 0 == sidecar.wait(10)
+        assert 0 == sidecar.wait(60)
 
 
 def test_a_run_folder_that_vanishes_ends_the_shipper(
@@ -442,7 +443,7 @@ def test_a_run_folder_that_vanishes_ends_the_shipper(
     running.start()
     until(lambda: double.offsets)
     opened.folder.rename(run_folder.parent / "gone")
-    running.join(10)
+    running.join(60)
     opened.close()
     assert [0] == codes
 

@@ -23,7 +23,7 @@ import sys, time
 from pathlib import Path
 from ammeter import journal
 from ammeter.shipping import nvml, telemetry
-nvml.HANG_SECONDS, telemetry.SETTLE_SECONDS, telemetry.LOOK_SECONDS = 0.3, 0.0, 0.0
+nvml.HANG_SECONDS, telemetry.SETTLE_SECONDS, telemetry.LOOK_SECONDS = 1.0, 0.0, 0.0
 nvml.READ_SECONDS = float(sys.argv[3])
 folder = Path(sys.argv[1])
 shows = lambda about, state, line: print(line)
@@ -51,7 +51,7 @@ def rank(folder: Path, number: int, **said: Any) -> Journal:
     return opened
 
 
-def read(folder: Path, seconds: float = 1.0, every: float = 5.0) -> tuple[list[list[Frame]], list[str]]:
+def read(folder: Path, seconds: float = 3.0, every: float = 5.0) -> tuple[list[list[Frame]], list[str]]:
     """The frames of the host's streams, and the lines that the log got."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     command = [sys.executable, "-c", READ, str(folder / RUN), str(seconds), str(every)]
@@ -111,7 +111,7 @@ def test_nothing_is_read_for_ranks_that_have_ended_or_train_on_no_device_of_nvid
 def test_a_reading_that_is_left_alone_is_in_the_stream_and_in_the_log_once(library: FakeNvml) -> None:
     alone = rank(library.folder, 0)
     library.set(power="unsupported")
-    ((_, _, *frames, _),), lines = read(library.folder, 1.0, every=0.1)
+    ((_, _, *frames, _),), lines = read(library.folder, every=0.1)
     (told,) = [each for each in frames if isinstance(each, Event)]
     why = "NVMLError_NotSupported: Not Supported"
     assert ("device.unreadable", {"gpu": "0", "reading": "power_watts", "why": why}) == (told.name, told.data)

@@ -69,7 +69,7 @@ class Collector:
         request = urllib.request.Request(self.url + path)
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
     def log(self, most: int = 3000) -> str:

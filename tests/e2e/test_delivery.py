@@ -195,8 +195,8 @@ def test_a_database_restored_from_an_older_copy_gets_the_rest_again(collector: C
     collector.stop()
     older = tmp_path / "older"
     shutil.copytree(collector.database.parent, older)
-    collector.start()
     few = len(*collector.rows(training.run).values())
+    collector.start()
     wait_for(lambda: len(*collector.rows(training.run).values()) > few + 50, "many more rows have arrived")
     collector.stop()
     for path in collector.database.parent.glob("collector.db*"):

@@ -115,7 +115,7 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
             says_that_it_is_away(collector, senders[number])
             server.start()
             assert {} == kept(server.url, senders)
-            wait_for(lambda: httpx.get(collector.url + "/readyz").status_code == 200, "the collector is back")
+            wait_for(lambda: is_ready(collector), "the collector is back")
         all_at_once([each.send_all for each in senders])
         with stored.opened(server.url) as database:
             for each in told:
@@ -123,6 +123,10 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
         assert "Traceback" not in collector.log(10**7)
     finally:
         collector.stop()
+
+
+def is_ready(collector: Collector) -> bool:
+    return httpx.get(collector.url + "/readyz", timeout=30).status_code == 200
 
 
 def says_that_it_is_away(collector: Collector, sender: Sender) -> None:

@@ -153,7 +153,7 @@ def write_days_before(fleet: Fleet, prometheus: Prometheus, folder: Path) -> Non
 def rules(tmp_path: Path) -> Iterator[str]:
     """As a real collector serves them."""
     collector = Collector(tmp_path).start()
-    yield httpx.get(f"{collector.url}/api/v1/rules").text
+    yield httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
     collector.stop()
 
 

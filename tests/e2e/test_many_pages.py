@@ -30,7 +30,7 @@ def owner(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Coll
         posts = ["--alertmanager", running.url] if request.param == "the collector posts" else []
         collector = Collector(tmp_path, *posts).start()
         stack.callback(collector.stop)
-        rules = httpx.get(f"{collector.url}/api/v1/rules").text
+        rules = httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
         prometheus = Prometheus(tmp_path / "prometheus", shipped(collector.port, running.port), rules).start()
         stack.callback(prometheus.stop)
         yield collector, pager

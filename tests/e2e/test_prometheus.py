@@ -136,7 +136,10 @@ def applied(run: str) -> str:
 def test_counters_never_fall_and_series_end_with_their_runs(
     database: str, tmp_path: Path, replicas: list[Part], balancer: Balancer, prometheus: Prometheus
 ) -> None:
-    with httpx.Client(base_url=replicas[0].url, timeout=30) as a, httpx.Client(base_url=replicas[1].url) as b:
+    with (
+        httpx.Client(base_url=replicas[0].url, timeout=30) as a,
+        httpx.Client(base_url=replicas[1].url, timeout=30) as b,
+    ):
         begin = time.time_ns() - 1000 * STEP
         ahead = Stream(b, rank=1, world_size=2, begin=begin)
         over = Stream(a, begin=time.time_ns() - 10 * 60 * 10**9)

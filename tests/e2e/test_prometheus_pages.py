@@ -52,7 +52,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     try:
         sooner = {"group_wait: 30s": "group_wait: 3s", "group_interval: 10s": "group_interval: 2s"}
         with alertmanager(folder / "alertmanager", sooner) as (running, pager):
-            rules = httpx.get(f"{collector.url}/api/v1/rules").text
+            rules = httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
             configuration = shipped(collector.port, running.port)
             prometheus = Prometheus(folder / "prometheus", configuration, rules).start()
             try:
@@ -151,7 +151,7 @@ def test_the_test_message_goes_out_where_one_owner_pages(watch: Watch, tmp_path:
     folder = tmp_path / "alone"
     with alertmanager(folder, {"group_wait: 30s": "group_wait: 1s"}) as (running, pager):
         collector = Collector(tmp_path, "--alertmanager", running.url).start()
-        rules = httpx.get(f"{collector.url}/api/v1/rules").text
+        rules = httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
         prometheus = Prometheus(tmp_path / "prometheus", shipped(collector.port, running.port), rules).start()
         try:
             with httpx.Client(base_url=collector.url, timeout=30) as client:

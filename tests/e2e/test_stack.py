@@ -97,7 +97,8 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
     assert "<html" in stack.get("the page", f"/runs/{run}")
     items = stack.get("the page", f"/api/v1/runs/{run}/incidents")["items"]
     assert ["nonfinite-gradient"] == [each["verdict"] for each in items]
-    assert "PAGE firing: AmmeterNonfiniteGradient in project reference" in stack.printed
+    page = "PAGE firing: AmmeterNonfiniteGradient in project reference"
+    until(lambda: stack.says(page), "the receiver prints it", explain=lambda: stack.printed)
     assert {"the page", "Alertmanager", "Prometheus"} == {
         where.removeprefix("in ").removeprefix("on ")
         for where in re.findall(r"^  seen (.+?) +http", stack.printed, re.M)

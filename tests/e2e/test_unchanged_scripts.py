@@ -82,15 +82,17 @@ def test_what_breaks_in_an_unchanged_script_is_named(tmp_path: Path) -> None:
 
 
 def test_torchrun_that_starts_its_workers_again_is_one_run_with_four_streams(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+    script, over = tmp_path / "script.py", tmp_path / "over"
     script.write_text(
         "import os, sys, time, torch\n"
         "model = torch.nn.Linear(3, 2)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(4):\n"
         "    model(torch.ones(1, 3)).sum().backward(); optimizer.step(); optimizer.zero_grad(); time.sleep(0.1)\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(60)\n"
+        "first, rank = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0', os.environ['RANK']\n"
+        f"while first and rank == '1' and not os.path.exists({str(over)!r}): time.sleep(0.01)\n"
+        "if first and rank == '1': sys.exit(3)\n"
+        f"if first: open({str(over)!r}, 'w').close(); time.sleep(60)\n"
     )
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", str(script)]
     done = subprocess.run(

@@ -94,7 +94,7 @@ def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
             return None
         return seen if words in seen else None
 
-    return str(wait_until(look, 15))
+    return str(wait_until(look))
 
 
 def press(browser: webdriver.Chrome, selector: str) -> None:
@@ -107,7 +107,7 @@ def press(browser: webdriver.Chrome, selector: str) -> None:
             return False
         return True
 
-    wait_until(try_it, 15)
+    wait_until(try_it)
 
 
 def broken_run(client: httpx.Client, at: int = 41, **named: Any) -> Stream:

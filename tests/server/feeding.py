@@ -70,7 +70,7 @@ def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx
             thread.join(timeout=30)
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What the condition gives once it is true. Fails when it is not in time."""
     deadline = time.monotonic() + seconds
     while not (found := true()):

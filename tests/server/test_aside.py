@@ -138,7 +138,7 @@ def test_after_the_end_nothing_is_started_any_more(beside: Aside, database: str)
 def test_the_process_ends_with_its_collector_however_that_ends(tmp_path: Path) -> None:
     collector = Collector(tmp_path).start()
     try:
-        assert httpx.get(f"{collector.url}/metrics").is_success
+        assert httpx.get(f"{collector.url}/metrics", timeout=30).is_success
         assert collector._process is not None
         (process,) = children(collector._process.pid)
     finally:

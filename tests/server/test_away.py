@@ -103,13 +103,13 @@ def test_what_asking_again_does_not_mend_stays_what_it_is(error: DBAPIError) -> 
 def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_not_done(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "PATIENCE", 0.5)
     with guarded(tmp_path, postgres) as place:
         stream = Stream(place.client)
         train(stream, 0, 5)
         stream.send()
-        with place.store.writing() as holding:  # the stream's row, as a server that hangs would
-            holding.execute(text("SELECT 1 FROM streams FOR UPDATE"))
+        with place.store.writing() as holding, monkeypatch.context() as patch:
+            patch.setattr(intake, "PATIENCE", 0.5)
+            holding.execute(text("SELECT 1 FROM streams FOR UPDATE"))  # its row, as a server that hangs would
             train(stream, 6, 7)
             stream.pack()
             refused = []

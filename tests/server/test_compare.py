@@ -188,8 +188,8 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
     for stream, row in ((base, lambda step: {}), (run, worse)):
         for first in range(0, 200, 40):
             train(stream, first + 39, first, ends=first == 160, row=row)
-    wait_until(lambda: "validation-drift" in incidents(client, run), seconds=20)
-    wait_until(lambda: incidents(client, run)["validation-drift"]["last_step"] == 199, seconds=20)
+    wait_until(lambda: "validation-drift" in incidents(client, run))
+    wait_until(lambda: incidents(client, run)["validation-drift"]["last_step"] == 199)
 
 
 @pytest.mark.parametrize("most", [courses.MOST_STEPS, 150])

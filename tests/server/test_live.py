@@ -102,7 +102,7 @@ def test_what_a_person_does_is_told_to_the_others(client: httpx.Client) -> None:
 
     def acknowledge() -> None:
         path = f"/api/v1/incidents/{reader.incidents[-1][0]['id']}/acknowledge"
-        httpx.post(f"{client.base_url}{path}", headers={"X-Ammeter-Request": "test"})
+        httpx.post(f"{client.base_url}{path}", headers={"X-Ammeter-Request": "test"}, timeout=30)
 
     reader.listen(client, stream.run, lambda: reader.incidents and reader.incidents[-1])
     threading.Timer(0.2, acknowledge).start()
@@ -261,7 +261,7 @@ def test_who_was_told_by_a_collector_that_is_killed_goes_on_at_another_and_misse
         stream = Stream(other)
         train(stream, 0, 9)
         stream.send()
-        reader, over = Reader(), threading.Event()
+        reader, over, dead = Reader(), threading.Event(), threading.Event()
 
         def go_on() -> None:
             for step in range(10, 70):
@@ -270,19 +270,18 @@ def test_who_was_told_by_a_collector_that_is_killed_goes_on_at_another_and_misse
                 stream.send()
                 if over.wait(0.03):
                     return
+            dead.wait(60)  # or the first one might have told everything
             break_down(stream, 70, 74)
             stream.send()
 
         feeding = threading.Thread(target=go_on)
         feeding.start()
         try:
-            killed = False
 
             def kill_in_the_middle() -> bool:
-                nonlocal killed
-                if len(reader.events) >= 15 and not killed:
-                    killed = True
+                if len(reader.events) >= 15 and not dead.is_set():
                     process.kill()  # what it had sent until then still comes
+                    dead.set()
                 return False
 
             with pytest.raises(httpx.TransportError):
@@ -291,6 +290,7 @@ def test_who_was_told_by_a_collector_that_is_killed_goes_on_at_another_and_misse
             reader.listen(other, stream.run, lambda: len(reader.events) >= 77, names="loss,scale")
         finally:
             over.set()
+            dead.set()
             feeding.join()
         everything = [f"{stream.stream}.{number}" for number in range(77)]
         assert 15 <= heard < 77

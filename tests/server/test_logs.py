@@ -93,13 +93,13 @@ def test_the_log_of_a_collector_holds_its_own_lines_and_no_run_s(tmp_path: Path)
     command += ["--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-                wait_until(lambda: answers(client), 30)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                wait_until(lambda: answers(client))
                 stream = Stream(client, name=HOSTILE, project=HOSTILE, config={HOSTILE: HOSTILE})
                 train(stream, 0, 40)
                 break_down(stream, 41, 60)
                 stream.send()
-                wait_until(lambda: "could not be told" in log.read_text(), 20)
+                wait_until(lambda: "could not be told" in log.read_text())
         finally:
             server.terminate()
     lines = log.read_text().splitlines()

@@ -65,7 +65,7 @@ def described(browser: webdriver.Chrome, picture: str, words: str = "") -> str:
         label = found(browser, picture)[0].get_attribute("aria-label") or ""
         return label if label and words in label else None
 
-    return str(wait_until(look, 15))
+    return str(wait_until(look))
 
 
 def come_to(browser: webdriver.Chrome, section: str) -> None:

@@ -68,10 +68,10 @@ def test_a_byte_a_second_is_given_up_after_the_first_ten() -> None:
 def test_at_a_fair_pace_a_body_takes_longer_than_its_first_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fair() -> AsyncIterator[bytes]:
         for _ in range(20):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
             yield bytes(1000)
 
-    monkeypatch.setattr(request_body, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(request_body, "FIRST_SECONDS", 0.5)
     assert 20_000 == len(asyncio.run(read_body(request(fair), 10**9)))
 
 

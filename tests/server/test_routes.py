@@ -81,7 +81,7 @@ def test_each_project_is_told_to_its_own_and_nobody_else(tmp_path: Path) -> None
                 train(stream, 0, 40)
                 break_down(stream, 41, 60)
                 stream.send()
-            wait_until(lambda: speech.said and vision.said, 20)
+            wait_until(lambda: speech.said and vision.said)
             wait_until(lambda: 3 <= len(client.get("/api/v1/incidents").json()["items"]))
     assert {"of speech"} == {line for each in speech.said for line in words(each)}
     assert {"of vision-small"} == {line for each in vision.said for line in words(each)}

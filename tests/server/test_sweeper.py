@@ -152,7 +152,7 @@ def test_the_sweeper_judges_what_it_was_not_rung_for(store: Store) -> None:
     sweeper = Sweeper(Collector(Settings(), store), {})
     sweeper.start()
     try:
-        wait_until(lambda: state(store) == "lost", 5)
+        wait_until(lambda: state(store) == "lost")
     finally:
         sweeper.stop()
     sweeper.stop()

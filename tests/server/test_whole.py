@@ -86,7 +86,7 @@ def test_a_live_run_is_looked_at_although_no_stream_of_it_says_anything(client: 
     skip_alone(streams, 0, 10)
     train(streams, 11, 30, 32768.0, 65536.0)
     send(*streams)
-    told = wait_until(lambda: of_ranks(client, streams[0].run), seconds=20)
+    told = wait_until(lambda: of_ranks(client, streams[0].run))
     assert ("open", 0) == (told["state"], told["rank"])
 
 
@@ -111,14 +111,14 @@ def test_ranks_that_were_started_again_together_have_recovered(client: httpx.Cli
     train(first, 0, 9, 65536.0, 65536.0)
     train(first, 10, 20, 65536.0, 32768.0)
     send(*first)
-    assert wait_until(lambda: of_ranks(client, first[0].run), seconds=20)
+    assert wait_until(lambda: of_ranks(client, first[0].run))
     for stream in first:
         stream.bye(20, "lost")
     send(*first)
     second = ranks(client, run=first[0].run, begin=BEGIN + 100 * SECOND)
     train(second, 0, 30, 65536.0, 65536.0)
     send(*second)
-    closed = wait_until(lambda: (found := of_ranks(client, first[0].run)) and found["state"] == "closed" and found, 20)
+    closed = wait_until(lambda: (found := of_ranks(client, first[0].run)) and found["state"] == "closed" and found)
     assert "recovered" == closed["closed_reason"]
 
 
@@ -133,9 +133,9 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
     for stream in streams:
         stream.bye(39)
     send(*streams)
-    told = wait_until(lambda: of_ranks(client, streams[0].run), seconds=20)
+    told = wait_until(lambda: of_ranks(client, streams[0].run))
     assert (1, 16, 18) == (told["rank"], told["first_step"], told["opened_step"])
-    wait_until(lambda: of_ranks(client, streams[0].run)["last_step"] == 39, seconds=20)  # type: ignore[index]
+    wait_until(lambda: of_ranks(client, streams[0].run)["last_step"] == 39)  # type: ignore[index]
 
 
 def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared(

@@ -44,7 +44,7 @@ parts:
 	@sh tests/parts.sh
 
 test: install parts
-	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install
 	@$(BIN)/ruff check .

@@ -155,10 +155,9 @@ def judge_views(
     return Judgement(msgspec.msgpack.encode(judged.states), faults, findings, failed)
 
 
-def judge_tick(known: Known, tick: block.Tick) -> Judgement | None:
+def judge_tick(held: Held, tick: block.Tick) -> Judgement | None:
     """Lets the verdicts look at the clock. None where that changes nothing."""
-    held = known.held
-    judged = judge_views(held.states, held.faults, [block.view(known.schema or wire.Schema(), (), tick=tick)])
+    judged = judge_views(held.states, held.faults, [block.view(wire.Schema(), (), tick=tick)])
     return None if judged.states == held.states and not judged.findings else judged
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ammeter import block
-from ammeter_server.append import Judgement, judge_tick, known_of, store_tick
+from ammeter_server.append import Judgement, judge_tick, store_tick
 from ammeter_server.channels import Channel
 from ammeter_server.channels.outbox import Outbox
 from ammeter_server.collector import Collector
@@ -127,7 +127,7 @@ def count(store: Store, quota: Quota, now: int) -> None:
 def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None] = lambda: None) -> bool:
     """Lets the verdicts look at the clock for streams that fell silent, that are back, or that make no step.
 
-    Returns whether any of them concluded something new. after_each: is told of each that changes.
+    Returns whether any of them concluded something new. after_each: is told of each that may have.
     """
     with store.reading() as connection:  # nearly always nothing follows, which takes no lock
         silent = streams.silent(connection, now - SILENCE)
@@ -151,13 +151,13 @@ def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) 
 
 def _ticked(connection: Connection, raw: Raw | None, now: int, awake_since: int) -> tuple[Held, Judgement] | None:
     """What the verdicts make of the clock for a stream that may go on. None where that changes nothing."""
-    known = known_of(connection, raw) if raw is not None else None
-    if known is None or known.held.bye_reason is not None:
+    held = streams.held(connection, raw) if raw is not None else None
+    if held is None or held.bye_reason is not None:
         return None
-    heard = max(known.held.heard, awake_since)
-    alive = known.held.alive if now - heard < SILENCE else None
-    judged = judge_tick(known, block.Tick(now, alive, heard))
-    return None if judged is None else (known.held, judged)
+    heard = max(held.heard, awake_since)
+    alive = held.alive if now - heard < SILENCE else None
+    judged = judge_tick(held, block.Tick(now, alive, heard))
+    return None if judged is None else (held, judged)
 
 
 def _guarded(what: str, work: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ from ammeter import block, verdicts, wire
 from ammeter_server import migrations
 from ammeter_server.collector import Collector
 from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect, streams
+from ammeter_server.store import Connection, Store, connect, streams
 from ammeter_server.sweeper import SILENCE, TICK, Clock, Sweeper, tick
 from ammeter_server.tables import findings, incidents, runs, schemas
 from ammeter_server.tables import streams as table
@@ -137,6 +137,19 @@ def test_a_tick_that_changes_nothing_waits_for_no_writer(store: Store) -> None:
         again.start()
         again.join(10)
         assert not again.is_alive()
+
+
+def test_what_comes_while_a_tick_is_judged_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = add_stream(store, NOW)
+    look = streams.look
+
+    def look_at_what_has_come(connection: Connection, run: str, name: str) -> Any:
+        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + SILENCE))
+        return look(connection, run, name)
+
+    monkeypatch.setattr(streams, "look", look_at_what_has_come)
+    assert not tick(store, NOW + SILENCE + SECOND, 0)
+    assert [] == found(store)
 
 
 def test_a_tick_writes_only_its_own_stream(store: Store) -> None:

@@ -133,7 +133,7 @@ Decoded = dict[str, tuple[bytes, Any]]
 
 
 def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = None) -> Judged:
-    """Runs every verdict over one view of a stream.
+    """Runs the verdicts that a view of a stream concerns over it.
 
     states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
     off for the stream from then on and named in `faults`; the others go on. decoded: what the last call left there.

@@ -15,7 +15,7 @@ HOME = "home"
 
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
-    """(logical start, path) of every segment of a stream in order, wherever it lies. One made just now may be missing."""
+    """(logical start, path) of every segment of a stream in order, wherever it lies, but for one made just now."""
     hot = hot_folder(folder)
     if hot is None:
         return sorted(_listed(folder).items())

@@ -44,7 +44,7 @@ parts:
 	@sh tests/parts.sh
 
 test: install parts
-	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 check: install
 	@$(BIN)/ruff check .

@@ -13,11 +13,6 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that of several workers none is left with a long file while the others are done."""
-    items.sort(key=lambda item: item.path.parent.name != "e2e")
-
-
 def _journal_files() -> set[str]:
     """Files of journals that this process has open."""
     opened = set()

@@ -6,7 +6,7 @@ import pytest
 
 from ammeter import block, verdicts
 from ammeter.verdicts.finding import Verdict
-from tests.agent.streams import views, warm
+from tests.agent.streams import BROKEN, views, warm
 
 
 @pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.rows], ids=lambda each: each.id)
@@ -22,9 +22,10 @@ def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
 @pytest.mark.parametrize("alive", [True, False, None])
 @pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.clock], ids=lambda each: each.id)
 def test_ticks_change_nothing_in_it(verdict: Verdict, alive: bool | None) -> None:
-    (view,) = views(warm(40).frames)
-    now = int(view.times[-1]) + 10**13
-    tick = block.view(view.schema, (), tick=block.Tick(now, alive, int(view.times[-1])))
-    heard, _ = verdict.judge(verdict.state(), view)
-    for state in (verdict.state(), heard):
-        assert (state, None) == verdict.judge(state, tick)
+    for make in (warm, *BROKEN.values()):
+        (view,) = views(make().frames)
+        after, _ = verdict.judge(verdict.state(), view)
+        last = int(view.times[-1]) if len(view) else 0
+        tick = block.view(view.schema, (), tick=block.Tick(last + 10**13, alive, last))
+        for state in (verdict.state(), after):
+            assert (state, None) == verdict.judge(state, tick), make

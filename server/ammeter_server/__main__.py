@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from ammeter_server import migrations, notify_command, storage, token_command
+from ammeter_server import migrations, notify_command, storage, token_command, tokens
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import Store, connect
 from ammeter_server.tokens import TokenError
@@ -44,6 +44,7 @@ def serve(asked: argparse.Namespace) -> int:
     settings = _settings(asked)
     _bring_up(settings)
     app = create_app(settings)
+    tokens.check_guarded(settings, app.state.collector.store)
     _settle_memory()
     count = len(app.state.sweeper.outbox.channels)
     told = f"{count} channel{'s' * (count != 1)}" if count else "no channel: incidents are on the page only"

@@ -32,7 +32,8 @@ class Admission:
 
     async def ingest(self, connection: HTTPConnection) -> Caller:
         """The caller. Raises the problems of auth.ingest."""
-        said = fingerprint("\n".join(connection.headers.get(name, "") for name in ("authorization", "host")))
+        shown = [connection.headers.get(name, "") for name in ("authorization", "host")]
+        said = fingerprint("\n".join((*shown, auth.proxy_header(connection) or "")))
         until, caller = self._let_in.get(said, (0.0, None))
         if caller is not None and self._clock() < until and not _expired(caller):
             return caller

@@ -1,7 +1,7 @@
-"""Wrong tokens, counted by where they come from: who tries many different ones is not heard for a while.
+"""Wrong tokens, counted by the address they come from: an address that tries many different ones has to wait.
 
-A job that keeps sending one wrong token is one guess, however many ranks it has; and a token that was right is heard
-always, so that a neighbour's guesses shut nobody out.
+A right token is never counted and never waits, so that the guesses of a neighbour behind the same address lock nobody
+out; and a job that goes on sending one wrong token is one guess, however many ranks it has.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 MOST = 20
 """Different wrong tokens from one address within WINDOW. A person mistypes a few."""
 
 WINDOW = 60.0
 REMEMBERED = 10_000
-"""Addresses and right tokens that are kept, the ones seen last."""
+"""Addresses that are kept, those that guessed last."""
 
 
 class Guesses:
@@ -27,44 +26,28 @@ class Guesses:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._wrong: OrderedDict[str, dict[str, float]] = OrderedDict()
-        self._right: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def wait(self, address: str, sha256: str) -> float:
-        """Seconds until this token is looked at when it comes from there; 0 for at once."""
+    def note(self, address: str, sha256: str) -> float:
+        """Counts a wrong token. Returns the seconds until the address may try another one; 0 for at once."""
+        network = network_of(address)
         with self._lock:
-            tried = self._lately(_place(address))
-            if sha256 in self._right or sha256 in tried or len(tried) < MOST:
-                return 0.0
-            return WINDOW - (self._clock() - min(tried.values()))
-
-    def note(self, address: str, sha256: str, *, right: bool) -> None:
-        """What came of a token that was looked at."""
-        with self._lock:
-            if right:
-                _keep(self._right, sha256, None)
-                return
-            self._right.pop(sha256, None)
-            tried = self._lately(_place(address))
-            tried.setdefault(sha256, self._clock())
-            _keep(self._wrong, _place(address), tried)
-
-    def _lately(self, place: str) -> dict[str, float]:
-        since = self._clock() - WINDOW
-        return {sha256: at for sha256, at in self._wrong.get(place, {}).items() if at > since}
+            now = self._clock()
+            tried = {known: at for known, at in self._wrong.get(network, {}).items() if at > now - WINDOW}
+            if sha256 not in tried and len(tried) >= MOST:
+                return WINDOW - (now - min(tried.values()))
+            tried.setdefault(sha256, now)
+            self._wrong[network] = tried
+            self._wrong.move_to_end(network)
+            if len(self._wrong) > REMEMBERED:
+                self._wrong.popitem(last=False)
+        return 0.0
 
 
-def _place(address: str) -> str:
+def network_of(address: str) -> str:
     """The address; of IPv6 the network of 64 bits, all of which one host can have."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
     return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
-
-
-def _keep(known: OrderedDict[str, Any], name: str, value: Any) -> None:
-    known[name] = value
-    known.move_to_end(name)
-    if len(known) > REMEMBERED:
-        known.popitem(last=False)

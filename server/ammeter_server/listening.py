@@ -139,6 +139,8 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
         limit_concurrency=most_connections(),
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
@@ -13,12 +14,13 @@ from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from ammeter_server import changes
+from ammeter_server import changes, limits
 from ammeter_server.changes import Cursor, Wanted
 from ammeter_server.collector import Collector, Here
 from ammeter_server.listening import ENDLESS
 from ammeter_server.narrowing import Ranks, ranks_of
 from ammeter_server.problems import Problem
+from ammeter_server.readers import READER
 from ammeter_server.runs import found
 from ammeter_server.series import names_of
 from ammeter_server.store import Store, StoreAwayError
@@ -35,8 +37,11 @@ STILL_SECONDS = 5.0
 LONGEST = 60.0
 """Seconds of one answer. Who goes on asks again with the last id, and a token that was revoked is not told more."""
 
-MOST = 500
-"""Who are told at once by one process."""
+MAX_FOLLOWERS = 500
+"""Live connections of one process."""
+
+MAX_FOLLOWERS_OF_ONE = 50
+"""Of them, those of one reader: a token that a team shares has so many pages open."""
 
 MESSAGE = {
     "type": "object",
@@ -59,23 +64,31 @@ class Watched:
         self.threads = CapacityLimiter(2)  # own ones: who reads does not wait for who is told
         self._store = store
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._of_reader: Counter[str] = Counter()
         self._seen: dict[str, tuple[Any, ...]] = {}
         self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
-    def changes_of(self, run: str) -> Iterator[asyncio.Event]:
-        """Set whenever something of the run may have changed. Raises a 503 problem where too many are told already."""
-        if sum(map(len, self._waiting.values())) >= MOST:
-            raise Problem(
-                503, f"{MOST} pages are told of runs by this collector; ask again", headers={"Retry-After": "10"}
-            )
+    def changes_of(self, run: str, reader: str = "") -> Iterator[asyncio.Event]:
+        """Set whenever something of the run may have changed. Raises a 429 problem where the reader has too many live
+        connections, and a 503 one where all readers together have."""
+        if self._of_reader[reader] >= MAX_FOLLOWERS_OF_ONE:
+            said = f"{MAX_FOLLOWERS_OF_ONE} live connections of yours are open already; close one, or ask again later"
+            raise limits.over("live", 429, said, wait=10)
+        if self._of_reader.total() >= MAX_FOLLOWERS:
+            said = f"{MAX_FOLLOWERS} live connections to this collector are open already; ask again later"
+            raise limits.over("live", 503, said, wait=10)
         changed = asyncio.Event()
+        self._of_reader[reader] += 1
         self._waiting.setdefault(run, set()).add(changed)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
             yield changed
         finally:
+            self._of_reader[reader] -= 1
+            if not self._of_reader[reader]:
+                del self._of_reader[reader]
             self._waiting[run].discard(changed)
             if not self._waiting[run]:
                 del self._waiting[run]
@@ -115,7 +128,7 @@ async def follow(
     watched: Watched = request.app.state.watched
     await to_thread.run_sync(_check, here, run, limiter=watched.threads)
     request.scope[ENDLESS] = True
-    messages = _messages(here, watched, run, wanted, cursor)
+    messages = _messages(here, watched, run, wanted, cursor, request.scope[READER])
     first = await anext(messages)
     unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
     return StreamingResponse(_behind(first, messages), media_type="text/event-stream", headers=unbuffered)
@@ -135,10 +148,10 @@ async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 async def _messages(
-    here: Collector, watched: Watched, run: str, wanted: Wanted, cursor: Cursor
+    here: Collector, watched: Watched, run: str, wanted: Wanted, cursor: Cursor, reader: str
 ) -> AsyncIterator[bytes]:
     ends = time.monotonic() + LONGEST
-    with watched.changes_of(run) as changed:
+    with watched.changes_of(run, reader) as changed:
         yield b"retry: 1000\n\n"
         while time.monotonic() < ends:
             changed.clear()

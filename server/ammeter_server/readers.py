@@ -1,22 +1,26 @@
 """How much one reader may ask for, so that a dashboard that asks in a loop starves neither senders nor other readers.
 
-A reader is whoever has the same token or session; without one, whoever asks from the same address.
+A reader is a token, with all sessions of the page that it opened and however requests spell it; without a right one
+it is an address.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ammeter_server import limits
-from ammeter_server.auth import COOKIE
+from ammeter_server import auth, limits
+from ammeter_server.collector import Collector, collector
+from ammeter_server.guesses import network_of
 from ammeter_server.pace import Pace
 from ammeter_server.problems import Problem, answer
-from ammeter_server.tokens import fingerprint
+from ammeter_server.store import StoreAwayError
+from ammeter_server.store.tokens import SESSION_OF
 
 THREADS = 4
 """Questions that are answered at once. Each takes its share of the interpreter, and the thread that commits has one."""
@@ -34,6 +38,15 @@ BURST = 2_000.0
 CHANGES_A_SECOND = 1.0
 CHANGES_BURST = 300.0
 """Of those, what changes something: each is written down for the audit, which keeps all."""
+
+READER = "ammeter.reader"
+"""In the scope of a question: the reader that asks it."""
+
+REMEMBERED = 10_000
+"""Right tokens and sessions whose reader is known without asking the database, those seen last."""
+
+LOOK_UP_THREADS = 2
+"""Threads of their own for tokens seen for the first time: one that is known waits for nobody who guesses."""
 
 FREE = ("/livez", "/static/")
 """What costs next to nothing, and what has to be answered however much is asked."""
@@ -58,12 +71,14 @@ class Readers:
         self._pace = pace or Pace(A_SECOND, BURST)
         self._changes = Pace(CHANGES_A_SECOND, CHANGES_BURST)
         self._readers: dict[str, _Reader] = {}
+        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._threads = CapacityLimiter(LOOK_UP_THREADS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_free(scope):
             await self.app(scope, receive, send)
             return
-        who = _who(HTTPConnection(scope))
+        who = scope[READER] = await self._reader_of(HTTPConnection(scope))
         try:
             self._check(who, scope["method"])
         except Problem as problem:
@@ -99,6 +114,21 @@ class Readers:
         finally:
             leave()
 
+    async def _reader_of(self, connection: HTTPConnection) -> str:
+        """The owner of the first right token or session, else the address. It is for limits alone: whether the token
+        is still right is asked with each question."""
+        for sha256, _ in auth.secrets_of(connection):
+            owner = self._owners.get(sha256)
+            if owner is None:
+                owner = await to_thread.run_sync(_owner, collector(connection), sha256, limiter=self._threads)
+            if owner is not None:
+                self._owners[sha256] = owner
+                self._owners.move_to_end(sha256)
+                if len(self._owners) > REMEMBERED:
+                    self._owners.popitem(last=False)
+                return owner
+        return f"address {network_of(auth.address_of(connection))}"
+
     def _check(self, who: str, method: str) -> None:
         """Raises a 429 problem that says when to ask again."""
         if who in self._readers and self._readers[who].asked >= WAITING:
@@ -121,9 +151,10 @@ def _is_free(scope: Scope) -> bool:
     return path.startswith(FREE) or (scope["method"] == "POST" and path.endswith("/frames"))
 
 
-def _who(connection: HTTPConnection) -> str:
-    """A token or session by its hash, whether it is valid or not: wrong ones are counted where they are looked up."""
-    secret = connection.headers.get("authorization") or connection.cookies.get(COOKIE)
-    if secret:
-        return fingerprint(secret)
-    return connection.client.host if connection.client else ""
+def _owner(here: Collector, sha256: str) -> str | None:
+    """The token with this hash, or the one that opened the session with it."""
+    try:
+        found = auth.find(here, sha256)
+    except StoreAwayError:  # the answer to the question itself says so
+        return None
+    return f"token {found.name.removeprefix(SESSION_OF)}" if found else None

@@ -29,7 +29,8 @@ class SettingsError(ValueError):
 class Settings:
     """database_url: sqlite:///file or postgresql://... public_url: how people reach the page.
 
-    tls_cert, tls_key: PEM files. notify: Apprise URLs. routes: such that are told of some incidents only.
+    tls_cert, tls_key: PEM files. trusted_proxies: networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    notify: Apprise URLs. routes: such that are told of some incidents only.
     alertmanagers: URLs of all members of a cluster; with them the collector owns paging, and Prometheus does not.
     max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together. keep_days: after how
     many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all. objective_runs: share
@@ -47,6 +48,7 @@ class Settings:
     public_url: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: int = 16 * 2**20
     max_unpacked_bytes: int = 128 * 2**20
     keep_days: int = 0
@@ -95,6 +97,7 @@ def from_environment(
     for name in ("objective_runs", "objective_steps"):
         said[name] = _share(PREFIX + name.upper(), environment)
     said["cost_per_hour"] = _prices(environment.get(PREFIX + "COST_PER_HOUR", ""))
+    said["trusted_proxies"] = _networks(environment.get(PREFIX + "TRUSTED_PROXIES", ""))
     said["notify"] = split_urls(environment.get(PREFIX + "NOTIFY", ""))
     said["alertmanagers"] = split_urls(environment.get(PREFIX + "ALERTMANAGER_URL", ""))
     said["routes"] = _routes(environment.get(PREFIX + "NOTIFY_FILE", "").strip())
@@ -114,6 +117,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_private_to_this_machine(settings: Settings) -> bool:
+    """Whether the collector is meant for this machine alone: by the address it listens on, and by its public URL."""
+    public = urlsplit(settings.public_url).hostname
+    return is_loopback(settings.host) and (public is None or is_loopback(public))
+
+
 def split_urls(text: str) -> tuple[str, ...]:
     """URLs between commas or spaces. A comma inside a URL stays where no new scheme follows it."""
     return tuple(url for url in re.split(r"\s+|,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip(" ,\t\r\n")) if url)
@@ -126,6 +135,17 @@ def _whole(name: str, environment: Mapping[str, str], remedy: str) -> int | None
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise SettingsError(f"{PREFIX}{name} is {text!r}; use {remedy}")
     return int(text)
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    """Addresses and networks between spaces or commas, each as a network."""
+    try:
+        return tuple(str(ipaddress.ip_network(each, strict=False)) for each in text.replace(",", " ").split())
+    except ValueError as error:
+        raise SettingsError(
+            f"{PREFIX}TRUSTED_PROXIES is {text[:200]!r}: {error}; use addresses or networks such as 127.0.0.1 "
+            "10.1.0.0/16, those of your proxies only"
+        ) from error
 
 
 def _days(text: str) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ammeter_server.plain import plain
-from ammeter_server.settings import Settings
+from ammeter_server.settings import PREFIX, Settings, SettingsError, is_private_to_this_machine
 from ammeter_server.store import Row, Store, audit
 from ammeter_server.store import tokens as query
 from ammeter_server.store.tokens import FROM_FILE, SCOPES, SESSION_OF
@@ -70,6 +70,20 @@ def load_file(settings: Settings, store: Store) -> None:
     with store.writing() as connection:
         if query.replace_from_file(connection, fingerprint(settings.token), " ".join(SCOPES), now):
             audit.add(connection, now, "settings", "token.replaced", FROM_FILE)
+
+
+def check_guarded(settings: Settings, store: Store) -> None:
+    """Raises SettingsError for a collector that others are to reach and that has no token at all."""
+    if settings.token or is_private_to_this_machine(settings):
+        return
+    with store.reading() as connection:
+        guarded = query.any_exists(connection)
+    if not guarded:
+        raise SettingsError(
+            f"{PREFIX}PUBLIC_URL is {settings.public_url[:200]!r}, where others reach the collector, and there is no "
+            f"token; set {PREFIX}TOKEN_FILE to a file with a long random token, or make one with "
+            "`ammeter-server token create`"
+        )
 
 
 def fingerprint(token: str, kind: str = "token") -> str:

@@ -14,7 +14,7 @@ API = "/api/v1/incidents"
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[httpx.Client]:
-    with serving(tmp_path, public_url="http://ammeter.example") as client:
+    with serving(tmp_path, public_url="http://localhost:8480") as client:
         yield client
 
 

@@ -19,10 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter_server import changes, live, migrations
+from ammeter_server import changes, live, meters, migrations, tokens
 from ammeter_server.store import connect
 from ammeter_server.tables import runs
 from tests.alerting import free_port
+from tests.server.callers import bearer, guarded
 from tests.server.databases import postgresql
 from tests.server.feeding import Stream, break_down, curves, serving, train, wait_until
 
@@ -195,7 +196,7 @@ def test_what_cannot_be_told_is_a_problem(
 def test_one_collector_tells_so_many_and_the_next_one_when_one_has_gone(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST", 1)
+    monkeypatch.setattr(live, "MAX_FOLLOWERS", 1)
     stream = Stream(client)
     train(stream, 0, 3)
     stream.send()
@@ -205,12 +206,46 @@ def test_one_collector_tells_so_many_and_the_next_one_when_one_has_gone(
         assert "retry: 1000" == next(lines)
         refused = client.get(path)
         assert (503, "10") == (refused.status_code, refused.headers["Retry-After"])
+        assert "live" == refused.json()["limit"]
 
     def told() -> bool:
         with client.stream("GET", path) as again:
             return again.status_code == 200
 
     wait_until(told)
+
+
+def test_a_reader_has_so_many_live_connections_and_another_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_FOLLOWERS_OF_ONE", 2)
+    with guarded(tmp_path, token="f" * 40) as place, ExitStack() as streams:
+        stream = Stream(place.client, headers=bearer("f" * 40))
+        train(stream, 0, 3)
+        stream.send()
+        path = f"/api/v1/runs/{stream.run}/live"
+        one, other = (tokens.create(place.store, name, ("read",)) for name in ("one", "other"))
+        client = streams.enter_context(httpx.Client(base_url=place.client.base_url, timeout=30))
+        assert 204 == client.post("/api/v1/session", json={"token": one}).status_code
+        before = meters.limited.labels("live")._value.get()
+        ways = [bearer(one), {}]  # the token, and the session that it opened
+        first, _ = (streams.enter_context(client.stream("GET", path, headers=each)) for each in ways)
+        for headers in ({"Authorization": f"bEARER   {one}"}, {}):
+            refused = client.get(path, headers=headers)
+            assert (429, "application/problem+json") == (refused.status_code, refused.headers["content-type"])
+            assert ("live", "10") == (refused.json()["limit"], refused.headers["Retry-After"])
+            assert "close one" in refused.json()["detail"]
+        with place.client.stream("GET", path, headers=bearer(other)) as answer:
+            assert 200 == answer.status_code
+        assert before + 2 == meters.limited.labels("live")._value.get()
+        assert 'limited_total{limit="live"}' in place.client.get("/metrics/self", headers=bearer("f" * 40)).text
+        first.close()
+
+        def told() -> bool:
+            with client.stream("GET", path) as again:
+                return again.status_code == 200
+
+        wait_until(told)
 
 
 def test_a_collector_that_stops_waits_for_nobody_who_is_told(tmp_path: Path) -> None:

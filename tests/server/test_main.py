@@ -88,6 +88,20 @@ def test_what_cannot_be_is_said_with_its_remedy(
     assert told.startswith("ammeter-server: ")
 
 
+@pytest.mark.parametrize("url", ["https://ammeter.example", "http://10.1.2.3:8480", "http://0.0.0.0:8480"])
+def test_a_public_address_wants_a_token_at_the_start(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
+    assert 2 == main(["serve", "--public-url", url, *words])
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("AMMETER_SERVER_PUBLIC_URL", url, "AMMETER_SERVER_TOKEN_FILE", "token create"))
+    assert 0 == main(["token", "create", "page", "--scopes", "read", *words])
+    port = free_port()
+    with started("serve", "--public-url", url, "--port", str(port), *words):
+        wait_until(lambda: answers(port))
+
+
 def test_a_new_token_is_printed_once_and_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path / 'c.db'}"
     assert 0 == main(["token", "create", "grafana", "--scopes", "read", "--database-url", url])

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ammeter_server import pace, readers, tokens
+from ammeter_server.auth import COOKIE
 from ammeter_server.readers import AT_ONCE, THREADS, WAITING, Readers
 from ammeter_server.store import audit
 from tests.server.callers import bearer, guarded
@@ -32,10 +33,9 @@ class Slow:
         await Response("told")(scope, receive, send)
 
 
-def asks(of: ASGIApp, path: str, token: str = "", method: str = "GET") -> Awaitable[int]:
-    """The status that a reader gets."""
-    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": ("10.0.0.1", 1)}
+def asks(of: ASGIApp, path: str, address: str, method: str = "GET") -> Awaitable[int]:
+    """The status that a reader gets who has no token."""
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": (address, 1)}
     said: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -189,6 +189,71 @@ def test_frames_are_taken_while_every_thread_of_readers_is_busy(
                 stream.send()
                 assert 200 == place.client.get("/livez").status_code
                 assert THREADS == len(busy)
+            finally:
+                go_on.set()
+            assert {200} == {each.result().status_code for each in asked}
+
+
+def spellings(token: str) -> list[dict[str, str]]:
+    """Requests of one token that all are let in."""
+    words = [f"Bearer {token}", f"bearer {token}", f"BEARER {token}", f"BeArEr {token}", f"Bearer   {token}"]
+    return [*({"Authorization": each} for each in words), {"AUTHORIZATION": f"bEARER {token}", "Cookie": "a=b"}]
+
+
+def test_one_token_is_one_reader_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BURST", 6.0)
+    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    with guarded(tmp_path) as place:
+        loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
+        ways = spellings(loop)
+        assert [200] * 6 == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
+        assert [429] * 6 == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
+        assert 200 == place.client.get("/api/v1/runs", headers=bearer(other)).status_code
+
+
+def test_a_token_and_all_its_sessions_are_one_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BURST", 4.0)
+    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    with guarded(tmp_path) as place:
+        loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
+        cookies = []
+        for _ in range(4):  # each of them is asked for without a token: by address
+            assert 204 == place.client.post("/api/v1/session", json={"token": loop}).status_code
+            cookies.append({"Cookie": f"{COOKIE}={place.client.cookies[COOKIE]}"})
+            place.client.cookies.clear()
+        asked = [place.client.get("/api/v1/runs", headers=each).status_code for each in (*cookies, bearer(loop))]
+        assert [200, 200, 200, 200, 429] == asked
+        assert 429 == place.client.get("/api/v1/runs", headers={**cookies[0], "Authorization": "x"}).status_code
+        assert 200 == place.client.get("/api/v1/runs", headers=bearer(other)).status_code
+
+
+def test_made_up_tokens_make_no_reader_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BURST", 3.0)
+    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    with guarded(tmp_path) as place:
+        ways = [bearer(f"made up {number}") for number in range(4)]
+        assert [200, 200, 200, 429] == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
+        assert 429 == place.client.get("/api/v1/runs", headers={"Cookie": f"{COOKIE}=made-up"}).status_code
+        right = tokens.create(place.store, "right", ("read",))
+        assert 200 == place.client.get("/api/v1/runs", headers=bearer(right)).status_code
+
+
+def test_six_spellings_of_a_token_keep_no_other_reader_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def stuck(*_: Any) -> Any:
+        go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(audit, "newest", stuck)
+    with guarded(tmp_path) as place, ThreadPoolExecutor(24) as pool:
+        loop, other = (tokens.create(place.store, name, ("admin",)) for name in ("loop", "other"))
+        with httpx.Client(base_url=place.client.base_url, timeout=30) as client:
+            asked = [pool.submit(client.get, "/api/v1/audit", headers=each) for each in 4 * spellings(loop)]
+            try:
+                wait_until(
+                    lambda: "ammeter" in place.client.get("/metrics/self", headers=bearer(other), timeout=5).text
+                )
             finally:
                 go_on.set()
             assert {200} == {each.result().status_code for each in asked}

@@ -19,6 +19,7 @@ from ammeter_server.objectives import alerts, objectives, recordings
 from ammeter_server.rules import DEFAULT_URL, collector_alerts, incident_alerts, rule_file
 from ammeter_server.runbooks import OF_ALERTS
 from tests import parts
+from tests.server.callers import bearer
 from tests.server.feeding import serving
 
 ALERTS = Path(__file__).parents[2] / "alerts"
@@ -151,8 +152,8 @@ def test_every_metric_in_a_rule_is_exported() -> None:
 
 
 def test_the_collector_serves_the_rules_with_its_own_address(tmp_path: Path) -> None:
-    with serving(tmp_path, public_url="https://ammeter.example") as client:
-        answer = client.get("/api/v1/rules")
+    with serving(tmp_path, token="f" * 40, public_url="https://ammeter.example") as client:
+        answer = client.get("/api/v1/rules", headers=bearer("f" * 40))
     assert (200, "application/yaml") == (answer.status_code, answer.headers["content-type"].partition(";")[0])
     assert rule_file("https://ammeter.example") == answer.text
 

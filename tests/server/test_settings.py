@@ -32,6 +32,12 @@ def test_the_environment_is_read_and_the_command_line_wins(tmp_path: Path) -> No
     assert "https://ammeter.example" == found.page_url
 
 
+def test_trusted_proxies_are_networks_and_none_by_itself() -> None:
+    found = from_environment(environment={"AMMETER_SERVER_TRUSTED_PROXIES": "127.0.0.1, 10.1.2.3/16 ::1,2001:db8::/32"})
+    assert ("127.0.0.1/32", "10.1.0.0/16", "::1/128", "2001:db8::/32") == found.trusted_proxies
+    assert () == from_environment(environment={}).trusted_proxies
+
+
 def test_the_objectives_are_shares() -> None:
     plain = from_environment(environment={})
     asked = from_environment(
@@ -55,6 +61,9 @@ def test_the_objectives_are_shares() -> None:
         ("NOTIFY", "somebody", "use an Apprise URL"),
         ("ALERTMANAGER_URL", "am:9093", "use a URL such as http://127.0.0.1:9093"),
         ("TOKEN_FILE", "/no/such/file", "name a readable file"),
+        ("TRUSTED_PROXIES", "proxy.example", "use addresses or networks such as 127.0.0.1 10.1.0.0/16"),
+        ("TRUSTED_PROXIES", "10.0.0.0/33", "use addresses or networks such as 127.0.0.1 10.1.0.0/16"),
+        ("TRUSTED_PROXIES", "*", "use addresses or networks such as 127.0.0.1 10.1.0.0/16"),
         ("KEEP_DAYS", "a while", "use a number of days such as 90"),
         ("KEEP_DAYS", "-1", "use a number of days such as 90"),
         ("KEEP_BYTES", "much", "use a size such as 50G"),

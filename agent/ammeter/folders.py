@@ -17,12 +17,13 @@ class NoJournal(ValueError):
 
 
 def find_runs(path: Path, every: bool = False) -> list[Path]:
-    """The stream's or run's folder that a path means; for a folder of runs the newest, or every one by age."""
+    """The stream's or run's folder that a path means; for a folder of runs the one that started last, or every one in
+    the order in which they started."""
     if not path.is_dir():
         raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
     if (path / "alive").exists() or journal.streams(path):
         return [path]
-    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_age)
+    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_start)
     if not runs:
         raise NoJournal(
             f"there is no journal in {str(path)!r}; a run that is watched with dir={str(path)!r} writes one"
@@ -91,8 +92,13 @@ def _at_once(schema: Schema | None) -> int:
     return min(ROWS, max(1, block.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
 
 
-def _age(run: Path) -> float:
-    return max(path.stat().st_mtime for stream in journal.streams(run) for path in (stream, stream / "alive"))
+def _start(run: Path) -> tuple[int, float]:
+    """When a run began: as its first stream says it, for a file's time moves with each later write, upload or copy.
+    Behind it the last write, for runs that say nothing of their start."""
+    streams = journal.streams(run)
+    hellos = (journal.schema_before(stream, 0) for stream in streams)
+    began = min((hello.started for hello in hellos if hello is not None), default=0)
+    return began, max(path.stat().st_mtime for stream in streams for path in (stream, stream / "alive"))
 
 
 def _hello(run: Path) -> Hello | None:

@@ -183,7 +183,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         description="Say what a run's journals hold: what went wrong, why, and what to change.",
         epilog="Exit code: 0 nothing to wake a person for, 3 a page-level finding, 2 no journal there.",
     )
-    here = "a stream's folder, a run's, or the folder of all runs, which means its newest (%(default)s)"
+    here = "a stream's folder, a run's, or the folder of all runs, which means the run that started last (%(default)s)"
     parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--baseline", metavar="RUN", help="compare with this run: a path, or its id or name beside it")

@@ -154,6 +154,22 @@ def test_without_a_path_it_is_the_newest_run_in_ammeter_dir(
     assert [first, second] == [each["run"]["id"] for each in as_json(capsys, "--all")["items"]]
 
 
+def test_the_newest_run_is_the_one_that_started_last_whatever_was_written_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMMETER_DIR", str(tmp_path))
+    names = {started: str(uuid.uuid4()) for started in (3, 1, 2)}
+    for started, run in names.items():
+        journal = Journal(tmp_path / run / uuid.uuid4().hex)
+        journal.hello(Hello(run, journal.folder.name, Schema(), started=started))
+        journal.append(Bye("exit", 0, 9))
+        journal.close()
+        for path in (journal.folder, journal.folder / "alive"):
+            os.utime(path, (100 - started, 100 - started))
+    assert names[3] == as_json(capsys)["run"]["id"]
+    assert [names[at] for at in (1, 2, 3)] == [each["run"]["id"] for each in as_json(capsys, "--all")["items"]]
+
+
 def test_who_died_without_a_goodbye_is_lost_and_who_lives_is_running(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

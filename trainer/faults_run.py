@@ -16,15 +16,15 @@ SPIKED = 4  # batches in a row
 
 @fault(told=Told(symptom="checkpoint.saved", life="kept"))
 def checkpoint_exposed(training: Faults) -> None:
-    """Nothing is amiss with the run, but everybody on the machine can read what it saves with --checkpoint: it is saved
-    with torch.save by its name, as mode 0644, into a folder that all can enter."""
+    """Nothing is amiss with the run, but everybody on the machine can replace what it saves with --checkpoint: it is saved
+    with torch.save by its name, as mode 0666, into a folder that all can enter."""
 
     def saved_for_all(_: Save) -> Save:
         def save(path: Path, parts: Parts, progress: dict[str, int], recipe: Recipe) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.parent.chmod(0o755)
             path.touch()
-            path.chmod(0o644)
+            path.chmod(0o666)
             state = {name: part.state_dict() for name, part in parts.items()}
             torch.save({"parts": state, "progress": progress, "recipe": recipe}, path)
 

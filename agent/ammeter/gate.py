@@ -132,7 +132,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Exit code: 0 within all limits, 3 outside of one, 2 no journal there. A limit that was given and could"
         " not be measured is outside. Settings have to be the same, and the run free of findings that wake a person.",
     )
-    parser.add_argument("run", type=Path, help="a run's folder, or the folder of all runs, which means the one that started last")
+    parser.add_argument(
+        "run", type=Path, help="a run's folder, or the folder of all runs, which means the one that started last"
+    )
     parser.add_argument("baseline", help="a run's folder, or the id or name of a run that lies beside the first one")
     for name, what in (
         ("slower", "how much longer a step may take (%(const)g)"),

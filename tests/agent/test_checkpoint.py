@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from torch import load as load_by_name
@@ -98,7 +100,7 @@ def test_a_saved_checkpoint_is_told_with_its_contents(
     (only,) = program.told()
     elements = sum(each.numel() for each in program.model.state_dict().values() if each.is_floating_point())
     assert 1 == only.step
-    assert "out/step_1.pt" == only.data["path"]
+    assert str(path) == only.data["path"]
     assert path.stat().st_size == pytest.approx(only.data["bytes"], rel=0.01 if save is _old_form else 0)
     assert 0 < only.data["seconds"] < 5
     assert [] == only.data["missing"]
@@ -173,6 +175,96 @@ def test_a_buffer_has_no_path(program: Program) -> None:
     assert ("", None, "", []) == tuple(only.data[name] for name in ("path", "bytes", "mode", "exposed"))
 
 
+def test_a_path_is_told_from_the_root_on(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    torch.save(program.state(), "x.pt")
+    torch.save(program.state(), Path("../y.pt"))
+    torch.load("x.pt")
+    assert [str(tmp_path / "out/x.pt"), str(tmp_path / "y.pt")] == [each.data["path"] for each in program.told()]
+    assert [str(tmp_path / "out/x.pt")] == [each.data["path"] for each in program.told("checkpoint.restored")]
+
+
+def _atomically(state: Any, path: str) -> None:
+    """As Lightning writes: into a buffer, and that within a transaction, which moves the file into its place."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    storage, place = fsspec.core.url_to_fs(path)
+    with storage.transaction, storage.open(place, "wb") as file:
+        file.write(buffer.getvalue())
+
+
+def _through_fsspec(state: Any, path: str) -> None:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with fsspec.open(path, mode="wb") as file:
+        file.write(buffer.getvalue())
+
+
+def _into_a_file_of_fsspec(state: Any, path: str) -> None:
+    storage, place = fsspec.core.url_to_fs(path)
+    with storage.transaction, storage.open(place, "wb") as file:
+        torch.save(state, file)
+
+
+FSSPEC = [_atomically, _through_fsspec, _into_a_file_of_fsspec]
+
+
+@pytest.mark.parametrize("begin", ["", "file://"])
+@pytest.mark.parametrize("save", FSSPEC)
+def test_what_is_written_through_fsspec_has_its_path_and_size(
+    save: Callable[[Any, str], None], begin: str, program: Program, tmp_path: Path
+) -> None:
+    path = tmp_path / "out" / "epoch=1.ckpt"
+    path.parent.mkdir()
+    fsspec.open(f"{begin}{path}")
+    save(program.state(), f"{begin}{path}")
+    program.step()
+    (only,) = program.told()
+    assert (str(path), path.stat().st_size) == (only.data["path"], only.data["bytes"])
+    assert f"{path.stat().st_mode & 0o777:04o}" == only.data["mode"]
+    assert [] == only.data["missing"]
+
+
+def test_what_another_thread_writes_through_fsspec_has_its_path(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "x.ckpt"
+
+    def work() -> None:
+        buffer = io.BytesIO()
+        torch.save(program.state(), buffer)
+        saved.set()
+        go_on.wait(30)
+        with fsspec.open(str(path), "wb") as file:
+            file.write(buffer.getvalue())
+
+    saved, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    saved.wait(30)
+    for _ in range(3):
+        program.step()
+    go_on.set()
+    thread.join()
+    program.step()
+    assert [(str(path), path.stat().st_size)] == [(each.data["path"], each.data["bytes"]) for each in program.told()]
+
+
+def test_a_file_in_a_store_is_told_by_its_address(program: Program) -> None:
+    _through_fsspec(program.state(), "memory://bucket/x.ckpt")
+    (only,) = program.told()
+    assert re.fullmatch("memory:///?bucket/x.ckpt", only.data["path"])
+    assert (None, []) == (only.data["bytes"], only.data["exposed"])
+
+
+def test_what_is_written_in_a_later_step_is_not_the_buffer_of_an_earlier_one(program: Program, tmp_path: Path) -> None:
+    torch.save(program.state(), io.BytesIO())
+    for _ in range(40):  # rows are finished several at once
+        program.step()
+    with fsspec.open(str(tmp_path / "scores.csv"), "wb") as file:
+        file.write(b"1")
+    assert [""] == [each.data["path"] for each in program.told()]
+
+
 def test_data_and_other_models_are_no_checkpoints(program: Program, tmp_path: Path) -> None:
     for at, other in enumerate(
         (
@@ -211,7 +303,7 @@ def test_a_checkpoint_that_is_loaded_is_told(
     torch.load(buffer, weights_only=weights_only)
     assert program.state().keys() == found.keys()
     first, second = program.told("checkpoint.restored")
-    assert (f"{tmp_path.name}/x.pt", "") == (first.data["path"], second.data["path"])
+    assert (str(path), "") == (first.data["path"], second.data["path"])
     assert first.data["contents"] == second.data["contents"]
     assert first.data["contents"]["optimizer"]
     assert first.data["seconds"] > 0
@@ -254,11 +346,11 @@ def test_a_distributed_checkpoint_is_one_whatever_it_writes(program: Program, tm
     program.step()
     second, first = sorted(program.told(), key=lambda each: str(each.data["path"]))
     total = sum(each.stat().st_size for each in folder.iterdir())
-    assert (f"{tmp_path.name}/sharded", total) == (first.data["path"], first.data["bytes"])
-    assert f"{tmp_path.name}/later" == second.data["path"]
+    assert (str(folder), total) == (first.data["path"], first.data["bytes"])
+    assert str(tmp_path / "later") == second.data["path"]
     assert [["scaler"], ["scaler"]] == [each.data["missing"] for each in (first, second)]
     (restored,) = program.told("checkpoint.restored")
-    assert f"{tmp_path.name}/sharded" == restored.data["path"]
+    assert str(folder) == restored.data["path"]
     assert restored.data["contents"]["optimizer"]
 
 
@@ -279,7 +371,7 @@ def test_a_library_that_is_imported_later_is_heard_from_then_on(
     specs = {name: SimpleNamespace(dtype="F32", shape=shape) for name, shape in shapes.items()}
     library.serialize_file(specs, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (only,) = program.told()
-    assert (f"{tmp_path.name}/model.safetensors", 5) == (only.data["path"], only.data["bytes"])
+    assert (str(tmp_path / "model.safetensors"), 5) == (only.data["path"], only.data["bytes"])
     assert {"float32": sum(each.numel() for each in program.model.parameters())} == only.data["contents"]["weights"]
     assert ["optimizer", "scaler"] == only.data["missing"]
     assert library.serialize_file is original

@@ -85,7 +85,7 @@ def test_what_a_checkpoint_of_the_program_lacks_is_told_once_and_nothing_is_writ
     guard = guards.Checkpoint()
     outcome = train(tmp_path / "journals", [guard], before=before)
     assert ["found incomplete"] == [action for action, _ in outcome.actions()]
-    assert f"{tmp_path.name}/10.pt lacks optimizer, scaler" == outcome.told[0]["reason"]
+    assert f"{tmp_path}/10.pt lacks optimizer, scaler" == outcome.told[0]["reason"]
     assert guard.latest() is None
     assert not list((tmp_path / "journals" / outcome.run).glob("checkpoints*"))
 
@@ -108,7 +108,7 @@ def test_a_complete_checkpoint_of_the_program_is_named_where_it_wrote_none(tmp_p
 
     guard = guards.Checkpoint()
     train(tmp_path / "journals", [guard], before=before)
-    assert Path(f"{tmp_path.name}/mine.pt") == guard.latest()
+    assert tmp_path / "mine.pt" == guard.latest()
 
 
 def test_poisoned_weights_are_not_written_and_a_stopped_run_is_sent_to_the_last_good_ones(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def test_it_names_the_newest_complete_checkpoint_from_before(tmp_path: Path) -> 
             torch.save({"model": net.state_dict(), "step": step, **whole}, tmp_path / f"{step}.pt")
 
     error = stopped(train(tmp_path / "journals", [guards.Stop()], before=before))
-    assert f"{tmp_path.name}/10.pt" == error.checkpoint
-    assert str(error).endswith(f"Go back to {tmp_path.name}/10.pt, written after 10 steps.")
+    assert str(tmp_path / "10.pt") == error.checkpoint
+    assert str(error).endswith(f"Go back to {tmp_path}/10.pt, written after 10 steps.")
 
 
 def test_only_the_verdicts_that_it_names_count(tmp_path: Path) -> None:

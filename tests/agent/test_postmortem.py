@@ -89,7 +89,7 @@ def test_all_that_is_known_of_a_real_run_is_filled_in(broken_run: Path, capsys: 
     assert "- **Fix.** " in section(text, "What happened")
     assert re.search(r"\| 21 to 39 \| down, 19 times \| 1024 \(2\^10\) \|", section(text, "Loss scale"))
     assert re.search(
-        r"`kept\d*/step10.pt`, saved at step 10, .* It lacks nothing.", section(text, "Last good checkpoint")
+        r"`/.*kept\d*/step10.pt`, saved at step 10, .* It lacks nothing.", section(text, "Last good checkpoint")
     )
     assert "| config `data` | shard-7 |" in section(text, "What it ran on")
     assert f"| torch | {torch.__version__} |" in section(text, "What it ran on")
@@ -118,7 +118,7 @@ def test_the_rows_around_the_first_bad_step_are_shown(broken_run: Path, capsys: 
 def test_the_checklist_says_what_is_answered_and_asks_the_rest(broken_run: Path, capsys: Output) -> None:
     lines = section(document(broken_run, capsys), "Checklist").strip().splitlines()[2:]
     assert ["x" in line[:6] for line in lines] == [False, True, True, True, False, False, False, False]
-    assert "Resume in float32 from `kept" in lines[5]
+    assert "Resume in float32 from `/" in lines[5]
     assert "Smallest run that shows it: one batch, only `0` in float32" in lines[6]
 
 

@@ -271,7 +271,7 @@ def shows_scale_underflowed(run: train.Summary, seen: Seen) -> None:
 
 def shows_checkpoint_exposed(run: train.Summary, seen: Seen) -> None:
     saved = saved_with(seen, "checkpoint-exposed")
-    assert (0o644, 0o755) == (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777)
+    assert (0o666, 0o755) == (saved.stat().st_mode & 0o777, saved.parent.stat().st_mode & 0o777)
     assert run.val_loss == healthy(seen).val_loss
 
 

@@ -2,6 +2,9 @@
 
 Heard where torch itself looks names up, so that `from torch import save` is heard too. Only the object that is passed
 is looked at; no file is ever read. A program may save from a thread of its own: what that says waits for a step.
+
+Lightning, for one, saves into a buffer and writes that through fsspec: the path is what the same thread has fsspec
+write next, and what can be said of the file is asked once the step is over.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +23,7 @@ import torch
 
 from ammeter import tap
 from ammeter.probes.contents import Contents, contents, of_specs
-from ammeter.probes.exposure import exposure
+from ammeter.probes.exposure import Exposure, exposure
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -38,7 +42,18 @@ LOOK_AGAIN = 64
 MOST_FILES = 1000
 """Files of a distributed checkpoint that are added up."""
 
+NOT_THERE = Exposure("", [], "")
+"""Of a buffer, or of a file in a store, nothing is known."""
+
 Guard = Callable[..., Any]
+
+
+@dataclass
+class Unplaced:
+    """What was saved into a buffer, as an event's data, and how often it was looked whether the buffer was written."""
+
+    data: dict[str, Any]
+    looks: int = 0
 
 
 class Checkpoint:
@@ -53,6 +68,8 @@ class Checkpoint:
         self._saved: dict[int, Contents] = {}
         self._paths: dict[int, str] = {}
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+        self._unplaced: dict[int, Unplaced] = {}
+        self._placed: deque[dict[str, Any]] = deque()
         self._heard: list[Callable[..., Any]] = []
         self._attached = False
         self._modules = 0
@@ -72,10 +89,14 @@ class Checkpoint:
         self._attached = False
         while self._handles:
             self._handles.pop().remove()
+        self._look_at_files()
+        for thread in list(self._unplaced):
+            self._give_up(thread)
         while self._waiting:
             self._session.tell(*self._waiting.popleft())
 
     def finish(self, row: Row) -> None:
+        self._look_at_files()
         while self._waiting:
             row.events.append(self._waiting.popleft())
         if self._attached and (len(sys.modules) != self._modules or row.step % LOOK_AGAIN == 0):
@@ -88,6 +109,7 @@ class Checkpoint:
         others = {
             self._of_distributed: distributed if hasattr(distributed, "StorageWriter") else None,
             self._of_safetensors: getattr(sys.modules.get("safetensors"), "torch", None),
+            self._of_fsspec: getattr(getattr(sys.modules.get("fsspec"), "spec", None), "AbstractFileSystem", None),
         }
         for taps, module in others.items():
             if module is not None and taps not in self._heard:
@@ -116,6 +138,39 @@ class Checkpoint:
 
     def _of_safetensors(self, module: Any) -> list[tap.Handle]:
         return [self._around(module, "serialize_file", self._tensors_saved)]
+
+    def _of_fsspec(self, kind: Any) -> list[tap.Handle]:
+        """What opens a file, of whatever kind of storage."""
+        return [tap.method(kind, "open", after=self._guard(self._opened_by_fsspec))]
+
+    def _opened_by_fsspec(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        """What this thread has saved into a buffer is what it writes into a file next."""
+        if threading.get_ident() not in self._unplaced:
+            return
+        path, mode = _two(args[1:], kwargs, "path", "mode")
+        if "r" in (mode or "rb"):
+            return
+        data = self._unplaced.pop(threading.get_ident()).data
+        data["path"] = _place_in(args[0], os.fspath(path))
+        self._placed.append(data)
+        if threading.get_ident() != self._thread:
+            self._waiting.append(("checkpoint.saved", data))
+
+    def _look_at_files(self) -> None:
+        """They are there now: a transaction ends after the call that opened its file. A buffer of an earlier step is
+        not written any more; what another thread saves may take longer."""
+        while self._placed:
+            data = self._placed.popleft()
+            data.update(_of_file(data["path"]))
+        for thread, held in list(self._unplaced.items()):
+            held.looks += 1
+            if thread == self._thread or held.looks > LOOK_AGAIN:
+                self._give_up(thread)
+
+    def _give_up(self, thread: int) -> None:
+        held = self._unplaced.pop(thread, None)  # the other thread may have placed it meanwhile
+        if held is not None and thread != self._thread:
+            self._waiting.append(("checkpoint.saved", held.data))
 
     def _around(self, module: Any, name: str, after: Callable[..., None]) -> tap.Handle:
         def begin(_: tuple[Any, ...], __: dict[str, Any]) -> None:
@@ -166,18 +221,23 @@ class Checkpoint:
     def _tell_saved(self, path: str, seconds: float, found: Contents) -> None:
         if not self._judge.is_ours(found):
             return
-        data = {"path": _short(path), "seconds": seconds, "bytes": _bytes(path), "contents": found.plain()}
-        mode, exposed = _exposure(path)
-        self._tell(
-            "checkpoint.saved", {**data, "missing": self._judge.missing(found), "mode": mode, "exposed": exposed}
-        )
+        missing = self._judge.missing(found)
+        data = {"path": _whole(path), "seconds": seconds, "contents": found.plain(), "missing": missing}
+        data.update(_of_file(path))
+        if not path:
+            self._give_up(threading.get_ident())
+            self._unplaced[threading.get_ident()] = Unplaced(data)
+        elif data["bytes"] is None:
+            self._placed.append(data)
+        if path or threading.get_ident() == self._thread:
+            self._tell("checkpoint.saved", data)
 
     def _tell_restored(self, path: str, seconds: float, loaded: Any) -> None:
         if isinstance(loaded, torch.Tensor) or _within("_load_state_dict"):
             return
         found = contents(loaded)
         if self._judge.is_ours(found):
-            self._tell("checkpoint.restored", {"path": _short(path), "seconds": seconds, "contents": found.plain()})
+            self._tell("checkpoint.restored", {"path": _whole(path), "seconds": seconds, "contents": found.plain()})
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
         """Of another thread's words only the queue knows: the session is the training thread's."""
@@ -252,33 +312,37 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str)
 def _path_of(file: Any) -> str:
     """The path of a file by its name or as an open one; '' for a buffer in memory."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+    storage, path = getattr(file, "fs", None), getattr(file, "path", None)
+    if hasattr(storage, "unstrip_protocol") and isinstance(path, str):
+        return _place_in(storage, path)
     return os.fspath(name) if isinstance(name, str | os.PathLike) else ""
+
+
+def _place_in(storage: Any, path: str) -> str:
+    """A path of fsspec's: that of a local file as the system has it, any other with its protocol before it."""
+    place: str = storage.unstrip_protocol(storage._strip_protocol(path))
+    return place.removeprefix("file://").removeprefix("local://")
 
 
 def _folder_of(storage: Any) -> str:
     return _path_of(getattr(storage, "checkpoint_id", None) or getattr(storage, "path", ""))
 
 
-def _short(path: str) -> str:
-    """The last folder and the name: the rest says where somebody keeps his files."""
-    return "/".join(part for part in path.split(os.sep)[-2:] if part)
+def _whole(path: str) -> str:
+    """From the root on, for a finding is read elsewhere and later; one in a store as it is."""
+    return path if not path or "://" in path else os.path.abspath(path)
 
 
-def _bytes(path: str) -> int | None:
+def _of_file(path: str) -> dict[str, Any]:
+    """Its size and who else can get at it, where it is there to be looked at. Of a distributed checkpoint the first
+    file speaks for all."""
     try:
         files = _files(path)[:MOST_FILES]
-        return sum(os.stat(each).st_size for each in files) if files else None
+        size = sum(os.stat(each).st_size for each in files) if files else None
+        found = exposure(files[0]) if files else NOT_THERE
     except OSError:
-        return None
-
-
-def _exposure(path: str) -> tuple[str, list[str]]:
-    """Of a distributed checkpoint the first file speaks for all."""
-    try:
-        files = _files(path)
-        return exposure(files[0]) if files else ("", [])
-    except OSError:
-        return "", []
+        size, found = None, NOT_THERE
+    return {"bytes": size, "mode": found.mode, "exposed": found.abilities, "by": found.by}
 
 
 def _files(path: str) -> list[str]:

@@ -24,6 +24,7 @@ def _abilities(data: dict[str, Any]) -> list[str]:
 
 def _conclude(state: Told) -> Finding:
     path, mode = str(state.data.get("path") or "?"), str(state.data.get("mode") or "unknown")
+    who = str(state.data.get("by") or "everybody with an account on the machine")
     abilities = _abilities(state.data)
     folder = path.rpartition("/")[0] or "."
     load = " Load what lies there with weights_only=True until you know who wrote it." if "replace" in abilities else ""
@@ -32,10 +33,10 @@ def _conclude(state: Told) -> Finding:
         severity="ticket",
         title=f"Others can {' and '.join(abilities)} the checkpoints",
         cause=f"The checkpoint {path}, saved at step {state.opened.first}, has mode {mode} and no folder above it is"
-        f" private: everybody with an account on the machine can {', and '.join(HARM[each] for each in abilities)}.",
+        f" private: {who} can {', and '.join(HARM[each] for each in abilities)}.",
         fix=f"Run chmod 0700 on the folder {folder} and chmod 0600 on {path}, and call os.umask(0o077) before the first"
         f" save so that the next checkpoints are private from the start.{load}",
-        evidence={"path": path, "mode": mode, "exposed": abilities},
+        evidence={"path": path, "mode": mode, "exposed": abilities, "by": who},
         **found(state.opened),
     )
 

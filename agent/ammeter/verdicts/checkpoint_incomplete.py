@@ -13,7 +13,7 @@ from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
-from ammeter.verdicts.told import kept
+from ammeter.verdicts.told import kept, path_in
 from ammeter.wire import Event
 
 ROUNDS = 3
@@ -90,11 +90,7 @@ def _saved(state: State, event: Event) -> State:
         return replace(state, complete=True, missing=(), opened=state.opened.over())
     weights = contents.get("weights")
     half = ", ".join(map(str, weights)) if isinstance(weights, dict) and weights else state.half
-    return replace(state, saved=event.step, missing=here, path=_path(event), half=kept(half))
-
-
-def _path(event: Event) -> str:
-    return str(kept(str(event.data.get("path") or "")))
+    return replace(state, saved=event.step, missing=here, path=path_in(event.data), half=kept(half))
 
 
 def _conclude(state: State) -> Finding:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ammeter.block import View
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.told import path_in
 from ammeter.wire import Event, Hello
 
 FAILURE_HOURS = 8000.0
@@ -89,7 +90,7 @@ def _saved(state: State, event: Event) -> State:
     if not isinstance(contents, dict) or not (contents.get("weights") or contents.get("optimizer")):
         return state
     cost = max(LEAST_SAVE, float(event.data.get("seconds") or 0.0))
-    path = str(event.data.get("path") or "")[:120]
+    path = path_in(event.data)
     return replace(
         state, since=max(state.since, event.time), saved=event.step, cost=cost, path=path, opened=state.opened.over()
     )

@@ -12,6 +12,7 @@ from ammeter.block import View, measured
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict, module_of
 from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.verdicts.told import LONGEST_PATH
 from ammeter.wire import Event
 
 RECOVERED = 10
@@ -22,7 +23,7 @@ CHECKPOINTS = 3
 """Paths that are remembered, newest last. Weights are read now and then, so the newest may be poisoned already."""
 
 LONGEST = 160
-"""Characters of a path or a name that are kept; a longer path cannot be named."""
+"""Characters of a name that are kept."""
 
 
 class Saved(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +101,7 @@ def _poisoned(state: State, event: Event) -> State:
 def _saved(state: State, event: Event) -> State:
     """What was written over is gone; what was written after the first poisoned step is poisoned."""
     path, contents = event.data.get("path"), event.data.get("contents") or {}
-    if not path or not contents.get("weights") or len(path) > LONGEST:
+    if not path or not contents.get("weights") or len(path) > LONGEST_PATH:
         return state
     kept = tuple(each for each in state.saved if each.path != path)
     if state.opened.active:

@@ -15,7 +15,7 @@ from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
-from ammeter.verdicts.told import kept
+from ammeter.verdicts.told import path_in
 from ammeter.wire import Event
 
 BEGINNING = 10
@@ -73,7 +73,7 @@ def _heard(state: State, event: Event) -> State:
         return _counted(state, event)
     if event.name == "scaler.restored":
         return replace(state, goes_on="its scaler was restored")
-    path = str(kept(str(event.data.get("path") or "")))
+    path = path_in(event.data)
     if event.name == "checkpoint.saved":
         state = replace(state, own=path)
         here = state.read >= 0 and _folder(path) == _folder(state.path) != ""

@@ -11,7 +11,7 @@ from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
-from ammeter.verdicts.told import kept
+from ammeter.verdicts.told import kept, path_in
 from ammeter.wire import Event
 
 
@@ -33,7 +33,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _read(state: State, event: Event) -> State:
-    contents, path = event.data.get("contents"), kept(str(event.data.get("path") or "the checkpoint"))
+    contents, path = event.data.get("contents"), path_in(event.data) or "the checkpoint"
     if not isinstance(contents, dict):
         return state
     if contents.get("scaler"):

@@ -16,6 +16,9 @@ LONGEST = 120
 MOST = 20
 """Characters of a text and members of a list that the state keeps of an event's data."""
 
+LONGEST_PATH = 400
+"""Characters of a path, which is of no use in part."""
+
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """The state of such a verdict. data: of the event that decided it."""
@@ -53,7 +56,14 @@ def told(
 def _heard(state: Told, event: Event) -> Told:
     first = event.data.get("first_step", event.step)
     first = first if isinstance(first, int) and 0 <= first <= event.step else event.step
-    return Told(state.opened.at(first, event.step), {name: kept(value) for name, value in event.data.items()})
+    data = {name: kept(value) for name, value in event.data.items()}
+    return Told(state.opened.at(first, event.step), data | ({"path": path_in(event.data)} if "path" in data else {}))
+
+
+def path_in(data: dict[str, Any]) -> str:
+    """The path that an event speaks of, whole; of one that is longer than a state has room for, its end."""
+    path = str(data.get("path") or "")
+    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
 
 
 def kept(value: Any) -> Any:

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from ammeter.probes import exposure
 from ammeter.verdicts.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching
 
 
-def saved(stream: Stream, exposed: list[str], mode: str = "0644", path: str = "out/run.pt") -> Stream:
+def saved(stream: Stream, exposed: list[str], mode: str = "0644", path: str = "out/run.pt", by: str = "") -> Stream:
     contents = {"weights": {"float32": 1280}, "optimizer": True, "scaler": True, "whole": True}
-    data = {"seconds": 0.1, "bytes": 9, "contents": contents, "missing": [], "mode": mode, "exposed": exposed}
+    data = {"seconds": 0.1, "bytes": 9, "contents": contents, "missing": [], "mode": mode, "exposed": exposed, "by": by}
     return stream.event("checkpoint.saved", path=path, **data)
 
 
@@ -73,10 +74,11 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o644, ["checkpoint-exposed"]), (0o600, [])])
 def test_a_program_that_saves_where_others_look_is_told(
-    mode: int, expected: list[str], public: Path, tmp_path: Path
+    mode: int, expected: list[str], public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = torch.nn.Bilinear(4, 4, 2)
     optimizer = torch.optim.Adagrad(model.parameters())
+    monkeypatch.setattr(exposure, "accounts", lambda: (exposure.Account(54321),))  # this machine may have nobody else
     path = public / "model.ckpt"
     path.touch()
     path.chmod(mode)
@@ -89,3 +91,18 @@ def test_a_program_that_saves_where_others_look_is_told(
     stream = Stream()
     stream.frames = journal_of(seen.run, tmp_path)[1]
     assert expected == list(findings(stream))
+    if expected:
+        assert f"The checkpoint {path}, saved at step" in found(stream).cause
+        assert f"chmod 0700 on the folder {public} " in found(stream).fix
+        assert "everybody with an account on the machine can copy" in found(stream).cause
+
+
+def test_whoever_of_a_group_can_read_it_is_said_to() -> None:
+    finding = found(saved(warm(30), ["read"], mode="0640", by="2 other accounts on the machine, as of its group,"))
+    assert "2 other accounts on the machine, as of its group, can copy the weights" in finding.cause
+
+
+def test_a_long_path_is_whole() -> None:
+    path = "/data/" + "deep/" * 60 + "run.pt"
+    assert f"chmod 0600 on {path}" in found(saved(warm(30), ["read"], path=path)).fix
+    assert "…" in found(saved(warm(30), ["read"], path="/data" + "/deep" * 100)).evidence["path"]

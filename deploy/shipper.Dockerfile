@@ -2,6 +2,8 @@
 FROM python:3.11.13-slim-bookworm AS build
 COPY constraints.txt /source/constraints.txt
 COPY agent /source/agent
+# what `ammeter runbook` prints: a link in the source
+COPY alerts/runbooks /source/alerts/runbooks
 # There is no C compiler here: what the agent would compile reads gradients, and nothing trains in this image.
 RUN python -m venv /opt/ammeter \
  && /opt/ammeter/bin/pip install --no-cache-dir --disable-pip-version-check -c /source/constraints.txt /source/agent \

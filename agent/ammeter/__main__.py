@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | gate | ship | doctor."""
+"""The command line: ammeter run | report | runbook | gate | ship | doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ USAGE = """usage: ammeter COMMAND ...
 
   run -- COMMAND                 run a command and watch the training in it, without a change to the script
   report PATH [--baseline RUN]   what a journal says: diagnosis, cause and fix, without any server
+  runbook VERDICT                what to do about what the report names
   gate RUN BASELINE [limits]     whether a run is within limits of another one, for CI
   ship DIR [--url URL]           send the journals that lie in DIR to a collector
   doctor [--json]                what this machine and set-up can and cannot see, and the way to the collector
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"run": _run, "report": _report, "gate": _gate, "ship": _ship, "doctor": _doctor}
+    return {"run": _run, "report": _report, "runbook": _runbook, "gate": _gate, "ship": _ship, "doctor": _doctor}
 
 
 def _run(words: list[str]) -> int:
@@ -48,6 +49,12 @@ def _report(words: list[str]) -> int:
     from ammeter import report
 
     return report.main(words)
+
+
+def _runbook(words: list[str]) -> int:
+    from ammeter import runbook
+
+    return runbook.main(words)
 
 
 def _gate(words: list[str]) -> int:

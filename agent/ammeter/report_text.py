@@ -14,6 +14,7 @@ from rich.text import Text
 from ammeter import shown
 from ammeter.verdicts import words
 from ammeter.verdicts.causes import gravest
+from ammeter.verdicts.checkpoint_exposed import is_note
 
 if TYPE_CHECKING:
     from ammeter.report import Report, Told
@@ -258,13 +259,15 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         )
     yield from _followed(summary)
     yield from _no_step(summary["no_step"], report, seen)
-    if report.findings:
-        first = report.findings[0].finding
+    about_training = [told for told in report.findings if not is_note(told.finding)]
+    if about_training:
+        first = about_training[0].finding
         many = "" if len(report.findings) == 1 else f" of {len(report.findings)} findings; the first is the one to mend"
-        yield f"Next: mend {first.verdict}{many}. Its runbook is alerts/runbooks/{first.verdict}.md."
+        yield f"Next: mend {first.verdict}{many}. Its runbook: ammeter runbook {first.verdict}"
         return
     asked = ", ".join(each.id for each in report.asked if each.id not in report.faults)
-    yield f"No verdict was reached{', but see above' if seen else ''}. What was looked for: {asked}."
+    reached = "No verdict on the training was reached" if report.findings else "No verdict was reached"
+    yield f"{reached}{', but see above' if seen or report.findings else ''}. What was looked for: {asked}."
 
 
 def _followed(summary: dict[str, Any]) -> Iterator[str]:

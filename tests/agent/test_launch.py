@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -628,3 +630,36 @@ def test_an_old_life_of_the_same_run_is_not_this_commands(tmp_path: Path) -> Non
     again = launch(STEPS, tmp_path / "b", AMMETER_RUN_ID=run, AMMETER_DIR=str(first.folder)).end()
     assert "nothing wrong" in again.err or "run-lost" in again.err
     assert 2 == len(journal.streams(first.folder / run))
+
+
+# -- the last lines ---------------------------------------------------------------------------------------------------
+
+SAVES = """
+folder = {folder!r}
+step()
+open(folder + "/run.pt", "w").close()
+os.chmod(folder + "/run.pt", {mode})
+torch.save(dict(model=model.state_dict(), optimizer=optimizer.state_dict()), folder + "/run.pt")
+step()
+"""
+
+OTHERS = """
+from ammeter.probes import exposure
+exposure.accounts = lambda: (exposure.Account(54321),)  # this machine may have nobody else
+"""
+
+
+def test_that_others_can_read_the_checkpoints_is_noted_once_for_a_project_and_is_not_what_was_found(
+    tmp_path: Path,
+) -> None:
+    place = tempfile.mkdtemp(dir="/tmp")
+    os.chmod(place, 0o755)
+    ends = []
+    for _ in range(2):
+        ends.append(launch(OTHERS + SAVES.format(folder=place, mode=0o644), tmp_path).end().err.splitlines()[1:])
+    ends.append(launch(OTHERS + SAVES.format(folder=place, mode=0o666), tmp_path).end().err.splitlines()[1:])
+    shutil.rmtree(place)
+    assert [2, 1, 1] == [len(each) for each in ends], ends
+    assert ["ammeter: nothing wrong was found"] * 2 == [each[0].partition(";")[0] for each in ends[:2]]
+    assert ends[0][1].startswith(f"ammeter: said once: The checkpoint {place}/run.pt, saved at step")
+    assert ends[2][0].startswith("ammeter: Others can read and replace the checkpoints (checkpoint-exposed, ticket);")

@@ -71,7 +71,7 @@ def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, caps
         "was born in backward at blocks.1.fc.",
         "since 40, seen at 41, last at 69",
         "Loss scale collapsed from 65536 to 0.000122 (scale-collapse, page, since step 40)",
-        "Next: mend nonfinite-gradient. Its runbook is alerts/runbooks/nonfinite-gradient.md.",
+        "Next: mend nonfinite-gradient. Its runbook: ammeter runbook nonfinite-gradient",
     ):
         assert words in text
 
@@ -318,3 +318,15 @@ def test_what_a_finding_says_is_not_said_again_below_it(tmp_path: Path, capsys: 
     little = {"op": "mm", "module": "head", "reason": "policy", "flops_share": 0.01}
     written(warm(5).event("kernel.fallback", **little).bye(), tmp_path / "one")
     assert "also seen step 4, 1.0 % of the FLOPs, mm in head" in as_text(capsys, tmp_path / "one")
+
+
+def test_a_checkpoint_that_others_can_read_is_told_and_is_not_the_last_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contents = {"weights": {"float32": 1280}, "optimizer": True, "scaler": True, "whole": True}
+    saved = warm(30).event("checkpoint.saved", path="/x/run.pt", contents=contents, missing=[], exposed=["read"])
+    assert 0 == main(["report", str(written(saved.good(65536).bye(), tmp_path))])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Others can read the checkpoints checkpoint-exposed" in out
+    assert "No verdict on the training was reached, but see above." in out
+    assert "Next: mend" not in out

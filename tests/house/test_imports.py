@@ -12,7 +12,7 @@ import pytest
 from tests.house import tree
 
 AGENT_ORDER = (
-    ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats", "sharding", "shown"),
+    ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats", "sharding", "shown", "runbook"),
     ("guarding",),
     ("block",),
     ("journal", "merging"),
@@ -99,6 +99,7 @@ WITHOUT_TORCH = (
     "shipping",
     "report",
     "report_text",
+    "runbook",
     "folders",
     "comparing",
     "gate",

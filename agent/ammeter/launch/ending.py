@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from ammeter import journal
@@ -27,7 +29,11 @@ def tell(chosen: Settings, run: str | None, seen: Seen) -> None:
         _await_delivery(seen.died, chosen.flush)
     folder = seen.streams[0].parent
     page = f"page {chosen.url}/runs/{run}, or " if chosen.url else "read it with: "
-    say(f"ammeter: {_found(folder)}; {page}ammeter report {_quoted(folder)}")
+    found, notes = _found(folder)
+    say(f"ammeter: {found}; {page}ammeter report {_quoted(folder)}")
+    for note in notes:
+        if _is_new(chosen.dir, note):
+            say(f"ammeter: said once: {note.words}")
 
 
 def _await_delivery(streams: list[Path], seconds: float) -> None:
@@ -39,22 +45,48 @@ def _await_delivery(streams: list[Path], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _found(folder: Path) -> str:
+@dataclass(frozen=True)
+class Note:
+    """Something of a project, rather than of this run, that is worth a word. key: what it is about."""
+
+    key: str
+    words: str
+
+
+def _found(folder: Path) -> tuple[str, list[Note]]:
+    """What was found in a few words, and what is to be noted beside it."""
     size = sum(path.stat().st_size for path in folder.glob("*/*.seg"))
     if size > MOST_BYTES:
-        return f"the run's journal has {size / 2**20:.0f} MiB"
-    from ammeter import report
+        return f"the run's journal has {size / 2**20:.0f} MiB", []
+    from ammeter import overall, report
     from ammeter.verdicts import words
+    from ammeter.verdicts.checkpoint_exposed import is_note
 
     try:
-        told = report.diagnose(folder).findings
+        diagnosed = report.diagnose(folder)
     except (ValueError, OSError) as error:
-        return f"the run's journal cannot be read ({error})"
+        return f"the run's journal cannot be read ({error})", []
+    project = overall.run_of(diagnosed.streams)["project"]
+    noted = [each.finding for each in diagnosed.findings if is_note(each.finding)]
+    notes = [Note(f"{each.verdict} {project}", f"{each.cause} ({each.verdict})") for each in noted]
+    told = [each for each in diagnosed.findings if not is_note(each.finding)]
     if not told:
-        return "nothing wrong was found"
+        return "nothing wrong was found", notes
     worst = told[0].finding
     more = f" and {words.count(len(told) - 1, 'finding')} more" if len(told) > 1 else ""
-    return f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
+    return f"{worst.title} ({worst.verdict}, {worst.severity}){more}", notes
+
+
+def _is_new(dir: Path, note: Note) -> bool:
+    """Whether nobody was told so far; from now on somebody was. Where that cannot be written down it is said again."""
+    name = hashlib.sha256(note.key.encode()).hexdigest()[:32]
+    try:
+        (journal.private_folder(dir / "said") / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _quoted(path: Path) -> str:

@@ -22,6 +22,11 @@ def _abilities(data: dict[str, Any]) -> list[str]:
     return [each for each in HARM if each in exposed] if isinstance(exposed, list) else []
 
 
+def is_note(finding: Finding) -> bool:
+    """Whether a finding says nothing of the training: others can read a checkpoint, as on most machines of several."""
+    return finding.verdict == VERDICT.id and "replace" not in finding.evidence.get("exposed", ())
+
+
 def _conclude(state: Told) -> Finding:
     path, mode = str(state.data.get("path") or "?"), str(state.data.get("mode") or "unknown")
     who = str(state.data.get("by") or "everybody with an account on the machine")

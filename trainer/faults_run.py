@@ -16,8 +16,8 @@ SPIKED = 4  # batches in a row
 
 @fault(told=Told(symptom="checkpoint.saved", life="kept"))
 def checkpoint_exposed(training: Faults) -> None:
-    """Nothing is amiss with the run, but everybody on the machine can replace what it saves with --checkpoint: it is saved
-    with torch.save by its name, as mode 0666, into a folder that all can enter."""
+    """Nothing is amiss with the run, but everybody on the machine can replace what it saves with --checkpoint: it is
+    saved with torch.save by its name, as mode 0666, into a folder that all can enter."""
 
     def saved_for_all(_: Save) -> Save:
         def save(path: Path, parts: Parts, progress: dict[str, int], recipe: Recipe) -> None:

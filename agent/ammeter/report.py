@@ -43,7 +43,7 @@ class Report:
     """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what.
 
     whole_norm: the gradient norm of all shards together, where ranks have shards. pair: the run beside its baseline,
-    where one is named; unknown: the name of one that is not there.
+    where one is named; unknown: the name of one that is not there. undelivered: why streams are kept back here.
     """
 
     streams: list[Tally] = field(default_factory=list)
@@ -52,6 +52,7 @@ class Report:
     whole_norm: Span = field(default_factory=Span)
     pair: Pair | None = None
     unknown: str | None = None
+    undelivered: list[str] = field(default_factory=list)
 
     @property
     def paged(self) -> bool:
@@ -82,6 +83,7 @@ class Report:
                 **overall.summary_of(self.streams, self.whole_norm),
                 "checked": [each.id for each in self.asked],
                 "verdicts_failed": self.faults,
+                "undelivered": self.undelivered,
             },
         }
         finite: dict[str, Any] = words.finite(told)
@@ -138,6 +140,7 @@ def diagnose(path: Path, baseline: str | None = None) -> Report:
         if counted.is_rank:
             ranks[stream.name] = counted.rank
         report.streams.append(counted)
+        report.undelivered += [why] if (why := journal.refusal(stream)) else []
     findings += _judge_ranks(report.streams, folders, report.faults)
     findings += _judge_runs(report, path, baseline)
     went_on = overall.continued(report.streams)

@@ -257,6 +257,8 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         yield shown.line(
             f"The baseline {report.unknown!r} that the run names does not lie beside it; nothing was compared."
         )
+    for line in report.undelivered:
+        yield shown.line(f"The collector does not have all of this run: {line}.")
     yield from _followed(summary)
     yield from _no_step(summary["no_step"], report, seen)
     about_training = [told for told in report.findings if not is_note(told.finding)]

@@ -267,14 +267,16 @@ def _await_delivery(folder: Path, chosen: Settings) -> None:
         while time.monotonic() < deadline and journal.acknowledged(folder) < end:
             time.sleep(0.01)
         if chosen.flush and journal.acknowledged(folder) < end:
-            _tell_undelivered(folder.parent, chosen)
+            _tell_undelivered(folder, chosen)
 
 
-def _tell_undelivered(run_folder: Path, chosen: Settings) -> None:
+def _tell_undelivered(folder: Path, chosen: Settings) -> None:
     from ammeter import ship
 
+    run_folder = folder.parent
     with suppress(Exception):  # somebody's log handler may raise
         said = (run_folder / ship.LOG).read_text(errors="replace").splitlines()
+        said += [journal.refusal(folder)] if journal.refusal(folder) else []
         log.warning(
             "ammeter: after %g s %s has not taken all of this run; its shipper goes on trying and says: %s. "
             "Meanwhile: ammeter report %s",

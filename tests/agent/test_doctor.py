@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ammeter import doctor
+from ammeter import doctor, journal
 from ammeter.doctor import folder
 from ammeter.doctor.line import Line
 from ammeter.doctor.page import show
@@ -184,6 +184,25 @@ def test_a_token_that_is_not_taken_fails(answers: tuple[str, dict[str, Any]]) ->
         line.text,
     )
     assert "scope ingest" in line.remedy
+
+
+def test_a_collector_that_has_more_than_it_was_sent_fails(answers: tuple[str, dict[str, Any]]) -> None:
+    url, said = answers
+    said["frames"] = 200, {"offset": 2**63 - 1}
+    line = about("token", list(doctor.examine(url)))
+    text = f"the collector says that it has {2**63 - 1} bytes of a run that nobody has begun"
+    assert ("fail", text) == (line.level, line.text)
+    assert line.remedy.startswith("check that AMMETER_URL")
+
+
+def test_a_run_that_the_collector_keeps_back_is_a_warning(tmp_path: Path) -> None:
+    assert [] == list(folder.kept_back(tmp_path))
+    for number, stream in enumerate(("a", "b")):
+        (tmp_path / "run" / stream).mkdir(parents=True)
+        journal.note_refusal(tmp_path / "run" / stream, f"{stream} is not delivered; data is kept, see to it")
+        os.utime(tmp_path / "run" / stream / journal.REFUSED, (number, number))
+    (line,) = folder.kept_back(tmp_path)
+    assert Line("warn", "delivery", f"{tmp_path / 'run'}: b is not delivered, and 1 more", "see to it") == line
 
 
 def test_a_collector_that_is_not_ready_fails(answers: tuple[str, dict[str, Any]]) -> None:

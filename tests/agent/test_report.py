@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import ammeter
-from ammeter import folders, report
+from ammeter import folders, journal, report
 from ammeter.__main__ import main
 from ammeter.journal import Journal
 from ammeter.wire import Bye, Event, Hello, Lost, Schema
@@ -74,6 +74,15 @@ def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, caps
         "Next: mend nonfinite-gradient. Its runbook: ammeter runbook nonfinite-gradient",
     ):
         assert words in text
+
+
+def test_what_the_collector_does_not_take_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = written(warm(50).bye(), tmp_path)
+    assert [] == as_json(capsys, tmp_path)["summary"]["undelivered"]
+    assert "The collector does not have" not in as_text(capsys, tmp_path)
+    journal.note_refusal(stream, "stream a is not delivered")
+    assert ["stream a is not delivered"] == as_json(capsys, tmp_path)["summary"]["undelivered"]
+    assert "The collector does not have all of this run: stream a is not delivered." in as_text(capsys, tmp_path)
 
 
 def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

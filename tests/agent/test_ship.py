@@ -189,6 +189,30 @@ def test_a_program_whose_collector_is_away_is_told_at_its_end(
     until(lambda: shipper_pid(run_folder))
 
 
+def test_a_program_whose_collector_says_that_it_has_more_than_it_was_sent_is_told_at_its_end(
+    double: CollectorDouble,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("AMMETER_RUN_ID", RUN)
+    monkeypatch.setenv("AMMETER_FLUSH", "5")
+    monkeypatch.setattr("ammeter.start.HOT_FOLDER", run_folder.parent)
+    double.rules.append(lambda _: Reply(200, {"offset": 2**63 - 1}))
+    model = torch.nn.Linear(2, 1)
+    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), url=double.url, dir=run_folder.parent)
+    run.close()
+    assert f"the collector says that it has {2**63 - 1}" in caplog.text
+    log = (run_folder / ship.LOG).read_text()
+    assert "data is kept" in log
+    assert "is delivered" not in log
+    (stream,) = journal.streams(run_folder)
+    assert 0 == journal.acknowledged(stream)
+    double.rules.clear()
+    until(lambda: double.has_bye(stream.name))
+    until(lambda: shipper_pid(run_folder))
+
+
 def test_a_bye_arrives_at_once(double: CollectorDouble, run_folder: Path) -> None:
     opened = here(run_folder)
     ship.start(run_folder, double.url)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ammeter import journal
-from ammeter.journal import Journal
+from ammeter.journal import Journal, places
 from ammeter.shipping import delivery as way
 from ammeter.shipping import sending
 from ammeter.shipping.delivery import Delivery
@@ -225,15 +225,126 @@ def test_a_collector_ahead_of_the_journal_is_followed(double: CollectorDouble, o
     assert_delivered_once(double, opened.folder)
 
 
-def test_a_collector_ahead_of_all_that_was_written_gets_nothing_twice(double: CollectorDouble, opened: Journal) -> None:
-    fill(opened, 20)
-    double.offsets[STREAM] = opened.offset + 10_000
-    delivery = shipped(double, opened.folder)
-    turn_until(delivery, lambda: delivery.offset)
-    assert opened.offset + 10_000 == delivery.offset
+def unbelievable(offset: int, status: int = 200) -> Callable[[Request], Reply | None]:
+    return lambda _: Reply(status, {"offset": offset})
+
+
+BROKEN: dict[str, Callable[[Request], Reply]] = {
+    "one beyond": lambda asked: Reply(200, {"offset": asked.end + 1}),
+    "far beyond": lambda _: Reply(200, {"offset": 2**63 - 1}),
+    "beyond count": lambda _: Reply(200, {"offset": 10**3000}),
+    "shrinking": lambda asked: Reply(200, {"offset": max(0, asked.begin - 1)}),
+    "half of it": lambda asked: Reply(200, {"offset": (asked.begin + asked.end) // 2}),
+    "nothing of it": lambda asked: Reply(200, {"offset": asked.begin}),
+    "below zero": lambda _: Reply(200, {"offset": -1}),
+    "no whole number": lambda asked: Reply(200, {"offset": asked.end + 0.5}),
+    "a float": lambda asked: Reply(200, {"offset": float(asked.end)}),
+    "text": lambda asked: Reply(200, {"offset": str(asked.end)}),
+    "yes": lambda _: Reply(200, {"offset": True}),
+    "nothing": lambda _: Reply(200, {}),
+    "409 far beyond": lambda _: Reply(409, {"offset": 2**63 - 1}),
+    "409 beyond count": lambda _: Reply(409, {"offset": 10**3000}),
+    "409 one beyond": lambda asked: Reply(409, {"offset": asked.end + 1}),
+    "409 where it is": lambda asked: Reply(409, {"offset": asked.begin}),
+    "409 below zero": lambda _: Reply(409, {"offset": -7}),
+    "409 text": lambda asked: Reply(409, {"offset": str(asked.end)}),
+    "409 without": lambda _: Reply(409, {"title": "somewhere else"}),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_acknowledgement_that_cannot_be_is_not_believed_and_the_data_is_kept(
+    double: CollectorDouble, opened: Journal, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SLOW_SECONDS", (0.1, 0.2, 0.3))
+    fill(opened)
+    lines: list[str] = []
+    delivery = shipped(double, opened.folder, lines)
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
+    there = journal.acknowledged(opened.folder)
+    fill(opened, first=40)
+    double.rules.append(BROKEN[name])
+    turn_until(delivery, lambda: delivery.failures >= 3)
+    asked = [request for request in double.requests if request.end > there]
+    assert 3 <= len(asked) <= 4
+    assert (there, there) == (journal.acknowledged(opened.folder), delivery.offset)
+    assert 1 == len({line for line in lines if "data is kept" in line})
+    assert "data is kept" in journal.refusal(opened.folder)
+    assert not delivery.up_to_date
+    double.rules.clear()
+    end(opened, 80)
+    deliver(delivery)
+    assert_delivered_once(double, opened.folder)
+    assert "" == journal.refusal(opened.folder)
+
+
+@pytest.mark.parametrize("status", [200, 409])
+def test_a_shipper_that_begins_does_not_believe_more_than_the_last_one_sent(
+    double: CollectorDouble, opened: Journal, status: int
+) -> None:
+    fill(opened)
+    turn_until(shipped(double, opened.folder), lambda: double.offsets.get(STREAM))
+    sent = opened.offset
+    fill(opened, 3000, first=40)
+    double.rules.append(unbelievable(sent + 250_000, status))
+    lines: list[str] = []
+    delivery = shipped(double, opened.folder, lines)
+    turn_until(delivery, lambda: delivery.failures)
+    assert sent + 250_000 < opened.offset
+    assert sent == delivery.offset
+    assert any(f"nothing behind {double.requests[-1].end} was ever sent" in line for line in lines)
+
+
+def test_what_the_last_shipper_sent_is_believed_although_its_answer_was_lost(
+    double: CollectorDouble, opened: Journal
+) -> None:
+    fill(opened)
+    double.script.append(Reply(drop=True))
+    shipped(double, opened.folder).turn()
+    stored = double.offsets[STREAM]
+    assert 0 == journal.acknowledged(opened.folder)
+    assert stored == journal.offered(opened.folder)
+    end(opened)
+    deliver(shipped(double, opened.folder))
+    assert_delivered_once(double, opened.folder)
+
+
+def test_what_was_sent_before_the_host_crashed_is_believed_although_the_journal_lost_it(
+    double: CollectorDouble, opened: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(opened)
+    turn_until(shipped(double, opened.folder), lambda: double.offsets.get(STREAM))
+    stored = double.offsets[STREAM]
+    opened.close()
+    (_, segment) = journal.segments(opened.folder)[-1]
+    segment.write_bytes(segment.read_bytes()[: stored // 2])  # its pages were not on the disk yet
+    for name in ("ack", "offered"):  # nor was what was noted last
+        words = (opened.folder / name).read_text().split()
+        (opened.folder / name).write_text(" ".join(["200", *words[1:]]))
+    (tmp_path / "boot_id").write_text("another")
+    monkeypatch.setattr(places, "BOOT_ID", tmp_path / "boot_id")
+    lines: list[str] = []
+    deliver(shipped(double, opened.folder, lines))
+    assert journal.end_of(opened.folder) < stored == journal.acknowledged(opened.folder)
+    assert "data is kept" not in " ".join(lines)
+
+
+def test_a_collector_that_says_another_place_each_time_is_asked_less_and_less_often(
+    double: CollectorDouble, opened: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SLOW_SECONDS", (60.0,))
+    fill(opened)
+    lines: list[str] = []
+    delivery = shipped(double, opened.folder, lines)
+    turn_until(delivery, lambda: double.offsets.get(STREAM))
+    fill(opened, first=40)
     asked = len(double.requests)
-    delivery.turn()
-    assert [] == [request for request in double.requests[asked:] if request.batch.items]
+    double.rules.append(lambda request: Reply(409, {"offset": 100 if request.begin != 100 else 200}))
+    turn_until(delivery, lambda: delivery.failures)
+    for _ in range(20):
+        delivery.turn()
+    assert way.PATIENT_JUMPS + 1 == len(double.requests) - asked
+    assert any("data is kept" in line for line in lines)
 
 
 def test_what_was_deleted_is_declared_to_a_collector_that_lacks_it(double: CollectorDouble, tmp_path: Path) -> None:

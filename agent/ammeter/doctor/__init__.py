@@ -37,6 +37,7 @@ def examine(url: str | None = None, dir: str | None = None) -> Iterator[Line]:
         return
     yield _settings(chosen)
     yield from folder.lines(chosen.dir)
+    yield from folder.kept_back(chosen.dir)
     yield from collector.lines(chosen)
     yield from sight.lines()
 

@@ -45,6 +45,9 @@ def _ways(chosen: Settings, looked: sending.Looked) -> Iterator[Line]:
 
 def _token(chosen: Settings, taken: Answer) -> Line:
     whose = "this token" if chosen.token else "no token"
+    if taken.status == 200 and taken.offset:
+        said = f"the collector says that it has {taken.offset} bytes of a run that nobody has begun"
+        return fail("token", said, "check that AMMETER_URL leads to one collector, and update it")
     if taken.status == 200:
         return ok("token", f"the collector takes runs with {whose}")
     if taken.status in (401, 403):

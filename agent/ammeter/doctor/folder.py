@@ -54,6 +54,22 @@ def lines(dir: Path) -> Iterator[Line]:
     yield hot
 
 
+def kept_back(dir: Path) -> Iterator[Line]:
+    """On runs in the folder that the collector does not take, the newest of them."""
+    noted = sorted(dir.glob(f"*/*/{journal.REFUSED}"), key=_changed)
+    if noted:
+        more = f", and {len(noted) - 1} more" if len(noted) > 1 else ""
+        why, _, remedy = journal.refusal(noted[-1].parent).partition("; data is kept, ")
+        yield warn("delivery", f"{noted[-1].parent.parent}: {why}{more}", remedy or "read shipper.log there")
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # delivered just now
+        return 0.0
+
+
 def _slowest_write(place: Path) -> float:
     taken = []
     with (place / "written").open("wb", buffering=0) as file:

@@ -4,6 +4,8 @@
                         /<offset>.seg             frames; the name is the logical offset the segment starts at
                         /hot                      where the open segment lies, if not here (a path on tmpfs)
                         /ack                      the offset the collector has acknowledged, as text
+                        /offered                  the offset up to which it was sent, as text
+                        /refused                  why the collector's answers keep it here, if they do
                         /terminated               not empty: SIGTERM ended the writer (`ammeter run` only)
 
 Only the writer creates segments; only the shipper, or the mirror, moves, thins or deletes closed ones. Logical
@@ -14,11 +16,16 @@ from ammeter.journal.keeping import TERMINATED, drop, mirror, move, settle, thin
 from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
     HOME,
+    REFUSED,
     acknowledge,
     acknowledged,
     home_of,
     hot_folder,
+    note_refusal,
+    offer,
+    offered,
     private_folder,
+    refusal,
     replace,
     segment_path,
     segments,
@@ -31,6 +38,7 @@ from ammeter.journal.writing import CAP_BYTES, SEGMENT_BYTES, Journal
 __all__ = [
     "CAP_BYTES",
     "HOME",
+    "REFUSED",
     "SEGMENT_BYTES",
     "TERMINATED",
     "Entry",
@@ -49,8 +57,12 @@ __all__ = [
     "lock",
     "mirror",
     "move",
+    "note_refusal",
+    "offer",
+    "offered",
     "private_folder",
     "read",
+    "refusal",
     "replace",
     "schema_before",
     "segment_path",

@@ -10,6 +10,14 @@ from typing import BinaryIO
 OFFSETS = 2**63
 """Logical offsets lie below it."""
 
+OFFERED, REFUSED = "offered", "refused"
+"""In a stream's folder: up to where it was sent, and why the collector's answers keep it here."""
+
+RESERVED_BYTES = 16 * 2**20
+"""As much as may lie on tmpfs and not on the disk when a host crashes."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 HOME = "home"
 """In a stream's folder on tmpfs: where its own folder is."""
 
@@ -56,6 +64,41 @@ def acknowledged(folder: Path) -> int:
 def acknowledge(folder: Path, offset: int) -> None:
     """Notes the offset up to which the collector has committed the stream."""
     replace(folder / "ack", str(offset).encode())
+
+
+def offered(folder: Path) -> int:
+    """The offset before which everything may have been sent: what a collector can honestly acknowledge; 0 for nothing.
+
+    After a crash of the host the note may be older than what was sent, so the note also reserves some more.
+    """
+    try:
+        exact, reserved, boot = contents(folder / OFFERED).decode().split()
+        offset = int(exact if boot == _boot() else reserved)
+    except (OSError, ValueError):
+        return 0
+    return offset if 0 <= offset < OFFSETS else 0
+
+
+def offer(folder: Path, offset: int) -> None:
+    """Notes that the stream is about to be sent up to this offset."""
+    reserved = (offset // RESERVED_BYTES + 2) * RESERVED_BYTES
+    replace(folder / OFFERED, f"{offset} {min(reserved, OFFSETS - 1)} {_boot()}".encode())
+
+
+def refusal(folder: Path) -> str:
+    """Why the collector's answers keep the stream here; empty where nothing does."""
+    try:
+        return contents(folder / REFUSED).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def note_refusal(folder: Path, why: str) -> None:
+    """Notes why the stream is not delivered, for who reads the journal; empty for no reason any more."""
+    if why:
+        replace(folder / REFUSED, why.encode())
+    else:
+        (folder / REFUSED).unlink(missing_ok=True)
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -115,6 +158,14 @@ def size_of(path: Path) -> int:
 
 def usage(place: Path) -> int:
     return sum(size_of(path) for path in _listed(place).values())
+
+
+def _boot() -> str:
+    """What names this start of this machine; a dash where the system does not say."""
+    try:
+        return BOOT_ID.read_text().strip() or "-"
+    except OSError:
+        return "-"
 
 
 def _named(path: Path) -> Path | None:

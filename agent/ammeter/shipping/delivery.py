@@ -44,6 +44,9 @@ PATIENT_JUMPS = 4
 """Times in a row that the collector may send us to another offset before we wait."""
 
 
+REMEDY = "check that AMMETER_URL leads to one collector, and update it"
+
+
 class Delivery:
     """One stream's way to the collector. Used by one thread at a time: turn() does what is due and returns.
 
@@ -76,7 +79,8 @@ class Delivery:
         self._pending: list[Entry] = []
         self._pending_since = 0.0
         self._schema = self._schema_at(self.offset)
-        self._sent = self.offset
+        self._sent = self._noted = max(self.offset, journal.offered(folder))
+        self._refusal_noted: str | None = None
         self._sent_at = 0.0
         self._tidy_at = 0.0
         self._settle_at = 0.0
@@ -169,10 +173,20 @@ class Delivery:
         end = entries[-1].end if entries else self.offset
         backlog = max(0, journal.written(self.folder) - end)
         batch = Batch(packed.items, packed.gaps, self.alive, backlog)
-        self._sent = max(self._sent, end)
+        self._note_offer(end)
         answer = self._collector.send(self._run, self._stream, self.offset, end, batch)
         self._sent_at = time.monotonic()
-        self._take(answer, entries, packed)
+        self._take(answer, end, entries, packed)
+
+    def _note_offer(self, end: int) -> None:
+        """Before it is sent: the next shipper has to know what the collector may have, whatever becomes of this one."""
+        self._sent = max(self._sent, end)
+        if self._sent > self._noted:
+            try:
+                journal.offer(self.folder, self._sent)
+                self._noted = self._sent
+            except OSError as error:  # a full disk does not keep a stream from its collector
+                self._say(f"note {self._stream}", str(error), f"stream {self._stream}: no note can be kept: {error}")
 
     def _chosen(self) -> list[Entry]:
         """The next entries to send; where a frame among them is suspected, so few that it will stand alone."""
@@ -184,19 +198,18 @@ class Delivery:
         within = [entry for entry in entries if begin < entry.end <= end]
         return before or within[: max(1, len(within) // 2)] or entries
 
-    def _take(self, answer: Answer, entries: list[Entry], packed: Parcel) -> None:
-        """What an answer means."""
+    def _take(self, answer: Answer, end: int, entries: list[Entry], packed: Parcel) -> None:
+        """What an answer means. end: what was sent ends there."""
         moved = answer.offset is not None and answer.offset != self.offset
-        if answer.status == 200 and answer.offset is not None and (moved or not entries):
+        wrong = self._wrong_offset(answer, end)
+        if wrong:
+            self._wait(answer, slow(self.failures + 1), wakes=False)
+            self._tell_refusal("broken", f"stream {self._stream} is not delivered: {wrong}; data is kept, {REMEDY}")
+        elif answer.status == 200 and answer.offset is not None:
             self._go_on(answer.offset)
             self._accepted(answer, packed)
-        elif answer.status == 409 and answer.offset is not None and moved and self._jumps < PATIENT_JUMPS:
-            self._jumps += 1
-            self._go_on(answer.offset)
-            about = f"offset {self._stream}"
-            self._say(
-                about, str(self.offset), f"stream {self._stream} goes on at {self.offset}: the collector is there"
-            )
+        elif answer.status == 409 and answer.offset is not None and moved:
+            self._jump(answer, answer.offset)
         elif answer.status in (400, 422) and self._narrow(answer, entries, packed):
             self._slow_down_refusals()
         elif answer.status == 413 and entries:
@@ -205,7 +218,43 @@ class Delivery:
             self._wait(answer, backoff(self.failures + 1), wakes=answer.wait is None)
         else:
             self._wait(answer, slow(self.failures + 1), wakes=False)
-            self._say(self._stream, f"refused {answer.status}", self._refusal(answer))
+            self._tell_refusal(f"refused {answer.status}", self._refusal(answer))
+
+    def _jump(self, answer: Answer, offset: int) -> None:
+        """Goes on where the collector is; one that says another place each time is asked less and less often."""
+        self._jumps += 1
+        self._go_on(offset)
+        line = f"stream {self._stream} goes on at {self.offset}: the collector is there"
+        self._say(f"offset {self._stream}", str(self.offset), line)
+        if self._jumps > PATIENT_JUMPS:
+            self._wait(answer, slow(self.failures + 1), wakes=False)
+            self._tell_refusal(f"refused {answer.status}", self._refusal(answer))
+
+    def _wrong_offset(self, answer: Answer, end: int) -> str:
+        """What cannot be of the offset in an answer, in words: a collector has what it was sent, and no more.
+
+        A 200 is for everything up to `end`. A 409 may lie further back, as of an older database that was restored.
+        """
+        offset = answer.offset
+        if answer.status == 200 and offset is not None and offset < end:
+            return f"the collector accepts what ends at {end}, and acknowledges {offset}"
+        if answer.status in (200, 409) and offset is not None and not 0 <= offset <= self._sent:
+            return f"the collector says that it has {_number(offset)}, and nothing behind {self._sent} was ever sent"
+        return ""
+
+    def _tell_refusal(self, state: str, line: str) -> None:
+        """For the log, and for who reads the journal."""
+        self._say(self._stream, state, line)
+        self._note_refusal(line)
+
+    def _note_refusal(self, line: str) -> None:
+        if line == self._refusal_noted:
+            return
+        try:
+            journal.note_refusal(self.folder, line)
+            self._refusal_noted = line
+        except OSError as error:  # the log has it
+            self._say(f"note {self._stream}", str(error), f"stream {self._stream}: no note can be kept: {error}")
 
     def _go_on(self, offset: int) -> None:
         """From here on the collector has everything before this offset."""
@@ -229,6 +278,8 @@ class Delivery:
         self._most_bytes = min(READ_BYTES, self._most_bytes + self._most_bytes // 8 + 1)
         if packed.items:
             self._refusals = 0
+        self._collector.accepts()
+        self._note_refusal("")
         if answer.directives:
             journal.replace(self.folder / "directives", msgspec.json.encode(answer.directives))
         self._say(self._stream, "sends", f"stream {self._stream} is delivered up to {self.offset}")
@@ -275,10 +326,10 @@ class Delivery:
         self._not_before = time.monotonic() + max(seconds, answer.wait or 0.0)
         self._recoveries = self._collector.recoveries if wakes else None
         self._pending, self.up_to_date = [], False
-        self._jumps = 0
 
     def _refusal(self, answer: Answer) -> str:
         remedy = "check AMMETER_TOKEN" if answer.status in (401, 403) else "check AMMETER_URL and AMMETER_TOKEN"
+        remedy = REMEDY if answer.status == 409 else remedy
         return f"stream {self._stream} is not accepted: {answer.detail or answer.status}; data is kept, {remedy}"
 
     def _schema_at(self, offset: int) -> Schema | None:
@@ -291,6 +342,11 @@ class Delivery:
         self._keeper.finish()
         self.done = True
         self._say(self._stream, "done", f"stream {self._stream} is delivered to its end at {self.offset}")
+
+
+def _number(offset: int) -> str:
+    """Of somebody who may say a number of a million digits."""
+    return str(offset) if abs(offset) < 10**30 else "a number of more than 30 digits"
 
 
 def _is_gap(entry: Entry) -> bool:

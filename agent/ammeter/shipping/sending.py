@@ -65,7 +65,7 @@ class Collector:
     """The way to one collector, for all streams and threads of a shipper.
 
     recoveries counts how often it came back after it could not be reached: a reason to ask again at once. accepted
-    is the time.monotonic() of its last 200.
+    is the time.monotonic() at which it last accepted something.
     """
 
     def __init__(self, url: str, token: str | None, say: Say, *, connect: float = 5.0, read: float = 30.0) -> None:
@@ -88,6 +88,10 @@ class Collector:
             self._note(answer)
         return answer
 
+    def accepts(self) -> None:
+        """Notes that a stream was accepted: a 200 alone, which anybody may say, is not it."""
+        self.accepted = time.monotonic()
+
     def _post(self, url: str, body: bytes) -> Answer:
         try:
             response = self._pool.request(
@@ -105,8 +109,6 @@ class Collector:
             return Answer(0, _plainly(error))
 
     def _note(self, answer: Answer) -> None:
-        if answer.status == 200:
-            self.accepted = time.monotonic()
         if answer.unavailable and self._down_since is None:
             self._down_since = time.monotonic()
             since = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter import tap
+from ammeter.closures import closure_in
 from ammeter.watched import optimizer_in
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Boundary:
         return session.while_awake(
             [
                 session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
-                tap.backward(before=guard(self._backward)),
+                tap.backward(before=guard(self._backward), after=guard(self._went_back)),
                 tap.stepping(session.guard("boundary")(self._optimizer_steps)),
                 tap.stepped(guard(self._optimizer_stepped)),
                 *tap.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
@@ -66,6 +67,12 @@ class Boundary:
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         self._close_if_complete()
         self._session.begin()
+        if self._inside is not None and not tap.inside_backward():
+            self._session.closure.evaluates()
+
+    def _went_back(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        if self._inside is not None and not tap.inside_backward():
+            self._session.closure.went_back()
 
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():
@@ -87,15 +94,23 @@ class Boundary:
         session = self._session
         if optimizer not in self._watched.optimizers or not session.trains_here():
             return
+        closure = closure_in(args, kwargs)
+        if closure is not None:  # it may call anything
+            session.resting.never()
         self._once(optimizer)
         self._inside = id(optimizer)
+        if closure is not None:
+            session.closure.begin(optimizer)
         session.row.stepped |= {id(optimizer)}
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if self._inside == id(optimizer):
             self._inside = None
+            self._session.closure.end()
 
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if args[0].is_enabled():
+            self._watched.scales(args[0])
         if self._watched.owns(args[0]):
             self._close_if_updated(args[0])
             self._close_if_complete()

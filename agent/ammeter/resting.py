@@ -19,6 +19,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter import tap
+from ammeter.closures import closure_in
 from ammeter.notes import Note, Waiting
 from ammeter.probes.usage import CLIP_TELLS_NORM, clip_function
 from ammeter.row import Row
@@ -189,7 +190,7 @@ class Resting:
         session = self._session
         if optimizer is not self._optimizer() and optimizer not in session.watched.optimizers:
             return
-        if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:  # it may call anything
+        if closure_in(args, kwargs) is not None:  # it may call anything
             self.never()
         elif get_ident() == session.thread and optimizer is self._optimizer():
             if not session.row.stepped or self._goes_on():

@@ -19,6 +19,7 @@ import torch
 
 from ammeter import probes, tap
 from ammeter.boundary import Boundary
+from ammeter.closures import Closure
 from ammeter.forward import Forward
 from ammeter.guarding import Guarded, text
 from ammeter.journal import Journal
@@ -80,6 +81,7 @@ class Session(Guarded):
         self._handles: list[Any] = []
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
+        self.closure = Closure()
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]

@@ -61,6 +61,8 @@ class Watched:
         self.models = [weakref.ref(model) for model in models]
         self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
         self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
+        self._scaling: Held[torch.amp.GradScaler] = Held(())
+        """Scalers that have scaled something, whether or not watch() was given them."""
         self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.by_several_threads = False
@@ -147,18 +149,31 @@ class Watched:
             self.scalers.add(scaler)
             self._scaler_of[optimizer] = weakref.ref(scaler)
 
+    def scales(self, scaler: torch.amp.GradScaler) -> None:
+        """This scaler scales a loss. Which optimizer's is known when it unscales or steps one."""
+        if scaler not in self._scaling:
+            self._scaling.add(scaler)
+
     def owns(self, scaler: torch.amp.GradScaler) -> bool:
         """Whether a scaler is ours. Where none was given, the first one the program uses is."""
         return scaler in self.scalers or not self.scalers
 
     def scaling(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         """The scaler whose scale is in this optimizer's gradients now: not yet unscaled, not yet updated."""
-        used = self._scaler(optimizer)
-        for scaler in (used,) if used is not None else tuple(self.scalers):
+        for scaler in self._scalers_of(optimizer):
             ready = _state(scaler, optimizer).get("stage", OptState.READY) is OptState.READY
             if scaler.is_enabled() and scaler._scale is not None and ready:
                 return scaler
         return None
+
+    def unscaled(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a scaler has unscaled this optimizer's gradients in this step."""
+        stages = [_state(each, optimizer).get("stage") for each in self._scalers_of(optimizer)]
+        return OptState.UNSCALED in stages
+
+    def scaled_by_one(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether at most one scaler can have scaled this optimizer's loss, as far as calls have shown."""
+        return len(self._scalers_of(optimizer)) < 2
 
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
@@ -166,6 +181,14 @@ class Watched:
         state = {} if scaler is None else _state(scaler, optimizer)
         found = [each for each in state.get("found_inf_per_device", {}).values() if each.is_cpu]
         return bool(found) and unseen(lambda: any(float(each) > 0 for each in found), found)
+
+    def _scalers_of(self, optimizer: torch.optim.Optimizer) -> tuple[torch.amp.GradScaler, ...]:
+        """The one that has used this optimizer, else all that may."""
+        used = self._scaler(optimizer)
+        if used is not None:
+            return (used,)
+        ours = tuple(each for each in self._scaling if each in self.scalers)
+        return ours or tuple(self.scalers) or tuple(self._scaling)
 
     def _scaler(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
         known = self._scaler_of.get(optimizer)

@@ -12,7 +12,20 @@ import pytest
 from tests.house import tree
 
 AGENT_ORDER = (
-    ("wire", "tap", "caller", "identity", "schedule", "settings", "run", "stats", "sharding", "shown", "runbook"),
+    (
+        "wire",
+        "tap",
+        "caller",
+        "closures",
+        "identity",
+        "schedule",
+        "settings",
+        "run",
+        "stats",
+        "sharding",
+        "shown",
+        "runbook",
+    ),
     ("guarding",),
     ("block",),
     ("journal", "merging"),

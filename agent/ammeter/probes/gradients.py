@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from ammeter import tap
-from ammeter.probes.usage import clip_function
+from ammeter.closures import closure_in
+from ammeter.probes.usage import about_to_change, clip_function, sorting_function
 from ammeter.stats import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, cpu, transfer
 from ammeter.stats.device import Device
 from ammeter.stats.host import Host
@@ -70,6 +71,9 @@ class Gradients:
         self._bad_rows = 0
         self._whole_readings = 0
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
+        self._found: set[int] = set()
+        """Optimizers that had gradients when watching began, until they get others: whether those were clipped or are
+        still scaled is not known."""
         self._hosts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Host] = weakref.WeakKeyDictionary()
         self._devices: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.device, Device]]
         self._devices = weakref.WeakKeyDictionary()
@@ -77,11 +81,16 @@ class Gradients:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
+        self._found = {id(each) for each in self._session.watched.optimizers if _has_gradients(each)}
         return self._session.while_awake(
             [
+                tap.backward(before=guard(self._backward)),
+                *tap.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
                 *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
                 tap.function(*clip_function(), before=guard(self._clipping)),
+                tap.function(*sorting_function(), before=guard(self._changing)),
                 tap.stepping(guard(self._stepping)),
+                tap.stepped(guard(self._stepped)),
             ]
         )
 
@@ -92,15 +101,19 @@ class Gradients:
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
         """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says.
 
-        What is known to be skipped is read in any case, and before a clip turns all of it into NaN.
+        What is known to be skipped is read in any case, and before a clip turns all of it into NaN. Of several
+        optimizers that step in turn all are read, or none: a norm is that of all gradients.
         """
         row, key, governor = self._session.row, id(optimizer), self._session.governor
         asked: dict[int, bool] = row.raw.setdefault("gradients_read", {})
         if asked.get(key):
             return
-        whole = key not in asked and governor.full.allows()
-        allowed = always or whole or (key not in asked and governor.norms.allows())
-        asked[key] = allowed or (bool(row.scaler_used) and self._session.watched.overflowed(optimizer))
+        turn = row.raw.get("gradients_turn")
+        if turn is None:
+            whole = governor.full.allows()
+            turn = row.raw["gradients_turn"] = (whole, whole or governor.norms.allows())
+        whole, allowed = turn if key not in asked else (False, False)
+        asked[key] = always or allowed or (bool(row.scaler_used) and self._session.watched.overflowed(optimizer))
         if not asked[key]:
             return
         began = perf_counter()
@@ -123,10 +136,22 @@ class Gradients:
             known += part.indices.tolist()
             if not math.isfinite(float(norms.sum())):
                 bad += part.indices[~np.isfinite(part.numbers.array().reshape(len(norms), -1)[:, NORM])].tolist()
-        row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
+        if _is_whole(row) or not squares < math.inf:
+            row.scalars["grad_norm"] = min(math.sqrt(squares), LARGEST) if squares < math.inf else squares
         _tell_spectrum(row, [part for part in parts if part.spectrum])
         self._bad_rows = self._bad_rows + 1 if bad else 0
         self._tell(row, sorted(bad), sorted(known))
+
+    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        if self._found:
+            self._found.clear()
+
+    def _resetting(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Inside of step(closure) this may be the second evaluation, of other weights, that resets the first one's."""
+        self._found.discard(id(args[0]))
+        closure = self._session.closure
+        if closure.optimizer == id(args[0]) and closure.evaluated and not closure.again:
+            self._read_if_watched(args[0])
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._read_if_watched(optimizer_in(args, kwargs))
@@ -136,11 +161,46 @@ class Gradients:
         row = self._session.row
         if row.clipped:
             for optimizer in row.clipped:
-                self.read(optimizer, always=not row.clip_is_finite)
+                self._read_before_change(optimizer, always=not row.clip_is_finite)
             row.clipped = ()
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._read_if_watched(optimizer)
+    def _changing(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Clipping by value, or in another way of torch's."""
+        session = self._session
+        asked = session.row.raw.get("gradients_read", ())
+        if not all(id(each) in asked for each in session.watched.optimizers):
+            for optimizer in session.watched.optimizers_of_gradients(about_to_change(args)):
+                self._read_before_change(optimizer)
+
+    def _read_before_change(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
+        closure, key = self._session.closure, id(optimizer)
+        if closure.optimizer == key and closure.again:
+            return
+        watched = self._session.watched
+        known = key not in self._found and (watched.scaled_by_one(optimizer) or not self._session.row.raw.get("scaled"))
+        if not known and not watched.unscaled(optimizer):
+            self._leave(optimizer)
+        else:
+            self.read(optimizer, always=always)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in self._session.watched.optimizers or closure_in(args, kwargs) is not None:
+            return
+        if id(optimizer) in self._found:
+            self._found.discard(id(optimizer))
+            self._leave(optimizer)
+        self.read(optimizer)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """A closure has made the gradients while the step was under way, and they are still there."""
+        if optimizer in self._session.watched.optimizers and closure_in(args, kwargs) is not None:
+            if not self._session.closure.untouched():
+                self._leave(optimizer)
+            self.read(optimizer)
+
+    def _leave(self, optimizer: torch.optim.Optimizer) -> None:
+        """They are not as backward() left them, or nobody knows: what is read in this step was read before."""
+        self._session.row.raw.setdefault("gradients_read", {}).setdefault(id(optimizer), False)
 
     def _read_if_watched(self, optimizer: Any) -> None:
         if optimizer in self._session.watched.optimizers:
@@ -255,6 +315,16 @@ class Gradients:
                 },
             )
         )
+
+
+def _is_whole(row: Row) -> bool:
+    """Whether all were read that stepped or were to step."""
+    asked: dict[int, bool] = row.raw.get("gradients_read", {})
+    return all(asked.get(each, True) for each in row.stepped | row.skipped)
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
 
 
 def _counts(row: Row, index: int) -> dict[str, int]:

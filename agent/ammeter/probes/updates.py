@@ -94,27 +94,32 @@ class Updates:
         self._watched = watched
         self._fit: list[Any] = []
         self._lanes: list[_Lane] = []
-        self._agreeing = False
+        self._agreeing = self._slopes_are_due = False
         self._readings = 0
         self._make_lanes(self._weights(optimizer)[0])
 
-    def before(self, optimizer: torch.optim.Optimizer, *, again: bool) -> None:
-        """The step comes now. again: the last reading was of the step before this one."""
+    def before(self, optimizer: torch.optim.Optimizer, *, again: bool, there: bool = True) -> None:
+        """The step comes now. again: the last reading was of the step before this one. there: whether its gradients
+        are; else a closure makes them, and they are taken behind it."""
         weights, _ = self._weights(optimizer)
         parameters = self._watched.parameters(optimizer)[0]
         self._agreeing = not self._make_lanes(weights) and again
         for lane in self._lanes:
             lane.gradient, lane.earlier = lane.earlier, lane.gradient
-            slopes = [_slope(parameters[at]) for at in lane.at]
-            lane.sloped = np.array([each is not None for each in slopes])
             lane.slices.take([weights[at] for at in lane.at], lane.before)
-            lane.slices.take(slopes, lane.gradient)
+            if there:
+                _take_slopes(lane, parameters)
+        self._slopes_are_due = not there
 
     def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
         """What the step has done; nothing where the parameters were exchanged meanwhile."""
         weights, indices = self._weights(optimizer)
         if fit_of(weights) != self._fit:
             return []
+        if self._slopes_are_due:
+            parameters = self._watched.parameters(optimizer)[0]
+            for lane in self._lanes:
+                _take_slopes(lane, parameters)
         return [self._part(optimizer, lane, weights, indices) for lane in self._lanes]
 
     def _part(
@@ -177,6 +182,12 @@ class Updates:
 def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
     """What buffers for these tensors depend on."""
     return [None if each is None else (each.numel(), each.dtype, each.device) for each in weights]
+
+
+def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
+    slopes = [_slope(parameters[at]) for at in lane.at]
+    lane.sloped = np.array([each is not None for each in slopes])
+    lane.slices.take(slopes, lane.gradient)
 
 
 def _slope(parameter: torch.Tensor) -> torch.Tensor | None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ammeter import tap
+from ammeter.closures import closure_in
 from ammeter.probes.copies import Copies
 from ammeter.probes.poisoned import Poisoned
 from ammeter.probes.scaler import skipped_in
@@ -63,7 +64,7 @@ class Weights:
         for optimizer in self._session.watched.optimizers:
             self._reads(optimizer)
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in self._session.watched.optimizers:
             return
         key, began = id(optimizer), perf_counter()
@@ -76,12 +77,14 @@ class Weights:
         if allowed:
             self._again.add(key)
             self._session.stay_awake()
-        self._read(lambda: self._before(optimizer, again))
+        there = closure_in(args, kwargs) is None
+        self._read(lambda: self._before(optimizer, again, there))
         self._open[key] = perf_counter() - began
 
-    def _before(self, optimizer: torch.optim.Optimizer, again: bool) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, again: bool, there: bool) -> None:
+        """there: whether the gradients of this step are; else a closure makes them."""
         self._copies.read(self._session.row)
-        self._reads(optimizer).before(optimizer, again=again)
+        self._reads(optimizer).before(optimizer, again=again, there=there)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         spent = self._open.pop(id(optimizer), None)

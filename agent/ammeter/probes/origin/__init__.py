@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter import tap
+from ammeter.closures import closure_in
 from ammeter.directives import Directives
 from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin import culprit, frontier, replay
@@ -74,6 +75,7 @@ class Origin:
                 [
                     self._session.forward.subscribe(trains=guard(self._begins)),
                     tap.stepping(guard(self._stepping)),
+                    tap.stepped(guard(self._has_stepped)),
                     *tap.methods(kinds, "step", after=guard(self._stepped)),
                 ]
             ),
@@ -161,7 +163,17 @@ class Origin:
         if step and step.visits:
             step.visits.leave()
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if closure_in(args, kwargs) is None:
+            self._steps(optimizer)
+
+    def _has_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Of a step with a closure the forward pass was inside; to run it again now would be with other weights."""
+        if closure_in(args, kwargs) is not None:
+            self._kept.clear()
+            self._steps(optimizer)
+
+    def _steps(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row
         step: _Step | None = row.raw.get("origin")
         if step is None or (row.scaler_used and not step.visits):  # with a scaler the skip says it

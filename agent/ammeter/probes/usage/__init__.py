@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ammeter.probes.usage.clipping import CLIP_TELLS_NORM, clip_arguments, clip_function
+from ammeter.probes.usage.clipping import (
+    CLIP_TELLS_NORM,
+    about_to_change,
+    clip_arguments,
+    clip_function,
+    sorting_function,
+)
 from ammeter.probes.usage.probe import Usage
 
-__all__ = ["CLIP_TELLS_NORM", "Usage", "clip_arguments", "clip_function"]
+__all__ = ["CLIP_TELLS_NORM", "Usage", "about_to_change", "clip_arguments", "clip_function", "sorting_function"]

@@ -74,6 +74,7 @@ def _is_finite(total_norm: Any) -> bool:
 
 _MODULE = torch.nn.utils.clip_grad
 _CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
+_CHANGING = ("clip_grad_value_", _CLIPS)
 CLIP_TELLS_NORM = hasattr(_MODULE, _CLIPS)
 """Since torch 2.6. Before, all that clip_grad_norm_ calls by a name of its module is what sorts the gradients."""
 
@@ -84,6 +85,20 @@ _ENDS = [(_MODULE, _CLIPS)] if CLIP_TELLS_NORM else [(each, "clip_grad_norm_") f
 def clip_function() -> tuple[Any, str]:
     """Where torch clips by norm: a name it looks up itself, so that a clip_grad_norm_ imported by name is seen too."""
     return _MODULE, _CLIPS if CLIP_TELLS_NORM else _GROUPS
+
+
+def sorting_function() -> tuple[Any, str]:
+    """What every function of torch that clips calls, by a name of its module, on the gradients that it is to change."""
+    return _MODULE, _GROUPS
+
+
+def about_to_change(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The gradients that a call of sorting_function() is about, where whoever calls it changes them next."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
+        frame = frame.f_back
+    changes = frame is not None and frame.f_code.co_name in _CHANGING
+    return [each for each in args[0][0] if each is not None] if changes and args else []
 
 
 def _older_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], float]:

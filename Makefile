@@ -1,4 +1,4 @@
-# make install | demo | stack | secrets | dashboards | deploy | test | check | bench | bench-collector | zoo | gpu. Everything lives in .venv;
+# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | gpu. Everything lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
 
-.PHONY: install demo stack secrets dashboards deploy test check bench bench-collector zoo gpu parts clean
+.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo gpu parts clean
 
 install: $(STAMP)
 
@@ -40,11 +40,22 @@ dashboards: install
 deploy: install
 	@$(BIN)/python -m deploy.generate
 
+# What the images install, with hashes: after a change of constraints.txt or of a distribution's dependencies.
+lock: install
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt uv
+	@$(BIN)/python -m deploy.lock
+
 parts:
 	@sh tests/parts.sh
 
 test: install parts
 	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+
+# docker-compose.yml with real containers: builds the images, brings the services up, and looks at them.
+containers: install
+	@PATH="$$PATH:/usr/sbin:/usr/lib/podman" sh tests/parts.sh podman buildah debootstrap runc netavark aardvark-dns iptables
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt podman-compose
+	@$(BIN)/pytest tests/containers -v --numprocesses 0 --timeout 1500 $(ARGS)
 
 check: install
 	@$(BIN)/ruff check .

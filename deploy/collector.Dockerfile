@@ -1,14 +1,19 @@
 # The collector. Build it at the root of the repository: docker build -f deploy/collector.Dockerfile -t ammeter-collector:0.1.0 .
 FROM python:3.11.13-slim-bookworm AS build
-COPY constraints.txt /source/constraints.txt
+# Every distribution comes from a lock file with hashes (make lock); our own two are built without a look at any index.
+COPY deploy/locks /source/deploy/locks
+RUN python -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /source/deploy/locks/build.txt
+RUN python -m venv /opt/ammeter \
+ && /opt/ammeter/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /source/deploy/locks/collector.txt
 COPY agent /source/agent
 COPY server /source/server
 # What links in server/ammeter_server/assets lead to.
 COPY alerts/runbooks /source/alerts/runbooks
 COPY dashboards/boards /source/dashboards/boards
 # There is no C compiler here: what the agent would compile reads gradients, and nothing trains in this image.
-RUN python -m venv /opt/ammeter \
- && /opt/ammeter/bin/pip install --no-cache-dir --disable-pip-version-check -c /source/constraints.txt /source/agent /source/server \
+RUN /opt/build/bin/pip wheel --no-deps --no-index --no-build-isolation --wheel-dir /wheels /source/agent /source/server \
+ && /opt/ammeter/bin/pip install --no-deps --no-index --no-cache-dir /wheels/*.whl \
  && /opt/ammeter/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.11.13-slim-bookworm

@@ -61,6 +61,16 @@ def test_only_this_machine_reaches_a_published_port(name: str) -> None:
     assert [] == [port for port in SAID["services"][name].get("ports", ()) if not port.startswith("127.0.0.1:")]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_service_runs_hardened(name: str) -> None:
+    """No writable root file system, no capability, no way to new privileges."""
+    said = SAID["services"][name]
+    assert (True, ["ALL"], ["no-new-privileges:true"]) == (said["read_only"], said["cap_drop"], said["security_opt"])
+    assert "cap_add" not in said
+    assert "privileged" not in said
+    assert "build" in said or re.fullmatch(r"[1-9]\d*:\d+", said["user"])  # our images name their user themselves
+
+
 @pytest.mark.parametrize("service", compose.services(FILLED), ids=lambda service: service.name)
 def test_everything_that_is_mounted_is_there(service: Service) -> None:
     sources = [source for source in service.mounts.values() if source and source.name != "token"]

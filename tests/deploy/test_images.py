@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import lock
 from deploy.compose import ROOT
 
 FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
@@ -61,10 +62,46 @@ class TestEveryImage:
 
     def test_runs_a_command_of_a_distribution_that_it_installs(self, file: Path) -> None:
         (command,) = (json.loads(rest) for word, rest in last_stage(file) if word == "CMD")
-        (install,) = (rest for word, rest in instructions(file) if word == "RUN" and "pip install" in rest)
+        (install,) = (rest for word, rest in instructions(file) if word == "RUN" and "pip wheel" in rest)
         parts = re.findall(r"/source/(agent|server)\b", install)
         projects = [tomllib.loads((ROOT / part / "pyproject.toml").read_text())["project"] for part in parts]
         assert command[0] in {name for project in projects for name in project["scripts"]}
+
+    def test_takes_from_an_index_only_what_its_lock_files_name_with_hashes(self, file: Path) -> None:
+        pip = re.compile(r"\bpip (?:install|wheel|download)\b(?:(?!&&).)*")
+        calls = [call for word, rest in instructions(file) if word == "RUN" for call in pip.findall(rest)]
+        locked = [call for call in calls if "--require-hashes" in call]
+        assert [f"/source/deploy/locks/{name}.txt" for name in ("build", file.stem)] == [
+            call.split()[-1] for call in locked
+        ]
+        assert [] == [
+            call for call in calls if call not in locked and not {"--no-index", "--no-deps"} <= {*call.split()}
+        ]
+
+
+@pytest.mark.parametrize("name", lock.locks())
+class TestEveryLockFile:
+    def test_has_the_versions_of_the_constraints_and_hashes_for_each(self, name: str) -> None:
+        constraints = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+        versions = {plain(one): version for one, version in constraints.items()}
+        locked = entries(name)
+        assert {} == {one: each for one, (each, _) in locked.items() if one != "tzdata" and versions.get(one) != each}
+        assert [] == [one for one, (_, hashes) in locked.items() if not hashes]
+
+    def test_has_every_requirement_of_what_it_is_for(self, name: str) -> None:
+        wanted = {plain(re.split(r"[\s<>=!~;\[]", one)[0]) for one in lock.locks()[name]}
+        assert set() == wanted - set(entries(name)), "run: make lock"
+
+
+def entries(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Distribution -> its version and the hashes of its files."""
+    text = (lock.LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
+    found = re.findall(r"^([\w.-]+)==([^\s;]+)(.*)$", text, re.MULTILINE)
+    return {plain(one): (version, re.findall(r"--hash=sha256:[0-9a-f]{64}", rest)) for one, version, rest in found}
+
+
+def plain(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_no_image_gets_torch_or_what_lies_about() -> None:

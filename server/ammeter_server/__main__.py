@@ -12,7 +12,8 @@ from importlib.metadata import version
 
 from ammeter_server import migrations, notify_command, storage, token_command, tokens
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
-from ammeter_server.store import Store, connect
+from ammeter_server.store import DatabaseError, Store, StoreAwayError, StoreFullError, connect, reason_of, rights
+from ammeter_server.store.engine import database_file, without_password
 from ammeter_server.tokens import TokenError
 
 
@@ -29,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RefusedError, SettingsError, TokenError) as error:
         print(f"ammeter-server: {error}", file=sys.stderr)
         return 2
+    except (StoreAwayError, StoreFullError, DatabaseError) as error:
+        print(f"ammeter-server: {_of_database(error, _settings(asked).database_url)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return code
@@ -42,7 +46,7 @@ def serve(asked: argparse.Namespace) -> int:
     from ammeter_server.app import create_app
 
     settings = _settings(asked)
-    _bring_up(settings)
+    _bring_up(settings, to_write=True)
     app = create_app(settings)
     tokens.check_guarded(settings, app.state.collector.store)
     _settle_memory()
@@ -144,6 +148,8 @@ def demo(asked: argparse.Namespace) -> int:
         return show.run(asked.training, once=asked.once)
     except CannotShowError as error:
         raise RefusedError(str(error)) from error
+    except OSError as error:
+        raise RefusedError(f"the demo cannot write its files ({error}); name a folder with room in TMPDIR") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -242,8 +248,9 @@ def _settings(asked: argparse.Namespace) -> Settings:
     return from_environment(given)
 
 
-def _bring_up(settings: Settings) -> None:
-    """Migrates SQLite by itself; of any other database it asks that somebody has done it."""
+def _bring_up(settings: Settings, *, to_write: bool = False) -> None:
+    """Migrates SQLite by itself; of any other database it asks that somebody has done it. to_write: whether the
+    database has to let us do all that a collector does."""
     store = connect(settings.database_url)
     try:
         found = _shape(store)
@@ -252,18 +259,31 @@ def _bring_up(settings: Settings) -> None:
         elif found != migrations.newest():
             wanted = migrations.newest()
             raise RefusedError(f"the database has shape {found}, not {wanted}; run `ammeter-server migrate`")
+        if to_write:
+            rights.check(store)
     finally:
         store.close()
 
 
 def _shape(store: Store) -> str | None:
-    try:
-        return migrations.current(store)
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise RefusedError(
-            f"AMMETER_SERVER_DATABASE_URL: the database does not answer ({reason}); start it, or mend the URL"
-        ) from error
+    """The database's shape, None for an empty one. Raises RefusedError for one of a newer version."""
+    found = migrations.current(store)
+    if found is not None and not migrations.is_known(found):
+        raise RefusedError(migrations.unknown(found))
+    return found
+
+
+def _of_database(error: Exception, url: str) -> str:
+    """Why a command cannot be done with this database."""
+    shown = f"AMMETER_SERVER_DATABASE_URL is {without_password(url)!r}"
+    if isinstance(error, DatabaseError):
+        reason = f"the database refuses what it was asked to do ({reason_of(error)}); is it one of the collector's own?"
+    elif type(error) is StoreAwayError:
+        remedy = "see to its disk and to who else uses it" if database_file(url) else "start it, or mend the URL"
+        reason = f"the database does not answer ({error.reason or error}); {remedy}"
+    else:
+        reason = str(error)
+    return f"{shown}: {reason}"
 
 
 if __name__ == "__main__":

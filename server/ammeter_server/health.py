@@ -6,7 +6,8 @@ from fastapi import APIRouter
 
 from ammeter_server import migrations
 from ammeter_server.collector import Here
-from ammeter_server.problems import Problem
+from ammeter_server.problems import Problem, of_store
+from ammeter_server.store import StoreAwayError, StoreBrokenError, StoreFullError, rights
 
 router = APIRouter(tags=["health"])
 
@@ -19,10 +20,20 @@ async def live() -> dict[str, str]:
 @router.get("/readyz", summary="The database answers and has this version's shape")
 def ready(here: Here) -> dict[str, str]:
     try:
+        trouble = here.store.trouble
+        if trouble.broken:
+            raise StoreBrokenError(trouble.broken)
         found = migrations.current(here.store)
+        if trouble.refusing:
+            rights.check(here.store)
+            trouble.refusing = ""
+    except (StoreAwayError, StoreFullError) as error:
+        raise of_store(error) from error
     except Exception as error:
         raise Problem(503, f"the database does not answer: {type(error).__name__}") from error
     wanted = migrations.newest()
+    if found is not None and not migrations.is_known(found):
+        raise Problem(503, migrations.unknown(found))
     if found != wanted:
         raise Problem(503, f"the database has shape {found}, this version needs {wanted}; run `ammeter-server migrate`")
     return {"status": "ready", "database": str(found)}

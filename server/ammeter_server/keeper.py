@@ -14,7 +14,7 @@ from ammeter_server.bulk import day_of
 from ammeter_server.collector import Collector
 from ammeter_server.compaction import TOGETHER, compact
 from ammeter_server.retention import retain
-from ammeter_server.store import StoreAwayError, StoreFullError, days, waiting
+from ammeter_server.store import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError, days, waiting
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class Keeper:
 def _guarded(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
+    except (StoreBrokenError, StoreRefusingError):  # the store itself says so in the log, once a minute
+        return None
     except (StoreFullError, StoreAwayError) as wrong:
         log.warning("%s waits: %s", what, wrong)
         return None

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from ammeter_server.headers import HEADERS
 from ammeter_server.plain import plain
-from ammeter_server.store import StoreAwayError, StoreFullError
+from ammeter_server.store import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -44,9 +44,12 @@ def answer(problem: Problem) -> JSONResponse:
 
 
 def of_store(error: Exception) -> Problem:
-    """What to answer where the database is full, which takes a person, or away, which most often ends by itself."""
+    """What to answer where the database is full, damaged or refusing, which takes a person, or away, which most often
+    ends by itself."""
     if isinstance(error, StoreFullError):
         return Problem(507, str(error), headers={"Retry-After": "30"})
+    if isinstance(error, StoreBrokenError | StoreRefusingError):
+        return Problem(503, str(error), headers={"Retry-After": "30"})
     return Problem(503, str(error), headers={"Retry-After": "2"})
 
 

@@ -16,7 +16,16 @@ from ammeter_server.collector import Collector
 from ammeter_server.gathering import Gathering
 from ammeter_server.judge import Judge
 from ammeter_server.quota import Quota
-from ammeter_server.store import Connection, Store, StoreAwayError, StoreFullError, runs, streams
+from ammeter_server.store import (
+    Connection,
+    Store,
+    StoreAwayError,
+    StoreBrokenError,
+    StoreFullError,
+    StoreRefusingError,
+    runs,
+    streams,
+)
 from ammeter_server.store.streams import Held, Raw
 
 log = logging.getLogger(__name__)
@@ -163,6 +172,8 @@ def _ticked(connection: Connection, raw: Raw | None, now: int, awake_since: int)
 def _guarded(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
+    except (StoreBrokenError, StoreRefusingError):  # the store itself says so in the log, once a minute
+        return None
     except (StoreFullError, StoreAwayError) as wrong:
         log.warning("%s waits: %s", what, wrong)
         return None

@@ -51,8 +51,9 @@ def test_every_answer_carries_the_security_headers(client: httpx.Client, path: s
 
 def test_a_fault_of_ours_is_a_problem_with_the_headers_and_without_the_reason(tmp_path: Path) -> None:
     with serving(tmp_path) as client:
-        for left in tmp_path.glob("collector.db*"):
-            left.write_bytes(b"no database any more")
+        with sqlite3.connect(tmp_path / "collector.db") as connection:
+            connection.execute("ALTER TABLE runs RENAME TO others")
+        connection.close()
         answer = client.get("/api/v1/runs")
     assert (500, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
     assert "no database" not in answer.text
@@ -67,11 +68,11 @@ def test_live_and_ready_say_so(client: httpx.Client) -> None:
 def test_a_database_of_another_shape_is_not_ready(tmp_path: Path) -> None:
     with serving(tmp_path) as client:
         with sqlite3.connect(tmp_path / "collector.db") as connection:
-            connection.execute("UPDATE alembic_version SET version_num = 'older'")
+            connection.execute("UPDATE alembic_version SET version_num = '0001'")
         connection.close()
         answer = client.get("/readyz")
     assert 503 == answer.status_code
-    assert "has shape older" in answer.json()["detail"]
+    assert "has shape 0001" in answer.json()["detail"]
     assert "ammeter-server migrate" in answer.json()["detail"]
 
 

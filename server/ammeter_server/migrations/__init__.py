@@ -44,9 +44,22 @@ def lost(before: str | None, shape: str) -> list[str]:
 
 
 def current(store: Store) -> str | None:
-    """The shape the database has; None when it is empty."""
+    """The shape the database has; None when it is empty. Where it says several, all of them, which is no known one."""
     with store.reading() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return " and ".join(sorted(MigrationContext.configure(connection).get_current_heads())) or None
+
+
+def is_known(shape: str) -> bool:
+    """Whether this version of the collector knows the shape; a newer one's it does not."""
+    return shape in {each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+def unknown(shape: str) -> str:
+    """What to say of a database whose shape this version does not know."""
+    return (
+        f"the database has shape {shape[:80]!r}, which this version does not know (its newest is {newest()}): a newer "
+        f"version has made it; use that one, or go back with it: `ammeter-server migrate --back-to {newest()}`"
+    )
 
 
 def newest() -> str | None:

@@ -1,4 +1,5 @@
-"""Why the database could not do what it was asked to, where that is nobody's mistake: it is full, or it is away."""
+"""Why the database could not do what it was asked to, where that is no mistake of the collector's: it is full, it is
+away, it takes no writes from us, or it is damaged."""
 
 from __future__ import annotations
 
@@ -18,20 +19,48 @@ class StoreFullError(RuntimeError):
 
 
 class StoreAwayError(RuntimeError):
-    """The database does not answer. Whether it did what it was asked to is not known; asking again is right."""
+    """The database does not answer. Whether it did what it was asked to is not known; asking again is right.
+
+    reason: what the driver says of it, which may name hosts and users: for those who start the collector.
+    """
+
+    def __init__(self, said: str, reason: str = "") -> None:
+        super().__init__(said)
+        self.reason = reason
+
+
+class StoreRefusingError(StoreAwayError):
+    """The database lets us do nothing, or nothing that writes: it is read-only, or we lack a right. Takes a person."""
+
+
+class StoreBrokenError(StoreAwayError):
+    """What the database holds is damaged. Takes a person and a backup."""
 
 
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """The last: the index of SQLite's log, which grows beside it."""
 
-NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
+NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)
 """Codes of SQLite without what they add: somebody else writes for longer than is waited, or the disk fails."""
+
+REFUSING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+NO_TEXT = "Could not decode to UTF-8"
+"""How Python begins to say, without a code of SQLite, that what was stored as text is none."""
 
 DISK_FULL = "53100"
 
-GONE = ("08", "53", "57P", "58030", "25006")
-"""How PostgreSQL's codes begin where a connection broke, it is short of something, it starts or ends, its disk fails,
-or it is the copy that takes no writes."""
+GONE = ("08", "53", "57P", "58030")
+"""How PostgreSQL's codes begin where a connection broke, it is short of something, it starts or ends, or its disk
+fails."""
+
+STANDBY = "25006"
+NOT_ALLOWED = ("42501", "28", "3D000")
+"""A right is missing, who we are is not believed, or there is no such database."""
+
+DAMAGED = ("XX001", "XX002")
+"""A page of a table, or of an index."""
 
 
 @contextmanager
@@ -42,17 +71,66 @@ def told_apart() -> Iterator[None]:
     except NoneFreeError as error:
         raise StoreAwayError("all connections to the database are taken; ask again") from error
     except (DBAPIError, sqlite3.Error) as error:  # a few statements go to the driver itself
-        if _is_full(error):
-            said = "the database's disk is full; free space: senders try again by themselves"
-            raise StoreFullError(said) from error
-        if _is_away(error):
-            said = "the database does not answer; start it, or see its log: senders try again by themselves"
-            raise StoreAwayError(said) from error
-        raise
+        kind = _kind(error)
+        if kind is None:
+            raise
+        raise kind from error
+
+
+def _kind(error: DBAPIError | sqlite3.Error) -> StoreFullError | StoreAwayError | None:
+    """What is raised instead; None for what is a mistake of ours."""
+    reason = reason_of(error)
+    if _is_full(error):
+        return StoreFullError("the database's disk is full; free space: senders try again by themselves")
+    if _code(error) == sqlite3.SQLITE_NOTADB:
+        said = f"the database is damaged, or no database ({reason}); name the collector's own file, or restore a backup"
+        return StoreBrokenError(said, reason)
+    if _is_broken(error):
+        return StoreBrokenError(
+            f"the database is damaged ({reason}); end its collectors and restore a backup: senders keep what is "
+            "not stored and try again by themselves",
+            reason,
+        )
+    if _is_refusing(error):
+        return StoreRefusingError(_refusal(error, reason), reason)
+    if _is_away(error):
+        said = "the database does not answer; start it, or see its log: senders try again by themselves"
+        return StoreAwayError(said, reason)
+    return None
+
+
+def reason_of(error: DBAPIError | sqlite3.Error) -> str:
+    """The driver's own words, on one line, without the statement."""
+    return " ".join(str(_original(error)).split())[:500]
+
+
+def _refusal(error: DBAPIError | sqlite3.Error, reason: str) -> str:
+    code = _code(error)
+    if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+        return f"the database cannot be opened ({reason}); name a file, in a folder, that this user may read and write"
+    if code is not None:
+        return f"the database takes no writes ({reason}); let this user write its file and its folder"
+    if _state(error) == STANDBY:
+        return f"the database takes no writes ({reason}); name the primary server, or let it write again"
+    return f"the database does not let this user in or do that ({reason}); grant the right, or name another user"
 
 
 def _is_full(error: DBAPIError | sqlite3.Error) -> bool:
     return _code(error) in NO_ROOM or _state(error) == DISK_FULL
+
+
+def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:
+    code, original = _code(error), _original(error)
+    if code is None and isinstance(original, sqlite3.Error):
+        return str(original).startswith(NO_TEXT)
+    return (code is not None and code & 0xFF in BROKEN) or _state(error) in DAMAGED
+
+
+def _is_refusing(error: DBAPIError | sqlite3.Error) -> bool:
+    code, state = _code(error), _state(error)
+    if code is not None:
+        return code & 0xFF in REFUSING
+    return state is not None and (state == STANDBY or state.startswith(NOT_ALLOWED))
 
 
 def _is_away(error: DBAPIError | sqlite3.Error) -> bool:

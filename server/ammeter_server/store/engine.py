@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,10 @@ from sqlalchemy import Connection, Engine, Table, create_engine, event, func, ma
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError
 
-from ammeter_server.store.away import told_apart
+from ammeter_server.store.away import StoreAwayError, StoreBrokenError, StoreRefusingError, told_apart
+
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # a command that is no server says it once, as its answer
 
 SHAPE = 7_238_401
 """The advisory lock of whoever changes the shape; any number that others do not use."""
@@ -33,17 +38,47 @@ PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle":
 POOL_SECONDS = 10.0
 """How long whoever needs a connection waits for one that others have."""
 
+LOG_SECONDS = 60.0
+"""Between two lines of the log about a database that is damaged or takes no writes: each transaction meets it."""
+
+
+@dataclass
+class Trouble:
+    """What takes a person to mend, as transactions of this process have met it.
+
+    broken: the damage; it stays until the process is started again, and nothing more is written, as what is written on
+    top of damage and acknowledged would be lost with it. refusing: until somebody has looked whether it still does.
+    """
+
+    broken: str = ""
+    refusing: str = ""
+    clock: Callable[[], float] = time.monotonic
+    _logged: float = float("-inf")
+
+    def note(self, error: StoreAwayError) -> None:
+        if isinstance(error, StoreBrokenError):
+            self.broken = self.broken or str(error)
+        elif isinstance(error, StoreRefusingError):
+            self.refusing = str(error)
+        else:
+            return
+        if self.clock() - self._logged >= LOG_SECONDS:
+            self._logged = self.clock()
+            log.error("%s", error)
+
 
 @dataclass(frozen=True)
 class Store:
     """The database. Both transactions end when their block does; writing() commits, and rolls back on an error.
 
-    Both raise StoreFullError where the disk has no room, and StoreAwayError where the database does not answer.
+    Both raise StoreFullError where the disk has no room, and StoreAwayError where the database does not answer,
+    refuses, or is damaged.
     """
 
     engine: Engine
     writer: Engine
     """The same, but for SQLite: one connection."""
+    trouble: Trouble = field(default_factory=Trouble)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -52,8 +87,12 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with told_apart(), self.engine.connect() as connection:
-            yield connection
+        try:
+            with told_apart(), self.engine.connect() as connection:
+                yield connection
+        except StoreAwayError as error:
+            self.trouble.note(error)
+            raise
 
     @contextmanager
     def writing(self, durable: bool = True) -> Iterator[Connection]:
@@ -62,15 +101,21 @@ class Store:
         durable: on disk when it ends. One that is not waits for no disk; a power cut may undo it, with all that came
         later and was not durable either.
         """
+        if self.trouble.broken:
+            raise StoreBrokenError(self.trouble.broken)
         # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
         turn = self._turn if self.is_sqlite else nullcontext()
-        with told_apart(), ExitStack() as held:
-            held.enter_context(turn)
-            connection = held.enter_context(self.writer.connect())
-            if self.is_sqlite and not durable:
-                held.enter_context(_undurable(connection))
-            held.enter_context(connection.begin())
-            yield connection
+        try:
+            with told_apart(), ExitStack() as held:
+                held.enter_context(turn)
+                connection = held.enter_context(self.writer.connect())
+                if self.is_sqlite and not durable:
+                    held.enter_context(_undurable(connection))
+                held.enter_context(connection.begin())
+                yield connection
+        except StoreAwayError as error:
+            self.trouble.note(error)
+            raise
 
     def close(self) -> None:
         self.writer.dispose()
@@ -78,13 +123,22 @@ class Store:
 
 
 def connect(url: str) -> Store:
-    """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file."""
+    """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file.
+
+    Raises StoreRefusingError where the file cannot be made.
+    """
     file = database_file(url)
     if file is None:
         engine = _postgresql(url)
         return Store(engine, engine)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.touch(mode=0o600)  # SQLite's own files beside it get the same
+    try:
+        if not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.touch(mode=0o600)  # SQLite's own files beside it get the same
+    except (OSError, ValueError) as error:  # a NUL in the name is the latter
+        reason = getattr(error, "strerror", None) or str(error)
+        said = f"the database {str(file)!r} cannot be made ({reason}); name a file in a folder that this user may write"
+        raise StoreRefusingError(said, reason) from error
     return Store(_sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE}"))
 
 
@@ -102,6 +156,11 @@ def database_file(url: str) -> Path | None:
     if parsed.database in (None, "", ":memory:"):
         raise ValueError(f"is {url!r}, which forgets everything")
     return Path(str(parsed.database))
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return make_url(url).render_as_string(hide_password=True)
 
 
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -1,0 +1,414 @@
+"""A database that is newer, read-only, damaged or none at all: a sentence and a remedy, at the start and later."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ammeter_server import migrations
+from ammeter_server.__main__ import main
+from ammeter_server.store import Store, StoreBrokenError, StoreRefusingError, connect, engine
+from ammeter_server.store.away import told_apart
+from tests.server.databases import postgresql
+from tests.server.disks import small_disk
+from tests.server.feeding import Stream, serving, train, wait_until
+
+COMMANDS = (
+    ["serve", "--port", "1"],
+    ["migrate"],
+    ["migrate", "--back-to", "0003", "--yes"],
+    ["token", "create", "x"],
+    ["token", "list"],
+    ["token", "revoke", "x"],
+    ["audit"],
+    ["storage", "--json"],
+)
+
+
+def made(file: Path) -> Path:
+    store = connect(f"sqlite:///{file}")
+    migrations.migrate(store)
+    store.close()
+    return file
+
+
+def newer(file: Path) -> None:
+    with sqlite3.connect(made(file)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
+    connection.close()
+
+
+def of_two_shapes(file: Path) -> None:
+    with sqlite3.connect(made(file)) as connection:
+        connection.execute("INSERT INTO alembic_version VALUES ('f00d')")
+    connection.close()
+
+
+def truncated(file: Path) -> None:
+    os.truncate(made(file), 5 * 4096)
+
+
+def overwritten(file: Path) -> None:
+    overwrite(made(file), 4096)
+
+
+def random_bytes(file: Path) -> None:
+    file.write_bytes(random.Random(1).randbytes(40_000))
+
+
+def a_few_words(file: Path) -> None:
+    file.write_text("hello")
+
+
+def a_folder(file: Path) -> None:
+    file.mkdir()
+
+
+def below_a_file(file: Path) -> None:
+    file.parent.rmdir()
+    file.parent.write_text("a file")
+
+
+def of_another_program(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE runs (id INTEGER)")
+    connection.close()
+
+
+def without_its_tables(file: Path) -> None:
+    with sqlite3.connect(made(file)) as connection:
+        for table in ("tokens", "audit", "chunks", "segments"):
+            connection.execute(f"DROP TABLE {table}")
+    connection.close()
+
+
+BAD: dict[Callable[[Path], None], str] = {
+    newer: "which this version does not know",
+    of_two_shapes: "which this version does not know",
+    truncated: "restore a backup",
+    overwritten: "restore a backup",
+    random_bytes: "name the collector's own file, or restore a backup",
+    a_few_words: "name the collector's own file, or restore a backup",
+    a_folder: "name a file, in a folder, that this user may read and write",
+    below_a_file: "name a file in a folder that this user may write",
+    of_another_program: "is it one of the collector's own?",
+}
+
+
+def overwrite(file: Path, begin: int) -> None:
+    """Random bytes from there on, as a disk that fails might write them."""
+    chance = random.Random(1)
+    with file.open("r+b") as pages:
+        size = os.fstat(pages.fileno()).st_size
+        pages.seek(begin)
+        pages.write(chance.randbytes(max(0, size - begin)))
+
+
+CASES = [
+    (words, make) for words in COMMANDS for make in BAD if "--back-to" not in words or make is not of_another_program
+]
+"""A database without a shape has no way back, which is said instead."""
+
+
+@pytest.mark.parametrize(("words", "make"), CASES, ids=lambda each: getattr(each, "__name__", None) or " ".join(each))
+def test_every_command_says_what_is_wrong_with_the_database_and_what_to_do(
+    words: list[str], make: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "folder" / "collector.db"
+    file.parent.mkdir()
+    make(file)
+    assert 2 == main([*words, "--database-url", f"sqlite:///{file}"])
+    said = capsys.readouterr().err
+    assert said.startswith("ammeter-server: ")
+    assert BAD[make] in said
+    assert 1 == len(said.splitlines())
+
+
+def test_a_database_that_lost_tables_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without_its_tables(tmp_path / "c.db")
+    for words in (["token", "list"], ["audit"], ["storage"]):
+        assert 2 == main([*words, "--database-url", f"sqlite:///{tmp_path / 'c.db'}"])
+        assert "is it one of the collector's own?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("url", ["sqlite:////proc/c.db", "sqlite:////proc/no/such/c.db", "sqlite:///a%00b"])
+def test_a_file_that_cannot_be_made_is_named(words: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main([*words, "--database-url", url])
+    said = capsys.readouterr().err
+    assert url in said
+    assert "name a file in a folder that this user may write" in said
+
+
+def test_a_read_only_disk_is_said_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        made(disk.folder / "c.db")
+        subprocess.run(["mount", "-o", "remount,ro", disk.folder], check=True)
+        for words in COMMANDS:
+            for name in ("c.db", "other.db"):
+                assert 2 == main([*words, "--database-url", f"sqlite:///{disk.folder / name}"])
+                said = capsys.readouterr().err
+                assert "this user" in said, said
+                assert 1 == len(said.splitlines())
+
+
+def test_a_process_ends_with_the_sentence_and_no_traceback(tmp_path: Path) -> None:
+    random_bytes(tmp_path / "c.db")
+    command = [sys.executable, "-m", "ammeter_server", "serve", "--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert 1 == len(done.stderr.splitlines()), done.stderr
+
+
+def test_the_demo_says_where_it_could_not_write(tmp_path: Path) -> None:
+
+    environment = os.environ | {"TMPDIR": "/proc", "TEMP": "/proc", "TMP": "/proc"}
+    program = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']; "
+    program += "import sys; from ammeter_server.__main__ import main; sys.exit(main(['demo', '--once', '--', 'true']))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert 2 == done.returncode, done.stderr
+    assert "TMPDIR" in done.stderr
+    assert 1 == len(done.stderr.splitlines()), done.stderr
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgresql() as url:
+        store = connect(url)
+        migrations.migrate(store)
+        store.close()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE reader LOGIN")
+            connection.execute("CREATE ROLE writer LOGIN")
+            connection.execute("CREATE ROLE standing LOGIN IN ROLE ammeter")
+            connection.execute("ALTER ROLE standing SET default_transaction_read_only = on")
+            connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+            connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO writer")
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("user", "remedy"),
+    [
+        ("reader", "GRANT SELECT, INSERT, UPDATE, DELETE ON "),
+        ("writer", "OWNER TO writer"),
+        ("standing", "it is set read-only: let it write again"),
+        ("nobody", 'role "nobody" does not exist'),
+    ],
+)
+def test_a_collector_that_postgresql_does_not_let_write_does_not_start(
+    server: str, user: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(["serve", "--port", "1", "--database-url", server.replace("ammeter@", f"{user}@")])
+    said = capsys.readouterr().err
+    assert remedy in said
+    assert 1 == len(said.splitlines())
+
+
+@pytest.mark.parametrize("user", ["reader", "standing"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_goes_or_says_why_not_where_postgresql_takes_no_writes(
+    server: str, user: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([*words, "--database-url", server.replace("ammeter@", f"{user}@")])
+    said = capsys.readouterr().err
+    reads = words[:2] == ["token", "list"] or words in (["audit"], ["storage", "--json"], ["migrate"])
+    if reads:
+        assert (0, "") == (code, said)
+    else:
+        assert 2 == code
+        assert 1 == len(said.splitlines()), said
+    if "revoke" not in words and not reads:
+        assert any(word in said for word in ("takes no writes", "does not let this user", "no right to", "GRANT"))
+
+
+def test_a_newer_postgresql_is_said_by_every_command_and_by_readyz(
+    server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        before = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
+        try:
+            for words in COMMANDS:
+                assert 2 == main([*words, "--database-url", server])
+                assert "a newer version has made it" in capsys.readouterr().err
+        finally:
+            connection.execute("UPDATE alembic_version SET version_num = %s", before)
+
+
+def test_a_collector_under_which_the_database_became_newer_is_not_ready_and_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        with sqlite3.connect(tmp_path / "collector.db") as connection:
+            connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
+        connection.close()
+        answer = client.get("/readyz")
+        assert (503, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
+        assert "a newer version has made it" in answer.json()["detail"]
+
+
+class Log(logging.Handler):
+    """What the collector's log says from warnings on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log()
+    logging.getLogger().addHandler(log)
+    yield log
+    logging.getLogger().removeHandler(log)
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "truncated"])
+def test_damage_makes_a_running_collector_unready_refuses_frames_and_is_logged_once(
+    damage: str, tmp_path: Path, log: Log
+) -> None:
+    with serving(tmp_path) as client:
+        stream = Stream(client)
+        train(stream, 0, 500)
+        stream.send()
+        assert 200 == client.get("/readyz").status_code
+        for file in (tmp_path / "collector.db-wal", tmp_path / "collector.db"):
+            if damage == "truncated":
+                os.truncate(file, 0)
+            else:
+                overwrite(file, 0)
+
+        def unready() -> bool:
+            return client.get("/readyz").status_code == 503
+
+        wait_until(unready, 20)
+        answer = client.get("/readyz")
+        assert "application/problem+json" == answer.headers["content-type"]
+        assert "damaged" in answer.json()["detail"]
+        for number in range(20):
+            train(stream, 500 + number, 501 + number)
+            with pytest.raises(AssertionError, match="damaged"):
+                stream.send()
+            stream.items.clear()
+            assert client.get("/api/v1/runs").status_code in (200, 503)
+            assert client.get("/metrics").status_code in (200, 503)
+            assert client.get("/api/v1/audit").status_code in (200, 503)
+        refused = client.post(
+            f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames?offset={stream.offset}&end={stream.offset}",
+            content=b"\x80",
+            headers={"Content-Type": "application/vnd.ammeter.batch+msgpack"},
+        )
+        assert (503, "30") == (refused.status_code, refused.headers["retry-after"])
+        assert "application/problem+json" == refused.headers["content-type"]
+        assert 200 == client.get("/livez").status_code
+        assert 200 == client.get("/").status_code
+    assert 1 == sum("damaged" in line for line in log.lines), log.lines
+    assert not [line for line in log.lines if "ASGI" in line or "failed" in line]
+
+
+def test_a_collector_that_is_started_again_with_a_backup_goes_on(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        stream = Stream(client)
+        train(stream, 0, 4)
+        stream.send()
+    shutil.copy(tmp_path / "collector.db", tmp_path / "backup.db")
+    overwrite(tmp_path / "collector.db", 0)
+    assert 2 == main(["token", "list", "--database-url", f"sqlite:///{tmp_path / 'collector.db'}"])
+    shutil.copy(tmp_path / "backup.db", tmp_path / "collector.db")
+    with serving(tmp_path) as client:
+        stream.client = client
+        train(stream, 5, 9)
+        assert 200 == stream.send().status_code
+        assert 200 == client.get("/readyz").status_code
+
+
+def test_postgresql_that_stops_taking_writes_makes_it_unready_until_it_takes_them_again(log: Log) -> None:
+    with postgresql() as url, serving(Path(), url) as client:
+        stream = Stream(client)
+        train(stream, 0, 5)
+        stream.send()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_reload_conf()")
+
+            def refused() -> bool:
+                train(stream, 5, 6)
+                try:
+                    stream.send()
+                except AssertionError as error:
+                    stream.items.clear()
+                    return "takes no writes" in str(error)
+                return False
+
+            wait_until(refused, 20)
+            answer = client.get("/readyz")
+            assert 503 == answer.status_code
+            assert "let it write again" in answer.json()["detail"]
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            connection.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: client.get("/readyz").status_code == 200, 20)
+        train(stream, 6, 9)
+        assert 200 == stream.send().status_code
+    assert 1 == sum("takes no writes" in line for line in log.lines), log.lines
+
+
+def test_damage_is_logged_again_a_minute_later(log: Log) -> None:
+    now = 1000.0
+    trouble = engine.Trouble(clock=lambda: now)
+    for seconds in (0.0, 1.0, 58.0, 2.0):
+        now += seconds
+        trouble.note(StoreBrokenError("the database is damaged"))
+    assert 2 == len(log.lines)
+
+
+def of_sqlite(code: int) -> sqlite3.Error:
+    error = sqlite3.DatabaseError("said by SQLite")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (StoreBrokenError, of_sqlite(sqlite3.SQLITE_CORRUPT)),
+        (StoreBrokenError, of_sqlite(sqlite3.SQLITE_CORRUPT_INDEX)),
+        (StoreBrokenError, of_sqlite(sqlite3.SQLITE_NOTADB)),
+        (StoreBrokenError, sqlite3.OperationalError("Could not decode to UTF-8 column 'name' with text '\\xff'")),
+        (StoreRefusingError, of_sqlite(sqlite3.SQLITE_READONLY)),
+        (StoreRefusingError, of_sqlite(sqlite3.SQLITE_READONLY_DBMOVED)),
+        (StoreRefusingError, of_sqlite(sqlite3.SQLITE_CANTOPEN)),
+        (StoreRefusingError, of_sqlite(sqlite3.SQLITE_PERM)),
+    ],
+)
+def test_what_takes_a_person_is_told_apart(kind: type[Exception], error: sqlite3.Error) -> None:
+    with pytest.raises(kind), told_apart():
+        raise error
+
+
+def test_on_damage_nothing_more_is_written(tmp_path: Path) -> None:
+    store = connect(f"sqlite:///{made(tmp_path / 'c.db')}")
+    with pytest.raises(StoreBrokenError), store.writing():
+        raise of_sqlite(sqlite3.SQLITE_CORRUPT)
+    with pytest.raises(StoreBrokenError), store.writing():
+        raise AssertionError("it was let in")
+    _is_readable(store)
+    store.close()
+
+
+def _is_readable(store: Store) -> None:
+    with store.reading() as connection:
+        assert [] == connection.exec_driver_sql("SELECT * FROM tokens").all()

@@ -29,6 +29,19 @@ MAX_SAID_IN_BATCH = 2 * 2**20
 
 END_OF_TIME = 2**63
 
+ROW_BYTES = 128
+"""Of a row in the journal beside its values: 72 with the longest numbers, and room for a later version."""
+
+FRAME_BYTES = 256
+"""Of any other frame in the journal, beyond twice what it takes in the body: 20, and room for a later version."""
+
+SPARE_BYTES = 64 * 1024
+"""Of a batch: an older shipper leaves out what it does not know in the frames of a newer agent."""
+
+MAX_GAP_BYTES = 2**50
+"""Of all gaps of a batch: what a year of rows of 100,000 columns, a hundred a second, would take. Journals hold 512 MiB
+and may have deleted all that came before."""
+
 
 class _Envelope(msgspec.Struct):
     """A batch whose items are not looked into yet."""
@@ -126,6 +139,22 @@ def check(batch: Batch, run: str, stream: str, offset: int, end: int, max_unpack
             raise limits.over(beyond.limit, 422, f"item {index}: {beyond}", item=index) from None
         if wrong:
             raise Problem(422, f"item {index}: {wrong}", item=index)
+
+
+def check_extent(batch: Batch, body_bytes: int, offset: int, end: int) -> None:
+    """Raises a 422 problem where the batch claims more of the journal than what it holds and declares lost can take.
+
+    Rows are packed, so their number counts and not their bytes; all other frames are in the body as in the journal.
+    """
+    gaps = sum(gap.end - gap.begin for gap in batch.gaps)
+    if gaps > MAX_GAP_BYTES:
+        said = f"the gaps are {gaps} bytes of journal together; the limit is {MAX_GAP_BYTES}"
+        raise limits.over("gap", 422, said, most=MAX_GAP_BYTES)
+    rows = sum(block.rows * (ROW_BYTES + 4 * block.columns) for block in batch.items if isinstance(block, Block))
+    most = gaps + rows + 2 * body_bytes + FRAME_BYTES * len(batch.items) + SPARE_BYTES
+    if end - offset > most:
+        said = f"offset {offset} to {end} is {end - offset} bytes of journal; what the batch holds and declares lost"
+        raise limits.over("extent", 422, f"{said} takes {most} at most", most=most)
 
 
 def _weighed(index: int, raw: msgspec.Raw) -> int:

@@ -217,6 +217,7 @@ def _decided(connection: Connection, each: _Foreseen, quota: Quota) -> tuple[Kno
         return known, None
     if sent.offset == sent.end:
         return known, None
+    checks.check_extent(each.batch, len(sent.body), sent.offset, sent.end)
     if raw is None:
         check_opening(connection, sent, each.batch, quota)
     elif known.held.schema is None:

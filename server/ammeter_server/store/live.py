@@ -12,8 +12,11 @@ from ammeter_server.tables import incidents, runs, streams
 
 
 def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """Run -> what is another one once a batch has come, or anything else that is told has changed."""
-    counted = func.count(), func.sum(streams.c.acknowledged), func.sum(streams.c.version)
+    """Run -> what is another one once a batch has come, or anything else that is told has changed.
+
+    Of offsets the lower bits: SQLite refuses a sum beyond 2^63, and one run's offsets must not blind all who watch.
+    """
+    counted = func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)
     handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
     asked = (
         select(runs.c.id, runs.c.state, runs.c.judged_version).where(runs.c.id.in_(of)),

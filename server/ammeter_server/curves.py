@@ -25,11 +25,15 @@ AT_ONCE = 16
 
 
 class Curve(NamedTuple):
-    """Where one name was measured. Curves of one question that were measured at the same steps share these arrays."""
+    """Where one name was measured. Curves of one question that were measured at the same steps share these arrays.
+
+    complete: these are all that was measured, so that between two neighbours nothing was; else some were chosen.
+    """
 
     steps: Ints
     times: Ints
     values: Floats
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ class Rows(Protocol):
         """Their steps and times."""
         ...
 
+    def steps_at(self, places: Ints) -> Ints:
+        """Their steps alone."""
+        ...
+
     def bounds(self, steps: Ints) -> Ints:
         """Before which place each of these steps would stand, which ascend."""
         ...
@@ -130,16 +138,21 @@ class Known:
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
         return self.steps[places], self.times[places]
 
+    def steps_at(self, places: Ints) -> Ints:
+        return self.steps[places]
+
     def bounds(self, steps: Ints) -> Ints:
         return np.searchsorted(self.steps, steps)
 
 
 class Piece(NamedTuple):
-    """A part of one curve: values, and where in the rows they stand. places: None for all rows."""
+    """A part of one curve: values, and where in the rows they stand. places: None for all rows. complete: nothing else
+    was measured in these rows."""
 
     rows: Rows
     places: Ints | None
     values: Floats
+    complete: bool = True
 
 
 def _measured(rows: Known, values: Floats) -> list[Piece]:
@@ -156,11 +169,11 @@ Joined = dict[tuple[tuple[int, bytes], ...], tuple[Ints, Ints]]
 def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
     values = np.concatenate([piece.values for piece in pieces])
     if len(values) <= asked.points:
-        return Curve(*_all_stamps(pieces, joined), values)
+        return Curve(*_all_stamps(pieces, joined), values, all(piece.complete for piece in pieces))
     if asked.by_time:
         steps, times = _all_stamps(pieces, joined)
         kept = choose(values, asked.points, times)
-        return Curve(steps[kept], times[kept], values[kept])
+        return Curve(steps[kept], times[kept], values[kept], False)
     kept = choose(values, asked.points)
     ends = np.cumsum([len(piece.values) for piece in pieces])
     parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
@@ -168,7 +181,7 @@ def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
         _stamps(piece, part - (end - len(piece.values))) for piece, part, end in zip(pieces, parts, ends, strict=True)
     ]
     steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
-    return Curve(steps, times, values[kept])
+    return Curve(steps, times, values[kept], False)
 
 
 def _stamps(piece: Piece, chosen: Ints) -> tuple[Ints, Ints]:
@@ -239,7 +252,7 @@ class _Reading:
             some = list(group)
             if sum(each.told.measured for each in some) >= self.asked.much:
                 keys, values = rows.coarse(some)
-                found[place] = [Piece(rows, keys, values)]
+                found[place] = [Piece(rows, keys, values, complete=False)]
         return found
 
 
@@ -250,6 +263,7 @@ class _Segments:
     reading: _Reading
     segments: Sequence[Row[Any]]
     _bounded: Ints | None = None
+    _steps: dict[int, Ints] = field(default_factory=dict)
     _bounds: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
@@ -260,6 +274,16 @@ class _Segments:
             steps[begin:end] = columns.unpack_whole(segment.steps, segment.rows, inside)
             times[begin:end] = columns.unpack_whole(segment.times, segment.rows, inside)
         return steps, times
+
+    def steps_at(self, places: Ints) -> Ints:
+        steps = np.empty_like(places)
+        for number in np.unique(places >> 16).tolist():
+            if number not in self._steps:  # each column asks for the same ones
+                segment = self.segments[number]
+                self._steps[number] = columns.unpack_whole(segment.steps, segment.rows)
+            of = places >> 16 == number
+            steps[of] = self._steps[number][places[of] & 0xFFFF]
+        return steps
 
     def bounds(self, steps: Ints) -> Ints:
         if self._bounded is not steps:  # each column is asked the same

@@ -79,7 +79,8 @@ def _items_and_axes(told: Told) -> Iterator[Part]:
     for (rank, stream, name, curve), text in zip(flat, values, strict=True):
         if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
             shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
-        item = msgspec.json.encode({"name": name, "rank": rank, "stream": stream, "axis": axes[id(curve.steps)]})
+        of = {"name": name, "rank": rank, "stream": stream}
+        item = msgspec.json.encode({**of, "axis": axes[id(curve.steps)], "complete": curve.complete})
         yield from (before, item[:-1], b',"values":[', text, b"]}")
         before = b","
     yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
@@ -105,6 +106,7 @@ def _as_arrays(told: Told, following: str | None) -> list[Part]:
             "rank": rank,
             "stream": stream,
             "points": len(curve.values),
+            "complete": curve.complete,
             "steps": placed(curve.steps, "<i8"),
             "times": placed(curve.times, "<f8", 1e9),
             "values": placed(curve.values, "<f4"),

@@ -32,18 +32,22 @@ AT_ONCE = 32
 FLOAT32 = "application/vnd.ammeter.matrix"
 
 LAYOUT = (
-    "Four bytes with the length of the header, the header as the JSON has it but without values, then a float32 for"
-    " each cell, tensor by tensor. Little-endian. A cell without a measurement has the bits 0x7fc0a3a3."
+    "Four bytes with the length of the header, the header as the JSON has it but without values and at, then a float32"
+    " for each cell, tensor by tensor, then for each cell how many steps behind the begin of its stretch the value was"
+    " measured, as an unsigned number of `offset_bytes` bytes. Little-endian. A cell without a measurement has the bits"
+    " 0x7fc0a3a3."
 )
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """values: a number, "NaN", "Infinity" or "-Infinity" for each stretch of steps; null where nothing was measured."""
+    """values: a number, "NaN", "Infinity" or "-Infinity" for each stretch of steps; null where nothing was measured.
+    at: the step at which that value was measured."""
 
     name: str
     numel: int
     values: list[float | str | None]
+    at: list[int | None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def read_matrix(
     page_token: PageToken = None,
 ) -> Response:
     """One row per tensor that has the stat, of the rank's newest life. Each cell has the highest value of a stretch of
-    steps, or one that is no number where there was one. All pages have the steps of the first."""
+    steps, or the first that is no number where there was one, and its step. All pages have the steps of the first."""
     if stat not in wire.STATS:
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(wire.STATS)}")
     after = key_of(page_token, (int, int, int))
@@ -104,7 +108,7 @@ def read_matrix(
         "items": [{"name": tensor.name, "numel": tensor.numel} for tensor in shown],
         "next_page_token": token(begin + page_size, first, last) if more else None,
     }
-    return tag.on(_as_arrays(header, values) if format == "float32" else _as_json(header, values))
+    return tag.on(_as_arrays(header, values, edges) if format == "float32" else _as_json(header, values))
 
 
 def _span(standing: Sequence[tuple[Any, ...]], first: int | None, last: int | None) -> tuple[int, int]:
@@ -117,9 +121,13 @@ def _span(standing: Sequence[tuple[Any, ...]], first: int | None, last: int | No
     return max(begin, first or 0), end if last is None else min(end, last)
 
 
+Cells = tuple[Floats, Ints]
+"""The values of a tensor's stretches, and their steps."""
+
+
 def _rows(
     here: Collector, run: str, source: query.Source | None, names: Sequence[str], edges: Ints, lowest: bool
-) -> Iterator[Floats]:
+) -> Iterator[Cells]:
     """The cells of each tensor. A stretch has two entries of a coarse level at least where only those are read, so one
     of them lies within."""
     for begin in range(0, len(names), AT_ONCE):
@@ -130,16 +138,18 @@ def _rows(
         yield from (filled(pieces.get(name, ()), edges, lowest) for name in some)
 
 
-def _as_json(header: dict[str, Any], values: Sequence[Floats]) -> Response:
+def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
     items = [
-        {**item, "values": msgspec.Raw(b"[" + text + b"]")}
-        for item, text in zip(header["items"], between_brackets(values), strict=True)
+        {**item, "values": msgspec.Raw(b"[" + text + b"]"), "at": [None if step < 0 else step for step in at.tolist()]}
+        for item, text, (_, at) in zip(header["items"], between_brackets([row[0] for row in rows]), rows, strict=True)
     ]
     return Response(msgspec.json.encode({**header, "items": items}), media_type="application/json")
 
 
-def _as_arrays(header: dict[str, Any], values: Sequence[Floats]) -> Response:
-    said = msgspec.json.encode(header)
+def _as_arrays(header: dict[str, Any], rows: Sequence[Cells], edges: Ints) -> Response:
+    size = 2 if int(np.diff(edges).max(initial=1)) <= 2**16 else 4
+    said = msgspec.json.encode({**header, "offset_bytes": size})
     said += b" " * (-(4 + len(said)) % 8)
-    data = (row.astype("<f4").tobytes() for row in values)
-    return Response(b"".join([len(said).to_bytes(4, "little"), said, *data]), media_type=FLOAT32)
+    values = (row.astype("<f4").tobytes() for row, _ in rows)
+    offsets = (np.maximum(at - edges[:-1], 0).astype(f"<u{size}").tobytes() for _, at in rows)
+    return Response(b"".join([len(said).to_bytes(4, "little"), said, *values, *offsets]), media_type=FLOAT32)

@@ -37,7 +37,8 @@ Format = Literal["json", "float32"]
 
 @dataclass(frozen=True)
 class Series:
-    """One value over steps. axis: where in `axes` its steps and times stand. values: numbers, or "NaN", "Infinity",
+    """One value over steps. axis: where in `axes` its steps and times stand. complete: nothing was measured between two
+    neighbours; else points were chosen. values: numbers, or "NaN", "Infinity",
     "-Infinity".
 
     rank: null for what all ranks come to; stream is then that of the lowest.
@@ -47,6 +48,7 @@ class Series:
     rank: int | None
     stream: str
     axis: int
+    complete: bool
     values: list[float | str]
 
 

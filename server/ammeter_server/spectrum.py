@@ -32,7 +32,7 @@ MOST_BINS = 4096
 @dataclass(frozen=True)
 class Spectrum:
     """Of one stream, one entry of each list for each time that it was measured, or for several in a row: then the first
-    step and time of them, and the sum of counts.
+    step and time of them, the last step, and the sum of counts.
 
     counts: elements with floor(log2 |x|) = lowest, lowest + 1 and so on; the outermost hold what lies beyond too.
     scales: what the gradients were still multiplied by. times: seconds since the epoch.
@@ -42,6 +42,7 @@ class Spectrum:
     stream: str
     lowest: int
     steps: list[int]
+    last_steps: list[int]
     times: list[float]
     scales: list[float | str | None]
     counts: list[list[int]]
@@ -137,6 +138,7 @@ def _told(source: series.Source, readings: Sequence[Reading], points: int) -> It
         stream=source.id,
         lowest=readings[0].lowest,
         steps=[each.step for each in kept],
+        last_steps=[readings[edge - 1].step for edge in edges[1:]],
         times=[each.time / 1e9 for each in kept],
         scales=[None if each.scale is None else number(each.scale) for each in kept],
         counts=summed[:, :-2].tolist(),

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ammeter.block import ABSENT, Floats, measured
+from ammeter.block import ABSENT, Floats, Ints, measured
 from ammeter_server.cells import filled, stretches
 from ammeter_server.compaction import compact
 from ammeter_server.curves import Asked, pieces_of
@@ -36,10 +36,16 @@ def long(store: Store) -> Fed:
     return fed
 
 
-def shown(fed: Fed, cells: int, points: int, lowest: bool, first: int = 0, last: int = LONG - 1) -> list[Floats]:
+def cells_of(
+    fed: Fed, cells: int, points: int, lowest: bool, first: int = 0, last: int = LONG - 1
+) -> list[tuple[Floats, Ints]]:
     edges = stretches(first, last, cells)
     pieces = pieces_of(fed.store, fed.run, fed.stream, Asked(NAMES, points, first, last))
     return [filled(pieces.get(name, ()), edges, lowest) for name in NAMES]
+
+
+def shown(fed: Fed, cells: int, points: int, lowest: bool, first: int = 0, last: int = LONG - 1) -> list[Floats]:
+    return [values for values, _ in cells_of(fed, cells, points, lowest, first, last)]
 
 
 def true(values: Floats, lowest: bool) -> float:
@@ -47,8 +53,6 @@ def true(values: Floats, lowest: bool) -> float:
     there = values[measured(values)]
     odd = there[~np.isfinite(there)]
     if not len(there):
-        return float("nan")
-    if np.isnan(odd).any():
         return float("nan")
     return float(odd[0] if len(odd) else there.min() if lowest else there.max())
 
@@ -64,6 +68,27 @@ def test_each_cell_has_the_extreme_of_its_steps_or_what_is_no_number(
         parts = [values[place, begin:end] for begin, end in pairwise(edges)]
         np.testing.assert_array_equal(np.array([true(part, lowest) for part in parts], np.float32), row)
         assert [measured(part).any() for part in parts] == measured(row).tolist()
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+@pytest.mark.parametrize("points", [100_000, 160], ids=["every value", "coarse levels"])
+def test_each_cell_says_at_which_step_its_value_was_measured(long: Fed, lowest: bool, points: int) -> None:
+    """Of those that are no number it is the first: of each cell, or of coarse levels of the whole row."""
+    edges = stretches(0, LONG - 1, 20)
+    values = np.concatenate([view.values for view in long.fed], axis=1)
+    seen = 0
+    for place, (row, at) in zip(PLACES, cells_of(long, 20, points, lowest), strict=True):
+        for value, step, begin, end in zip(row, at.tolist(), edges, edges[1:], strict=False):
+            if not measured(np.array([value]))[0]:
+                assert -1 == step
+                continue
+            assert begin <= step < end
+            np.testing.assert_equal(value, values[place, step])
+            odd = np.flatnonzero(measured(values[place, :end]) & ~np.isfinite(values[place, :end]))
+            known = odd if points == 160 else odd[odd >= begin]
+            assert not len(known) or known[0] < begin or known[0] == step, "the first that is no number"
+            seen += 1
+    assert seen > 40
 
 
 def test_of_coarse_levels_every_cell_has_a_value_of_its_own_steps_and_the_extremes_stay(long: Fed) -> None:
@@ -83,8 +108,9 @@ def test_of_coarse_levels_every_cell_has_a_value_of_its_own_steps_and_the_extrem
 
 
 def test_where_nothing_was_measured_nothing_is_shown() -> None:
-    row = filled((), stretches(0, 9, 5))
+    row, at = filled((), stretches(0, 9, 5))
     assert 5 == len(row)
+    assert [-1] * 5 == at.tolist()
     assert (row.view(np.uint32) == ABSENT.view(np.uint32)).all()
 
 

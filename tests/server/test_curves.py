@@ -63,13 +63,15 @@ def test_where_all_is_shown_it_is_what_was_fed(long: Fed, first: int | None, las
     for name, curve in found.items():
         expected = true(long, name, first, last)
         assert bits(expected) == bits(curve), name
+        assert curve.complete
     assert "grad.norm:t2" not in found
 
 
 def test_what_is_thinned_is_a_part_of_what_was_fed_with_its_ends_extremes_and_nans(long: Fed) -> None:
     assert LONG > BUCKET * POINTS // 2
     for name, curve in read(long, POINTS).items():
-        steps, times, values = true(long, name)
+        steps, times, values, _ = true(long, name)
+        assert not curve.complete
         assert len(curve.steps) <= POINTS
         assert list(curve.steps) == sorted(set(curve.steps.tolist()))
         at = np.searchsorted(steps, curve.steps)
@@ -80,7 +82,8 @@ def test_what_is_thinned_is_a_part_of_what_was_fed_with_its_ends_extremes_and_na
         if len(finite):
             assert {finite.min(), finite.max()} <= set(curve.values.tolist())
         assert np.isnan(values).any() == np.isnan(curve.values).any()
-    shown = dict(zip(*read(long, POINTS)["loss"][::2], strict=True))
+    loss = read(long, POINTS)["loss"]
+    shown = dict(zip(loss.steps, loss.values, strict=True))
     assert (99.0, -99.0) == (shown[7777], shown[23_900])
     assert np.isnan(shown[12_345])
 
@@ -88,7 +91,7 @@ def test_what_is_thinned_is_a_part_of_what_was_fed_with_its_ends_extremes_and_na
 @pytest.mark.parametrize(("first", "last"), [(1, None), (5000, None), (None, 21_000), (2222, 23_500)])
 def test_ends_of_what_is_asked_for_are_kept_where_it_is_thinned(long: Fed, first: int | None, last: int | None) -> None:
     for name, curve in read(long, 16, first, last).items():
-        steps, _, values = true(long, name, first, last)
+        steps, _, values, _ = true(long, name, first, last)
         assert (steps[0], steps[-1]) == (curve.steps[0], curve.steps[-1])
         finite = values[np.isfinite(values)]
         if len(finite):

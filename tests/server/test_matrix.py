@@ -48,6 +48,8 @@ def test_tensors_stand_over_each_other_at_the_same_steps(client: httpx.Client) -
     norms = [(1.2 + 0.4 * math.sin(step * 1.7) + 3.0 * math.exp(-step / 20)) / 2 for step in range(40)]
     best = [max(norms[begin : begin + 10]) for begin in range(0, 40, 10)]
     assert [pytest.approx([*best]), "NaN"] == [told["items"][0]["values"][:4], told["items"][0]["values"][4]]
+    assert [norms.index(each) for each in best] == told["items"][0]["at"][:4], "the steps at which it was so"
+    assert 40 == told["items"][0]["at"][4]
     assert 0.5 == told["items"][3]["values"][4]
     assert 1024 == told["items"][3]["numel"]
     least = ask(client, stream, cells=5, show="lowest")["items"][0]["values"][:4]
@@ -90,8 +92,12 @@ def test_arrays_are_as_they_are_described(client: httpx.Client) -> None:
     begin = 4 + int.from_bytes(body[:4], "little")
     header = json.loads(body[4:begin])
     assert (0, told["steps"]) == (begin % 8, header["steps"])
-    values = np.frombuffer(body, "<f4", offset=begin).reshape(len(header["items"]), -1)
-    for item, row in zip(told["items"], values, strict=True):
+    cells = len(header["items"]) * 25
+    values = np.frombuffer(body, "<f4", cells, begin).reshape(len(header["items"]), -1)
+    offsets = np.frombuffer(body, f"<u{header['offset_bytes']}", offset=begin + 4 * cells).reshape(values.shape)
+    for item, row, offset in zip(told["items"], values, offsets, strict=True):
+        at = (offset + np.array(header["steps"][:-1])).tolist()
+        assert item["at"] == [step if there else None for step, there in zip(at, measured(row), strict=True)]
         assert [value is not None for value in item["values"]] == measured(row).tolist()
         assert [value for value in item["values"] if value is not None] == pytest.approx(row[measured(row)].tolist())
 

@@ -84,6 +84,46 @@ def colours_at(browser: webdriver.Chrome, picture: str, row: float, column: floa
     return set(browser.execute_script(PIXELS, picture, row, column))
 
 
+def drawn_in_chart(browser: webdriver.Chrome, chart: int, places: list[float]) -> list[bool]:
+    """Whether the chart, counted from 0, has something of its first curve at these parts of its width, from 0 to 1."""
+    told: list[bool] = browser.execute_script(CURVE, chart, places)
+    return told
+
+
+DRAWN = """
+const canvas = document.querySelector(arguments[0]);
+const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+const pen = copy.getContext("2d");
+pen.drawImage(canvas, 0, 0);
+const { data } = pen.getImageData(0, Math.round(0.3 * canvas.height), canvas.width, 1);
+const shown = Array.from({ length: canvas.width }, (_, x) => data[4 * x + 3] > 0);
+return shown.filter(Boolean).length / shown.length;
+"""
+"""Which share of the picture's width has something at a third of its height."""
+
+CURVE = """
+const [chart, places] = arguments;
+const figure = document.querySelectorAll(".charts figure")[chart];
+const [canvas, over] = [figure.querySelector("canvas"), figure.querySelector(".u-over")];
+if (!canvas) return [];
+const tone = figure.ownerDocument.createElement("canvas").getContext("2d");
+tone.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--accent");
+tone.fillRect(0, 0, 1, 1);
+const wanted = tone.getImageData(0, 0, 1, 1).data;
+const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+const pen = copy.getContext("2d", { willReadFrequently: true });
+pen.drawImage(canvas, 0, 0);
+const dot = devicePixelRatio;
+const like = (data, at) => [0, 1, 2].every((part) => Math.abs(data[at + part] - wanted[part]) < 48);
+const near = (data, at) => like(data, at) && data[at + 3] > 128;
+return places.map((place) => {
+  const x = Math.round((over.offsetLeft + place * over.offsetWidth) * dot);
+  const { data } = pen.getImageData(x - 1, over.offsetTop * dot, 3, over.offsetHeight * dot);
+  for (let at = 0; at < data.length; at += 4) if (near(data, at)) return true;
+  return false;
+});
+"""
+
 PIXELS = """
 const [picture, row, column] = arguments;
 const canvas = document.querySelector(picture);
@@ -180,7 +220,7 @@ def test_any_stat_is_chosen_and_what_was_not_measured_stays_blank(
     choice = Select(found(browser, "#heat-stat")[0])
     choice.select_by_value("grad.zeros")
     described(browser, HEAT, "Zeros in the gradient of 4 tensors over steps 0 to 39. Highest: 0.8 %")
-    goes(browser, HEAT, Keys.END, "steps 30 to 39 · highest 0.8 %")  # it is read every tenth step
+    goes(browser, HEAT, Keys.END, "step 30 · 0.8 %, highest of steps 30 to 39")  # it is read every tenth step
     choice.select_by_value("update.ratio")
     appears(browser, "#heat .empty", "Update to weight: not measured in these steps.")
     choice.select_by_value("grad.nans")
@@ -248,7 +288,7 @@ def test_many_tensors_scroll_and_each_of_them_is_drawn(browser: webdriver.Chrome
     stream.send()
     said = open_run(browser, client, stream, HEAT)
     assert "Gradient norm of 500 tensors over steps 0 to 1,000." in said
-    assert re.search("NaN or Inf in 500 tensors, first at step (699|700), .* is layers.499.mlp.up_proj.weight", said)
+    assert re.search("NaN or Inf in 500 tensors, first at step 700, .* is layers.499.mlp.up_proj.weight", said)
     assert 500 * 16 < browser.execute_script("return document.querySelector('#heat .rows').scrollHeight") < 501 * 17
     goes(browser, HEAT, Keys.PAGE_UP * 50 + Keys.HOME, "layers.0.mlp.up_proj.weight · step")
     goes(browser, HEAT, Keys.PAGE_DOWN * 50, "layers.499.mlp.up_proj.weight · step")
@@ -281,7 +321,35 @@ def test_exponents_are_seen_against_what_float16_can_hold(browser: webdriver.Chr
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁵ to 2⁻¹⁴: 0 %")
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁶ to 2⁻¹⁵: 30 %")
     goes(browser, EXPONENTS, Keys.PAGE_UP * 7, "step 20 · loss scale 2¹⁶ · NaN or Inf: 1.0 %")
+    goes(browser, EXPONENTS, Keys.ARROW_LEFT, "to 19 · not read")
     goes(browser, EXPONENTS, Keys.HOME, "step 0 · loss scale 2¹⁶ · NaN or Inf: 0 %")
+
+
+def test_nothing_is_drawn_over_steps_whose_exponents_were_not_read(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    stream = healthy_run(client, 100)
+    for step in (0, 40, 99):
+        measure(stream, step, dict.fromkeys(range(LOWEST, LOWEST + BINS - 2), 10), zeros=10)
+    stream.send()
+    open_run(browser, client, stream, EXPONENTS)
+    assert (
+        0.02 < wait_until(lambda: browser.execute_script(DRAWN, EXPONENTS)) < 0.05
+    )  # three readings of a hundred steps
+
+
+def test_a_curve_leads_only_over_steps_that_were_read(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 420 * STEP)
+    for step in range(400):
+        read = step < 100 or step % 100 == 50 or step >= 300
+        stream.tell(step, {"loss": 1.0, "scale": 65536.0} | ({"grad_norm": 1.0} if read else {}))
+    stream.send()
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, "figcaption", "Gradient norm")
+    places = [step / 399 for step in (50, 120, 150, 200, 250, 280, 350)]
+    wait_until(lambda: any(drawn_in_chart(browser, 2, places)))
+    assert [True] * 7 == drawn_in_chart(browser, 2, places)
+    assert [True, False, True, False, True, False, True] == drawn_in_chart(browser, 1, places)
 
 
 def test_without_full_statistics_it_says_so(browser: webdriver.Chrome, client: httpx.Client) -> None:

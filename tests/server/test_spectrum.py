@@ -54,6 +54,7 @@ def test_more_than_there_are_points_is_summed_and_nothing_left_out(
     monkeypatch.setattr(spectrum, "AT_ONCE", 4)
     (item,) = told(client, run(client, 7), points=3)["items"]
     assert ([0, 20, 40], [2, 2, 3]) == (item["steps"], item["readings"])
+    assert [10, 30, 60] == item["last_steps"]
     assert [[2, 1, 0], [2, 5, 0], [3, 15, 0]] == item["counts"]
     assert ([14, 14, 21], [0, 0, 1]) == (item["zeros"], item["nonfinite"])
 

@@ -2,12 +2,15 @@
 
 import { get } from "./api.js";
 import { make, replace } from "./dom.js";
-import { Plot } from "./plot.js";
+import { breaksOf, Plot } from "./plot.js";
 import { number, scale, short, whole } from "./words.js";
 
 const POINTS = 2000;
 const ANEW_AFTER_MS = 30000;
 const AROUND = 60;
+
+// What a program says now and then: between two of its values there was nothing to be read.
+const LOGGED = new Set(["val_loss"]);
 
 const CHARTS = [
   { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, say: scale, skips: true, empty: "No loss scaler: nothing to show for bf16 or float32." },
@@ -158,9 +161,10 @@ export class Charts {
   }
 }
 
-function append(lines, { name, stream, steps, values }) {
+function append(lines, { name, stream, steps, values, complete }) {
   const key = `${name}\n${stream}`;
-  const line = lines.get(key) ?? { name, stream, steps: [], values: [] };
+  const line = lines.get(key) ?? { name, stream, steps: [], values: [], breaks: [] };
+  if (!LOGGED.has(name)) line.breaks.push(...breaksOf(steps, complete, line.steps.at(-1)));
   steps.forEach((step, index) => {
     line.steps.push(step);
     line.values.push(number(values[index]));

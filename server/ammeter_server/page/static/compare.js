@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { keep, make, replace, visible } from "./dom.js";
 import { poll } from "./live.js";
-import { Plot } from "./plot.js";
+import { breaksOf, Plot } from "./plot.js";
 import { number, plain, scale, short, whole } from "./words.js";
 
 const POINTS = 2000;
@@ -90,7 +90,7 @@ function showCharts({ run: mine, baseline: theirs, series }) {
   for (const plot of plots) {
     const { steps, ...values } = series.find((each) => each.name === plot.chart.name) ?? { steps: [], run: [], baseline: [] };
     const lines = [["run", mine], ["baseline", theirs]].map(([side, each], tone) =>
-      ({ name: side, stream: "", word: visible(named(each)), tone, steps, values: values[side].map(number) }));
+      ({ name: side, stream: "", word: visible(named(each)), tone, steps, values: values[side].map(number), breaks: plot.chart.name === "val_loss" ? [] : breaksOf(steps) }));
     plot.draw(lines, { skipped: [], incidents: [] }, range);
   }
   const again = make("button", { id: "all-steps", onclick: () => narrow({}) }, "Show all steps");

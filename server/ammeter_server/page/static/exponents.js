@@ -64,7 +64,7 @@ export class Exponents {
     this.none.textContent = this.range ? "No full statistics of these steps." : "No full statistics of this run yet: exponents are counted with every eighth full reading.";
     if (!readings.length) return;
     this.facts.textContent = this.scaled();
-    replace(this.legend, legend(logarithmic(LEAST, 1), percent, [["broken", "NaN or Inf"], ["", "none"]]));
+    replace(this.legend, legend(logarithmic(LEAST, 1), percent, [["broken", "NaN or Inf"], ["", "none, or not read"]]));
     this.grid.show(this.pictured());
   }
 
@@ -72,9 +72,9 @@ export class Exponents {
     const { readings, range } = this;
     const { lowest, counts } = readings.at(-1);
     const rows = rowsOf(lowest, counts.length);
-    const steps = readings.map(({ step }) => step);
-    const end = steps.at(-1) + typical(steps);
-    const [first, last] = range ? [range[0], range[1] + 1] : [steps[0], Math.max(end, this.reached + 1)];
+    const [first, last] = range ? [range[0], range[1] + 1] : [readings[0].step, Math.max(readings.at(-1).last + 1, this.reached + 1)];
+    const columns = columnsOf(readings, ((last - first) * POINT) / this.grid.room());
+    const edges = columns.flatMap(({ from, to }, column) => (column === columns.length - 1 ? [from, to] : [from]));
     const ramp = shades();
     const scale = logarithmic(LEAST, 1);
     const shareIn = (column, { exponent, kind }) => {
@@ -82,14 +82,19 @@ export class Exponents {
       return (kind === "zeros" ? zeros : kind === "nonfinite" ? nonfinite : counts[exponent - lowest] ?? 0) / all;
     };
     const shown = (column, row) => (row.kind === "nonfinite" ? 0 : shareIn(column, row));
+    const shade = (reading, row) => (reading !== null && shown(reading, row) > 0 ? ramp[scale.shade(shown(reading, row))] : 0);
     return {
-      edges: [...steps, end], first, last, rows: rows.length, rowHeight: ROW, letters: 18,
-      shades: (row) => Uint32Array.from(readings, (_, column) => (shown(column, rows[row]) > 0 ? ramp[scale.shade(shown(column, rows[row]))] : 0)),
-      broken: (row, column) => rows[row].kind === "nonfinite" && readings[column].nonfinite > 0,
+      edges, first, last, rows: rows.length, rowHeight: ROW, letters: 18,
+      shades: (row) => Uint32Array.from(columns, ({ reading }) => shade(reading, rows[row])),
+      broken: (row, column) => rows[row].kind === "nonfinite" && columns[column].reading !== null && readings[columns[column].reading].nonfinite > 0,
       name: (row) => nameOf(rows, row),
       lines: LIMITS.map(({ exponent }) => rows.findIndex((row) => row.exponent === exponent - 1)).filter((row) => row >= 0),
-      begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: steps.length - 1 },
-      say: (row, column) => said(rows[row], shareIn(column, rows[row]), readings[column], [lowest, lowest + counts.length - 1]),
+      begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: columns.length - 1 },
+      say: (row, column) => {
+        const { reading, from, to } = columns[column];
+        if (reading === null) return `steps ${whole(Math.ceil(from))} to ${whole(Math.ceil(to) - 1)}  ·  not read`;
+        return said(rows[row], shareIn(reading, rows[row]), readings[reading], [lowest, lowest + counts.length - 1]);
+      },
       words: `${this.fact()}. ${this.brokenWords()} ${this.scaled()}`, hint: "Drag to choose steps.",
     };
   }
@@ -128,7 +133,7 @@ function readingsOf(items) {
     item.steps.forEach((step, index) => {
       const [counts, zeros, nonfinite] = [item.counts[index], item.zeros[index], item.nonfinite[index]];
       const all = counts.reduce((sum, count) => sum + count, zeros + nonfinite) || 1;
-      if (step > (readings.at(-1)?.step ?? -1)) readings.push({ step, counts, zeros, nonfinite, all, lowest: item.lowest, scale: item.scales[index], readings: item.readings[index] });
+      if (step > (readings.at(-1)?.step ?? -1)) readings.push({ step, last: item.last_steps[index], counts, zeros, nonfinite, all, lowest: item.lowest, scale: item.scales[index], readings: item.readings[index] });
     });
   }
   return readings;
@@ -152,18 +157,25 @@ function nameOf(rows, row) {
   return exponent !== undefined && exponent % NAMED === 0 && !near && !outermost ? { text: `2${raised(exponent)}`, at: 1 } : null;
 }
 
-function said({ exponent, kind }, part, { step, scale: at }, [lowest, highest]) {
+function said({ exponent, kind }, part, { step, last, scale: at }, [lowest, highest]) {
   const where = { nonfinite: "NaN or Inf", zeros: "zero", gap: "" }[kind] ?? (exponent === highest ? `at or above 2${raised(exponent)}`
     : exponent === lowest ? `below 2${raised(exponent + 1)}` : `from 2${raised(exponent)} to 2${raised(exponent + 1)}`);
-  return `step ${whole(step)}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
+  return `${last > step ? `steps ${whole(step)} to ${whole(last)}` : `step ${whole(step)}`}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
 }
 
 function percent(value) {
   return value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : share(value);
 }
 
-// How far apart readings are, at most of them.
-function typical(steps) {
-  const between = steps.slice(1).map((step, index) => step - steps[index]).sort((a, b) => a - b);
-  return Math.max(1, between[between.length >> 1] ?? 1);
+// A column for each reading at its own steps, no wider than those but so that it is seen (least, in steps), and one for the
+// steps between two readings, which were not read and are left empty: reading is null there.
+function columnsOf(readings, least) {
+  const columns = [];
+  readings.forEach(({ step, last }, reading) => {
+    const next = readings[reading + 1]?.step ?? Infinity;
+    const to = Math.min(Math.max(last + 1, step + least), next);
+    columns.push({ from: step, to, reading });
+    if (to < next && next < Infinity) columns.push({ from: to, to: next, reading: null });
+  });
+  return columns;
 }

@@ -137,15 +137,15 @@ export class Heat {
   // The last tensor in the model among those that were not finite first: there it was born, if in the backward pass.
   spot() {
     const { broken } = this.matrix;
-    const first = Math.min(...broken.map(({ column }) => column));
-    return broken.findLast(({ column }) => column === first) ?? null;
+    const first = Math.min(...broken.map(({ step }) => step));
+    return broken.findLast(({ step }) => step === first) ?? null;
   }
 
   showWorst() {
-    const { items, steps, broken } = this.matrix;
+    const { items, broken } = this.matrix;
     const spot = this.spot();
     replace(this.worst, spot ? make("button", { class: "link bad", title: "Show it in the picture", onclick: () => this.show(spot) },
-      `NaN or Inf in ${whole(broken.length)} of ${whole(items.length)}, from step ${whole(steps[spot.column])} in `, make("bdi", { class: "code" }, items[spot.row].name)) : null);
+      `NaN or Inf in ${whole(broken.length)} of ${whole(items.length)}, from step ${whole(spot.step)} in `, make("bdi", { class: "code" }, items[spot.row].name)) : null);
   }
 
   show(spot) {
@@ -165,21 +165,28 @@ export class Heat {
     const most = least ? lowest : highest;
     return [
       `${words} of ${plural(items.length, "tensor")} over steps ${whole(steps[0])} to ${whole(steps.at(-1) - 1)}.`,
-      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${whole(steps[spot.column])}, the last of them in the model is ${visible(items[spot.row].name)}.` : counts ? "" : "None of them is NaN or Inf.",
-      most ? `${least ? "Lowest" : "Highest"}: ${this.say()(most[2])} in ${visible(items[most[0]].name)} at ${this.when(most[1])}.` : "",
+      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${whole(spot.step)}, the last of them in the model is ${visible(items[spot.row].name)}.` : counts ? "" : "None of them is NaN or Inf.",
+      most ? `${least ? "Lowest" : "Highest"}: ${this.say()(most[2])} in ${visible(items[most[0]].name)} at step ${whole(this.matrix.stepAt(most[0], most[1]))}.` : "",
     ].filter(Boolean).join(" ");
   }
 
+  // Which steps a column stands for.
   when(column) {
     const [first, last] = [this.matrix.steps[column], this.matrix.steps[column + 1] - 1];
     return first === last ? `step ${whole(first)}` : `steps ${whole(first)} to ${whole(last)}`;
   }
 
+  // What a cell shows, and the step at which that was measured.
   cell(row, column) {
     const { stat, items, steps } = this.matrix;
     const value = this.matrix.at(row, column);
-    const most = steps[column] + 1 === steps[column + 1] || value === null || Number.isNaN(value) ? "" : STATS[stat].lowest ? "lowest " : "highest ";
-    return `${visible(items[row].name)}  ·  ${this.when(column)}  ·  ${value === null ? "not measured" : most + this.say()(value)}`;
+    const name = visible(items[row].name);
+    if (value === null) return `${name}  ·  ${this.when(column)}  ·  not measured`;
+    const single = steps[column] + 1 === steps[column + 1];
+    const at = `step ${whole(this.matrix.stepAt(row, column))}`;
+    if (single) return `${name}  ·  ${at}  ·  ${this.say()(value)}`;
+    const most = !Number.isFinite(value) ? "one of" : STATS[stat].lowest ? "lowest of" : "highest of";
+    return `${name}  ·  ${at}  ·  ${this.say()(value)}, ${most} ${this.when(column)}`;
   }
 }
 

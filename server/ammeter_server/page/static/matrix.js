@@ -52,7 +52,9 @@ async function unpacked(answer) {
   const data = await answer.arrayBuffer();
   const begin = 4 + new DataView(data).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, begin - 4)));
-  return { ...header, values: new Float32Array(data, begin), bits: new Uint32Array(data, begin) };
+  const cells = header.items.length * Math.max(0, header.steps.length - 1);
+  const Offsets = header.offset_bytes === 2 ? Uint16Array : Uint32Array;
+  return { ...header, values: new Float32Array(data, begin, cells), bits: new Uint32Array(data, begin, cells), offsets: new Offsets(data, begin + 4 * cells, cells) };
 }
 
 // Arrays stay as they came, one for each page: row and column find a value in them.
@@ -68,13 +70,15 @@ function joined(parts, shares) {
       if (bits[index] === ABSENT) return null;
       return shares ? values[index] / Math.max(1, items[row].numel) : values[index];
     },
+    // The step at which the cell's value was measured.
+    stepAt: (row, column) => steps[column] + parts[Math.floor(row / PAGE)].offsets[(row % PAGE) * columns + column],
   };
   return { ...matrix, ...looked(matrix) };
 }
 
 // filled: columns with a value; widest: how far apart two of them are at most. finite: all values that are. broken: row and column of what was first not finite in each
-// tensor. highest, lowest: [row, column, value].
-function looked({ items, columns, at }) {
+// tensor, and its step. highest, lowest: [row, column, value].
+function looked({ items, columns, at, stepAt }) {
   const there = new Uint8Array(columns);
   const finite = new Float32Array(items.length * columns);
   const broken = [];
@@ -91,7 +95,7 @@ function looked({ items, columns, at }) {
         if (!lowest || value < lowest[2]) lowest = [row, column, value];
       } else if (sound) {
         sound = false;
-        broken.push({ row, column });
+        broken.push({ row, column, step: stepAt(row, column) });
       }
     }
   }

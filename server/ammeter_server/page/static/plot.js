@@ -7,6 +7,22 @@ import { colours, dark } from "./shades.js";
 import { plural, raised, short, whole } from "./words.js";
 
 const HEIGHT = 190;
+const FEW = 60;
+const HOLE = 5;
+
+// Between which steps a line is broken off, because none between them was read: [last before, first behind] of each gap.
+// complete: the points are all there were; of some that were chosen only what is far wider than the rest is such a gap, for
+// neighbours are chosen within four times their mean distance. before: the last step of the line, which these follow.
+export function breaksOf(steps, complete = false, before = undefined) {
+  const all = before === undefined ? steps : [before, ...steps];
+  const mean = (steps.at(-1) - steps[0]) / Math.max(1, steps.length - 1);
+  const least = complete ? 1 : Math.max(1, HOLE * mean);
+  const breaks = [];
+  for (let index = 1; index < all.length; index++) {
+    if (all[index] - all[index - 1] > (index === 1 && before !== undefined ? 1 : least)) breaks.push([all[index - 1], all[index]]);
+  }
+  return breaks;
+}
 
 export class Plot {
   // doors: zoom(first, last) and all(), which choose the steps of every chart.
@@ -94,7 +110,7 @@ export class Plot {
         { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? whole(step) : "")), size: 28 },
         { ...axis, size: 52, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
       ],
-      series: [{ label: "step", value: (_, step) => (step === null ? "–" : whole(step)) }, ...this.lines.map((line) => this.series(line, ink))],
+      series: [{ label: "step", value: (_, step) => (step === null ? "–" : whole(step)) }, ...this.lines.map((_, index) => this.series(index, ink))],
       hooks: {
         draw: [(plot) => drawMarks(plot, this.marks, ink)],
         setSelect: [(plot) => this.chosen(plot)],
@@ -111,16 +127,44 @@ export class Plot {
     this.doors.zoom(first, Math.max(last, first + 1));
   }
 
-  series(line, ink) {
+  // What grows with the line is looked up when it is drawn.
+  series(index, ink) {
+    const line = this.lines[index];
     const lives = new Set(this.lines.map((each) => each.stream)).size;
+    const few = () => this.lines[index].steps.length < FEW;
+    const toPixels = (plot) => (ends) => ends.map((step) => Math.round(plot.valToPos(step, "x", true)));
     return {
       label: lives > 1 ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
       stroke: ink.tones[line.tone],
       width: line.steps.length > 1000 ? 1 : 1.5,
-      points: { show: line.steps.length < 60, size: 5 },
+      gaps: (plot, _, __, ___, found) => merged([...found, ...this.lines[index].breaks.map(toPixels(plot))]),
+      points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(this.lines[index]))) },
       value: (_, y) => (y === null || y === undefined ? "–" : this.chart.say(y)),
     };
   }
+}
+
+// Steps whose value has no neighbour that a line could lead to.
+function aloneIn({ steps, breaks }) {
+  const begins = new Set([steps[0], ...breaks.map(([, behind]) => behind)]);
+  const ends = new Set([steps.at(-1), ...breaks.map(([before]) => before)]);
+  return new Set([...begins].filter((step) => ends.has(step)));
+}
+
+function placesOf([steps, ...lines], index, wanted) {
+  const places = [];
+  steps.forEach((step, place) => wanted.has(step) && lines[index][place] != null && places.push(place));
+  return places.length ? places : null;
+}
+
+// Stretches of pixels as they follow each other, none within another.
+function merged(stretches) {
+  const found = [];
+  for (const [from, to] of stretches.sort((a, b) => a[0] - b[0])) {
+    if (found.length && from < found.at(-1)[1]) found.at(-1)[1] = Math.max(found.at(-1)[1], to);
+    else found.push([from, to]);
+  }
+  return found;
 }
 
 const STEPS = [1, 2, 5].flatMap((unit) => Array.from({ length: 10 }, (_, power) => unit * 10 ** power)).sort((a, b) => a - b);

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import email.utils
+import gzip
+import os
 import socket
+import ssl
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+import msgspec
 import pytest
 
+from ammeter.shipping import sending
 from ammeter.shipping.sending import Answer, Collector, answer, backoff, retry_seconds, slow
 from ammeter.wire import Batch
 from tests.agent.collector_double import Reply, collector_double
 from tests.agent.ship_parts import RUN, STREAM, hello
+from tests.parts import need
 
 
 def quiet(about: str, state: str, line: str) -> None:
@@ -99,6 +108,125 @@ def test_a_collector_that_hangs_is_left_after_the_timeout() -> None:
         assert 0 == Collector(double.url, None, quiet, read=0.2).send(RUN, STREAM, 0, 7, Batch()).status
         assert time.monotonic() - begun < 2
         release.set()
+
+
+WHOLE = b'HTTP/1.1 200 OK\r\ncontent-length: 31\r\n\r\n{"offset": 7, "directives": []}'
+DRIPS = {
+    "in its status line": (b"", b"HTTP/1.1 200 OK OK OK OK OK OK OK OK OK OK OK OK OK OK OK OK"),
+    "in its headers": (b"HTTP/1.1 200 OK\r\n", b"x-long: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+    "in headers without end": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n" * 20),
+    "in its body": (b"HTTP/1.1 200 OK\r\ncontent-length: 300\r\n\r\n", b" " * 100),
+    "in its chunks": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 20),
+    "in a body without length": (b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", b" " * 100),
+    "by saying that it goes on": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 5),
+}
+
+
+@contextmanager
+def dripping(first: bytes, rest: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server that sends the rest of its answer byte by byte; its URL."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            plain, _ = listening.accept()
+            with suppress(OSError), context.wrap_socket(plain, server_side=True) if context else plain as connection:
+                connection.recv(65536)
+                connection.sendall(first)
+                for byte in rest:
+                    if ended.wait(0.05):
+                        return
+                    connection.sendall(bytes([byte]))
+                ended.wait(10)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            yield f"http{'s' if context else ''}://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("where", DRIPS)
+def test_an_answer_that_drips_is_left_after_the_timeout_as_a_whole(where: str) -> None:
+    with dripping(*DRIPS[where]) as url:
+        begun = time.monotonic()
+        got = Collector(url, None, quiet, read=0.4).send(RUN, STREAM, 0, 7, Batch())
+        assert 0 == got.status, got
+        assert 0.3 < time.monotonic() - begun < 2
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssl.SSLContext]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = [need("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-out", cert, "-keyout", key], check=True, capture_output=True)
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(cert, key)
+    os.environ["SSL_CERT_FILE"] = cert
+    yield made
+    del os.environ["SSL_CERT_FILE"]
+
+
+def test_an_answer_that_drips_through_tls_is_left_too(context: ssl.SSLContext) -> None:
+    with dripping(*DRIPS["in its body"], context) as url:
+        begun = time.monotonic()
+        got = Collector(url, None, quiet, read=0.4).send(RUN, STREAM, 0, 7, Batch())
+        assert (0, True) == (got.status, "time" in got.detail), got
+        assert 0.3 < time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_slow_answer_that_comes_in_time_is_taken_and_its_connection_used_again(
+    tls: bool, request: pytest.FixtureRequest
+) -> None:
+    with dripping(WHOLE[:-10], WHOLE[-10:], request.getfixturevalue("context") if tls else None) as url:
+        assert 7 == Collector(url, None, quiet).send(RUN, STREAM, 0, 7, Batch()).offset
+    with collector_double() as double:
+        way = Collector(double.url, None, quiet, read=0.3)
+        for _ in range(4):  # each answer has its own time
+            assert 200 == way.send(RUN, STREAM, 0, 7, Batch()).status
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_request_that_is_taken_in_drops_is_given_up(
+    tls: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SEND_SECONDS", 0.5)
+    context, ended = request.getfixturevalue("context") if tls else None, threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+        def sip() -> None:
+            plain, _ = listening.accept()
+            with suppress(OSError), context.wrap_socket(plain, server_side=True) if context else plain as connection:
+                while not ended.wait(0.02):
+                    connection.recv(1000)
+
+        thread = threading.Thread(target=sip)
+        thread.start()
+        url = f"http{'s' if tls else ''}://127.0.0.1:{listening.getsockname()[1]}"
+        batch = Batch([msgspec.structs.replace(hello(), config={"x": "x" * 2**24})])
+        begun = time.monotonic()
+        try:
+            got = Collector(url, None, quiet).send(RUN, STREAM, 0, 7, batch)
+            seconds = time.monotonic() - begun
+        finally:
+            ended.set()
+            thread.join()
+    assert 0 == got.status
+    assert 0.4 < seconds < 3
+
+
+def test_an_answer_that_is_packed_is_not_unpacked() -> None:
+    packed = gzip.compress(b'{"offset": 7}' + b" " * 2**28)
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(packed)}\r\n\r\n".encode()
+    with dripping(head + packed, b"") as url:
+        assert 404 == Collector(url, None, quiet).send(RUN, STREAM, 0, 7, Batch()).status
 
 
 def test_retry_after_is_read_as_seconds_or_a_date_and_is_bounded() -> None:

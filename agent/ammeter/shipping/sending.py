@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import email.utils
+import http.client
+import io
 import random
+import socket
 import threading
 import time
 import uuid
@@ -13,6 +16,7 @@ from typing import Any
 
 import msgspec
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from ammeter.wire import CONTENT_TYPE, Ack, Batch, encode_batch
 
@@ -21,6 +25,12 @@ Say = Callable[[str, str, str], None]
 
 MAX_ANSWER_BYTES = 2**20
 """A collector answers in a few hundred bytes; of whatever else listens there no more is read."""
+
+SEND_SECONDS = 30.0
+"""For a whole request to leave: who takes a byte now and then would hold a stream for as long as he likes."""
+
+SEND_BYTES = 2**16
+"""Of a request at once."""
 
 SLOW_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Waits while the collector does not know us: 401, 403, 404."""
@@ -64,6 +74,7 @@ class Problem(msgspec.Struct):
 class Collector:
     """The way to one collector, for all streams and threads of a shipper.
 
+    connect, read: seconds for a connection, and for the whole of an answer, however it comes.
     recoveries counts how often it came back after it could not be reached: a reason to ask again at once. accepted
     is the time.monotonic() at which it last accepted something.
     """
@@ -75,7 +86,7 @@ class Collector:
         self._say = say
         self._down_since: float | None = None
         self._lock = threading.Lock()
-        self._pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(connect=connect, read=read))
+        self._pool = _pool(connect, read)
         self._headers = {"Content-Type": CONTENT_TYPE, "Accept": "application/json, application/problem+json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -95,9 +106,16 @@ class Collector:
     def _post(self, url: str, body: bytes) -> Answer:
         try:
             response = self._pool.request(
-                "POST", url, body=body, headers=self._headers, retries=False, redirect=False, preload_content=False
+                "POST",
+                url,
+                body=body,
+                headers=self._headers,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,  # nobody was asked to pack it, and unpacked it may have any size
             )
-            text = response.read(MAX_ANSWER_BYTES)
+            text = _text(response)
             if len(text) < MAX_ANSWER_BYTES:
                 response.release_conn()
             else:
@@ -133,11 +151,18 @@ class Looked:
 
 def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.0) -> Looked:
     """Whether a collector is there and takes what this token sends. Never raises for what the network does."""
-    pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=connect, read=read))
+    pool = _pool(connect, read)
     began = time.monotonic()
     try:
-        found = pool.request("GET", f"{url.rstrip('/')}/readyz", retries=False, redirect=False, preload_content=False)
-        text, seconds = found.read(MAX_ANSWER_BYTES), time.monotonic() - began
+        found = pool.request(
+            "GET",
+            f"{url.rstrip('/')}/readyz",
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        text, seconds = _text(found), time.monotonic() - began
     except (urllib3.exceptions.HTTPError, OSError) as error:
         return Looked(Answer(0, _plainly(error)))
     finally:
@@ -148,6 +173,87 @@ def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.
     way = Collector(url, token, lambda *_: None, connect=connect, read=read)
     taken = way.send(str(uuid.uuid4()), uuid.uuid4().hex, 0, 0, Batch())
     return Looked(ready, seconds, taken, _ahead(found.headers.get("Date")))
+
+
+def _text(response: urllib3.BaseHTTPResponse) -> bytes:
+    """As much of an answer as is looked at. Raises what urllib3 does for one that breaks off."""
+    text = b""
+    while len(text) < MAX_ANSWER_BYTES and (more := response.read(MAX_ANSWER_BYTES - len(text))):
+        text += more
+    return text
+
+
+def _pool(connect: float, read: float) -> urllib3.PoolManager:
+    pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(connect=connect, read=read))
+    pool.pool_classes_by_scheme = {"http": _Connections, "https": _TlsConnections}
+    return pool
+
+
+class _UntilDeadline(io.RawIOBase):
+    """What comes from a socket until the timeout that it has now is over: a timeout of a socket's own begins anew with
+    every byte, so an answer that drips would never end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rb", buffering=0)
+        seconds = connection.gettimeout()
+        self._ends = None if seconds is None else time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._ends is not None:
+            left = self._ends - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the answer has no end")
+            self._socket.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp.close()
+        self.fp = io.BufferedReader(_UntilDeadline(sock))
+
+
+class _Sending:
+    """A request's body in parts, all of which have to leave in time."""
+
+    sock: socket.socket | None
+
+    def send(self, data: Any) -> None:
+        if self.sock is None or not isinstance(data, bytes):
+            super().send(data)  # type: ignore[misc]
+            return
+        ends, left = time.monotonic() + SEND_SECONDS, memoryview(data)
+        while left:
+            seconds = ends - time.monotonic()
+            if seconds <= 0:
+                raise TimeoutError(f"{len(left)} of {len(data)} bytes were not taken within {SEND_SECONDS:.0f} s")
+            self.sock.settimeout(seconds)
+            left = left[self.sock.send(left[:SEND_BYTES]) :]
+
+
+class _Connection(_Sending, HTTPConnection):
+    response_class = _Response
+
+
+class _TlsConnection(_Sending, HTTPSConnection):
+    response_class = _Response
+
+
+class _Connections(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsConnections(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
 
 
 def _ahead(date: str | None) -> float | None:

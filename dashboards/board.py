@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSy
 from ammeter_server import meters
 from ammeter_server.exposition import METRICS, PROCESS
 from dashboards.panels import Shown, panel_of
+from dashboards.scraped import UP
 
 METRIC = re.compile(r"\bammeter_\w+")
 
@@ -20,7 +21,8 @@ Variable = dashboard.QueryVariable | dashboard.TextBoxVariable
 
 @dataclass(frozen=True)
 class Board:
-    """What a board shows. name: of its file and its address. rows: (title, panels); without a title those on top."""
+    """What a board shows. name: of its file and its address. rows: (title, panels); without a title those on top, below
+    whether the collector answers."""
 
     name: str
     title: str
@@ -52,7 +54,7 @@ def built(board: Board) -> Dashboard:
     )
     for variable in board.variables:
         made = made.with_variable(variable)
-    for title, panels in board.rows:
+    for title, panels in (("", UP), *board.rows):
         ready = [each for each in panels if not awaited(each)]
         if title and ready:
             made = made.with_row(dashboard.Row(title))

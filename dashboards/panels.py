@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models.common import (
@@ -21,10 +21,16 @@ from grafana_foundation_sdk.models.common import (
 from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
     DataTransformerConfig,
+    Threshold,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
     VariableRefresh,
     VariableSort,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from dashboards.promql import while_up
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HALF, WHOLE, SIXTH = 12, 24, 4
@@ -33,6 +39,12 @@ TALL, LOW = 8, 4
 
 Queries = Sequence[tuple[str, str]]
 """(expression, legend)."""
+
+NO_DATA = "no data: collector down"
+"""What stands in a panel that shows a number whenever the collector answers."""
+
+NO_ROWS = "none while the collector answers; else not known"
+"""What stands where no row, or no line, may be good news."""
 
 AnyPanel = timeseries.Panel | stat.Panel | table.Panel
 
@@ -53,7 +65,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, or one per series, of this moment or of all the time shown."""
+    """A number, or one per series, of this moment or of all the time shown. words: text and colour that stand in place
+    of a number. limits: colours, each with the number from which on it is shown; None for the lowest."""
 
     title: str
     description: str
@@ -62,6 +75,8 @@ class Figure:
     missing: str = ""
     width: int = SIXTH
     height: int = LOW
+    words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    limits: Sequence[tuple[float | None, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +125,7 @@ def _chart(chart: Chart) -> timeseries.Panel:
         .description(chart.description)
         .datasource(SOURCE)
         .unit(chart.unit)
-        .no_value(chart.missing or "nothing in this time")
+        .no_value(_missing(chart, NO_ROWS))
         .span(chart.width)
         .height(TALL)
         .line_width(1)
@@ -141,7 +156,7 @@ def _figure(figure: Figure) -> stat.Panel:
         .description(figure.description)
         .datasource(SOURCE)
         .unit(figure.unit)
-        .no_value(figure.missing or "none")
+        .no_value(_missing(figure, NO_DATA))
         .span(figure.width)
         .height(figure.height)
         .color_mode(BigValueColorMode.NONE)
@@ -149,6 +164,12 @@ def _figure(figure: Figure) -> stat.Panel:
         .text_mode(BigValueTextMode.AUTO)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     )
+    if figure.words:
+        panel = panel.mappings([ValueMap(options=_results(figure.words))]).color_mode(BigValueColorMode.BACKGROUND)
+    if figure.limits:
+        steps = [Threshold(value=value, color=colour) for value, colour in figure.limits]
+        limits = dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+        panel = panel.thresholds(limits).color_mode(BigValueColorMode.VALUE)
     for query in _queries(figure.queries):
         panel = panel.with_target(query.instant())
     return panel
@@ -161,7 +182,7 @@ def _listing(listing: Listing) -> table.Panel:
         .description(listing.description)
         .datasource(SOURCE)
         .unit(listing.unit)
-        .no_value(listing.missing or "none")
+        .no_value(_missing(listing, NO_ROWS))
         .span(listing.width)
         .height(listing.height)
         .with_transformation(
@@ -175,8 +196,18 @@ def _listing(listing: Listing) -> table.Panel:
     return panel
 
 
+def _missing(shown: Shown, otherwise: str) -> str:
+    """Said of an empty panel, which no reason may explain away while nothing is heard."""
+    asked = any(while_up(expression) != expression for expression, _ in shown.queries)
+    return f"{shown.missing}, or collector down" if shown.missing and asked else shown.missing or otherwise
+
+
+def _results(words: Mapping[str, tuple[str, str]]) -> dict[str, ValueMappingResult]:
+    return {value: ValueMappingResult(text=text, color=colour) for value, (text, colour) in words.items()}
+
+
 def _queries(queries: Queries) -> list[prometheus.Dataquery]:
     return [
-        prometheus.Dataquery().ref_id(letter).datasource(SOURCE).expr(expression).legend_format(legend)
+        prometheus.Dataquery().ref_id(letter).datasource(SOURCE).expr(while_up(expression)).legend_format(legend)
         for letter, (expression, legend) in zip("ABCDEF", queries, strict=False)
     ]

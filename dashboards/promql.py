@@ -12,6 +12,9 @@ RUN = "{{name}} {{id}}"
 
 RUNNING = 'ammeter_run_state{state="running"} == 1'
 
+FLEET_JOB, COLLECTOR_JOB = "ammeter", "ammeter-collector"
+"""The scrape jobs of /metrics and of /metrics/self, as alerts/prometheus.yaml names them."""
+
 
 def rate(counter: str, labels: str = "", *, per_minute: bool = False) -> str:
     """How often it counts per second, at each moment."""
@@ -63,6 +66,25 @@ def open_incidents_named(labels: str) -> str:
 def or_none(expression: str) -> str:
     """0 where nothing is found."""
     return f"{expression} or vector(0)"
+
+
+def while_up(expression: str) -> str:
+    """The same at moments at which its scrape worked, else nothing: a number of before the collector froze, or a 0 that
+    stands for nothing found, would say that all is well. What asks for `up` itself is left alone."""
+    if "ammeter_" not in expression:
+        return expression
+    job = COLLECTOR_JOB if "ammeter_collector_" in expression else FLEET_JOB
+    return f"({expression}) and on () (max({up(job)}) == 1)"
+
+
+def up(job: str) -> str:
+    """1 for each address of a scrape job that answered the last scrape, 0 for one that did not."""
+    return f'up{{job="{job}"}}'
+
+
+def since_last_scrape(job: str) -> str:
+    """Seconds since the last scrape that worked, to a quarter of a minute; of the time that the board shows."""
+    return f"time() - max(max_over_time(timestamp({up(job)} == 1)[$__range:15s]))"
 
 
 def quantile(share: str, histogram: str, labels: str = "", by: str = "run") -> str:

@@ -20,6 +20,7 @@ from ammeter_server import curves
 from ammeter_server.collector import Collector, Here
 from ammeter_server.courses import course
 from ammeter_server.curves import Asked
+from ammeter_server.links import Links
 from ammeter_server.narrowing import First, Last
 from ammeter_server.plain import number, plain
 from ammeter_server.points import choose
@@ -54,7 +55,7 @@ class Named:
 class Comparison:
     """numbers: the run against the baseline, null for what cannot be said. differences: settings, beside the precision.
 
-    findings: as in a report, causes first.
+    findings: as in a report, causes first, each with the address of its runbook.
     """
 
     run: Named
@@ -89,7 +90,7 @@ def read_comparison(
         Named(rows[1].id, rows[1].name, pair.baseline.precision),
         {name: value for name, value in numbers.items() if name not in ("name", "differences")},
         numbers["differences"],
-        list(_findings(pair)),
+        list(_findings(pair, here.settings.links)),
         [
             _thinned(name, steps, mine, theirs, points)
             for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, rows, more, first, last)]
@@ -99,10 +100,11 @@ def read_comparison(
     return Response(msgspec.json.encode(plain(msgspec.to_builtins(told))), media_type="application/json")
 
 
-def _findings(pair: Pair) -> Iterator[dict[str, Any]]:
+def _findings(pair: Pair, links: Links) -> Iterator[dict[str, Any]]:
     for each in explain([("", finding) for finding in verdicts.judge_runs(pair).findings]):
         consequences = [as_consequence(more) for more in each.consequences]
-        yield {**msgspec.to_builtins(each.finding), "consequences": consequences}
+        runbook = links.shown_runbook(each.finding.verdict)
+        yield {**msgspec.to_builtins(each.finding), "consequences": consequences, "runbook": runbook}
 
 
 Common = tuple[Ints, Floats, Floats]

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from ammeter_server import auth, handling
 from ammeter_server.collector import Collector, Here
 from ammeter_server.judge import Judge
+from ammeter_server.links import Links
 from ammeter_server.narrowing import Ranks, Since, Until, begin_of, end_of, ranks_of
 from ammeter_server.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.plain import instant
@@ -140,7 +141,7 @@ def read_incident(here: Here, incident: str) -> Incident:
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return tell(row)
+    return tell(row, here.settings.links)
 
 
 @router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
@@ -178,12 +179,12 @@ def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incide
     return _told(here, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
-def tell(row: Row[Any]) -> Incident:
+def tell(row: Row[Any], links: Links) -> Incident:
     """The incident as people see it."""
     values = row._asdict()
     for name in ("opened", "acknowledged", "silenced", "closed"):
         values[name] = instant(values[name])
-    values["runbook"] = f"/runbooks/{row.verdict}"
+    values["runbook"] = links.shown_runbook(row.verdict)
     return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
 
 
@@ -205,7 +206,7 @@ def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: A
     before = key_of(page_token, (int, str))
     with here.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before, **wanted)
-    items = [tell(row) for row in rows[:page_size]]
+    items = [tell(row, here.settings.links) for row in rows[:page_size]]
     if len(rows) <= page_size:
         return IncidentList(items, None)
     return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
@@ -219,7 +220,7 @@ def _told(here: Collector, incident: str, changed: handling.Incident | None = No
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return tell(row)
+    return tell(row, here.settings.links)
 
 
 def _wanted(

@@ -62,7 +62,7 @@ class Judge:
 
     def __init__(self, store: Store, settings: Settings, channels: Sequence[Channel] = ()) -> None:
         self.store = store
-        self.telling = Telling(tuple(channels), settings.page_url)
+        self.telling = Telling(tuple(channels), settings.links)
         self.name = uuid.uuid4().hex
         self.courses = Courses()
         self.prices = settings.cost_per_hour

@@ -7,7 +7,6 @@ Open to everybody a page can reach.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -15,13 +14,10 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ammeter.verdicts import ALL
-from ammeter_server import page
+from ammeter_server import page, runbook_text
 from ammeter_server.problems import Problem
 
 router = APIRouter(tags=["runbooks"])
-
-FOLDER = files("ammeter_server") / "assets" / "runbooks"
-"""A link to alerts/runbooks in the source; a folder of its own in the installed package."""
 
 OF_ALERTS = {
     "collector-down": "The collector is down",
@@ -52,6 +48,5 @@ def read_runbook(verdict: str) -> HTMLResponse:
 @cache
 def _rendered(verdict: str) -> Markup:
     """The Markdown as HTML; HTML inside it is shown as text."""
-    text = (FOLDER / f"{verdict}.md").read_text(encoding="utf-8")
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
-    return Markup(renderer.render(text))
+    return Markup(renderer.render(runbook_text.text(verdict)))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from ammeter_server import prices
+from ammeter_server.links import PLACE, Links
 from ammeter_server.prices import Prices
 from ammeter_server.routes import Route, read
 from ammeter_server.store.engine import database_file
@@ -27,7 +28,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """database_url: sqlite:///file or postgresql://... public_url: how people reach the page.
+    """database_url: sqlite:///file or postgresql://... public_url: how people reach the page. runbook_url: below which
+    runbooks lie that can be read while the collector is down.
 
     tls_cert, tls_key: PEM files. trusted_proxies: networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
     notify: Apprise URLs. routes: such that are told of some incidents only.
@@ -46,6 +48,7 @@ class Settings:
     alertmanagers: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
     public_url: str = ""
+    runbook_url: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     trusted_proxies: tuple[str, ...] = ()
@@ -65,6 +68,8 @@ class Settings:
             _check_url("NOTIFY", url, "an Apprise URL such as json://127.0.0.1:9999/")
         if self.public_url:
             _check_url("PUBLIC_URL", self.public_url, "a URL such as http://collector.example:8480")
+        if self.runbook_url:
+            _check_runbooks(self.runbook_url)
         for url in self.alertmanagers:
             _check_alertmanager(url)
         _check_tls(self.tls_cert, self.tls_key)
@@ -83,13 +88,18 @@ class Settings:
         scheme = "https" if self.tls_cert else "http"
         return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
 
+    @property
+    def links(self) -> Links:
+        """Where links lead that people are given."""
+        return Links(self.page_url, self.runbook_url)
+
 
 def from_environment(
     given: Mapping[str, object] = MappingProxyType({}), environment: Mapping[str, str] = os.environ
 ) -> Settings:
     """The settings as the environment says them. What is given (not None) wins: options of the command line."""
     said: dict[str, object] = {}
-    for name in ("database_url", "host", "public_url", "tls_cert", "tls_key", "cores"):
+    for name in ("database_url", "host", "public_url", "runbook_url", "tls_cert", "tls_key", "cores"):
         said[name] = environment.get(PREFIX + name.upper(), "").strip()
     said["port"] = _whole("PORT", environment, "a number from 1 to 65535, such as 8480")
     said["keep_days"] = _days(environment.get(PREFIX + "KEEP_DAYS", "").strip())
@@ -218,6 +228,14 @@ def _check_url(name: str, url: str, remedy: str) -> None:
         raise SettingsError(f"{PREFIX}{name} holds what is no URL ({error}); use {remedy}") from error
     if not parts.scheme or "://" not in url:
         raise SettingsError(f"{PREFIX}{name} holds {url.partition(':')[0]!r}, which is no URL; use {remedy}")
+
+
+def _check_runbooks(url: str) -> None:
+    remedy = f"a URL such as https://wiki.example/ammeter, or one with {PLACE} where the runbook's name belongs"
+    _check_url("RUNBOOK_URL", url, remedy)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "{" in url.replace(PLACE, ""):
+        raise SettingsError(f"{PREFIX}RUNBOOK_URL is {url[:200]!r}; use {remedy}")
 
 
 def _check_alertmanager(url: str) -> None:

@@ -14,6 +14,7 @@ from ammeter_server.channels import Channel, Message
 from ammeter_server.channels.alertmanager import alert, silence
 from ammeter_server.channels.message import message
 from ammeter_server.handling import Change, Incident
+from ammeter_server.links import Links
 from ammeter_server.store import Connection, Row, outbox
 
 QUIET = 5 * 60 * 10**9
@@ -23,10 +24,10 @@ once; the second message waits, and is dropped where the incident is over by the
 
 @dataclass(frozen=True)
 class Telling:
-    """channels: where to. page_url: where links lead, without a slash at its end."""
+    """channels: where to. links: where those lead that are told."""
 
     channels: Sequence[Channel]
-    page_url: str
+    links: Links
 
     def tell(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
         """Writes what has to be told about these changes. Returns whether anything is due at once."""
@@ -52,11 +53,11 @@ class Telling:
         wanting = [each for each in self.channels if each.wants(run.project, incident.severity)]
         heard = tell if incident.silenced is None or incident.silenced <= now else None
         told = [each for each in wanting if heard and not each.holds]
-        news = message(heard, incident, run.name, run.project, self.page_url) if heard and told else {}
+        news = message(heard, incident, run.name, run.project, self.links) if heard and told else {}
         due = [_news(connection, incident, channel.name, news, now) for channel in told]
         holding = [each for each in wanting if each.holds]
-        body = message("opened", incident, run.name, run.project, self.page_url) if holding else {}
-        held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.page_url)} if body else {}
+        body = message("opened", incident, run.name, run.project, self.links) if holding else {}
+        held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.links)} if body else {}
         due += [_hold(connection, change, channel.name, held, now) for channel in holding]
         return any(due)
 

@@ -49,6 +49,15 @@ class Collector:
         assert self._process is not None
         return self._process.pid
 
+    def freeze(self) -> None:
+        """It lives on and does nothing, as a machine that swaps or a disk that hangs leaves it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """kill -9."""
         assert self._process is not None
@@ -239,6 +248,15 @@ class Training:
         code = self.process.wait(seconds)
         self._close()
         return code
+
+    def freeze(self) -> None:
+        """It lives on and does nothing, as a machine that swaps or a disk that hangs leaves it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,46 @@ def test_every_panel_shows_something(there: Fleet, name: str, panel: dict[str, A
             return [value for value in values if math.isfinite(value)]
 
         wait_for(numbers, f"{target['expr']} finds something", seconds=45)
+
+
+@pytest.fixture
+def frozen(there: Fleet) -> Iterator[Fleet]:
+    """The same fleet with a collector that answers nobody, as Prometheus knows by now. Who sends by itself, without a
+    shipper that tries again, has ended."""
+    assert there.recorded is not None
+    there.recorded.stop()
+    wait_for(lambda: there.prometheus.ask("ammeter_run_info"), "runs are scraped", seconds=45)
+    there.collector.freeze()
+    try:
+        down = "max({__name__='up'}) == 0"
+        wait_for(lambda: there.prometheus.ask(down), "no scrape works", seconds=45)
+        yield there
+    finally:
+        there.collector.thaw()
+
+
+def test_no_panel_says_that_all_is_well_while_the_collector_is_frozen(frozen: Fleet) -> None:
+    """Not at once, while counters of before still lie in the windows of rates, and not later."""
+    first = {name: board["panels"][0]["title"] for name, board in BOARDS.items()}
+    assert {"Collector"} == set(first.values())
+    for _ in range(2):
+        shown = list(panels_with_numbers(frozen))
+        apart = [each for each in shown if each[1] in UP]
+        assert [] == [each for each in shown if each not in apart]
+        assert len(BOARDS) == sum(values == [0.0] for _, title, values in apart if title == "Collector")
+        time.sleep(2)
+    since = [values[0] for _, title, values in panels_with_numbers(frozen) if title == "Since the last scrape"]
+    assert all(2 <= each < 120 for each in since)
+
+
+UP = ("Collector", "Since the last scrape", "Collector processes that answer")
+
+
+def panels_with_numbers(there: Fleet) -> Iterator[tuple[str, str, list[float]]]:
+    """(board, title, what is shown) of every panel that shows anything now."""
+    for name, panel in (panel.values for panel in PANELS):
+        for target in panel["targets"]:
+            queries = {filled(target["expr"], BOARDS[str(name)], pair) for pair in there.pairs}
+            found = [series for query in queries for series in there.prometheus.ask(query)]
+            if found:
+                yield str(name), panel["title"], [float(each["value"][1]) for each in found]

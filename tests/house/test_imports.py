@@ -55,6 +55,8 @@ SERVER_ORDER = (
     (
         "",
         "plain",
+        "links",
+        "runbook_text",
         "headers",
         "routes",
         "prices",

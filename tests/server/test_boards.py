@@ -68,7 +68,7 @@ def test_a_panel_waits_for_its_metrics_and_all_others_are_there(generate: Module
     board, panels = (importlib.import_module(f"dashboards.{name}") for name in ("board", "panels"))
     told, untold = (panels.Chart("Mood", "It.", "none", [(f"ammeter_{name}", "")]) for name in ("run_step", "mood"))
     made = board.built(board.Board("moods", "Moods", "", (), (("Told", [told, untold]), ("Untold", [untold]))))
-    assert ["Told", "Mood"] == [each.title for each in made.panels]
+    assert ["Told", "Mood"] == [each.title for each in made.panels][3:]
     assert [] == [shown for each in generate.ALL for _, row in each.rows for shown in row if board.awaited(shown)]
 
 
@@ -121,7 +121,28 @@ def test_what_the_linter_is_to_leave_alone_is_the_choice_of_a_scrape_job_and_say
     left = yaml.safe_load((FOLDER / ".lint").read_text())["exclusions"]
     assert {f"{what}-{label}-rule" for what in ("template", "target") for label in ("job", "instance")} == set(left)
     assert all(each["reason"].endswith(".") for each in left.values())
-    assert all("instance" not in query and "job" not in query for panel in PANELS for query in queries(panel.values[0]))  # type: ignore[arg-type]
+    every = [query for panel in PANELS for query in queries(panel.values[0])]  # type: ignore[arg-type]
+    chosen = [re.sub(r'\bup\{job="ammeter(-collector)?"\}', "up", query) for query in every]
+    assert all("instance" not in query and "job" not in query for query in chosen)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_whether_the_collector_answers_and_since_when_stand_first(name: str) -> None:
+    first, second, *_ = BOARDS[name]["panels"]
+    assert [(0, 0), (0, 8)] == [(each["gridPos"]["y"], each["gridPos"]["x"]) for each in (first, second)]
+    assert ['max(up{job="ammeter"})'] == queries(first)
+    (words,) = first["fieldConfig"]["defaults"]["mappings"]
+    assert {"0": "DOWN", "1": "answers"} == {value: each["text"] for value, each in words["options"].items()}
+    assert "Since the last scrape" == second["title"]
+    assert all("ammeter_" not in query for query in queries(second))
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_what_is_asked_of_the_collector_is_shown_only_where_it_answers(panel: dict[str, Any]) -> None:
+    for query in (query for query in queries(panel) if "ammeter_" in query):
+        job = "ammeter-collector" if "ammeter_collector_" in query else "ammeter"
+        assert query.endswith(f') and on () (max(up{{job="{job}"}}) == 1)')
+        assert panel["fieldConfig"]["defaults"]["noValue"].endswith(("collector down", "else not known"))
 
 
 @pytest.mark.parametrize("panel", PANELS)
@@ -136,7 +157,7 @@ def test_a_panel_has_title_description_unit_and_queries_of_metrics_that_exist(pa
     assert sorted(set(letters)) == letters
     for query in queries(panel):
         named = set(re.findall(r"ammeter_\w+", query))
-        assert named
+        assert named or 'up{job="ammeter' in query
         assert named <= exported()
 
 

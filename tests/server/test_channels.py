@@ -21,6 +21,7 @@ from ammeter_server.channels import Channel, DeliveryError, Message, open_channe
 from ammeter_server.channels.message import message
 from ammeter_server.channels.outbox import LEASE, LIFETIME, PAUSES, Outbox, outcome
 from ammeter_server.handling import Incident
+from ammeter_server.links import Links
 from ammeter_server.settings import Settings, SettingsError
 from ammeter_server.store import Store, connect, outbox
 from ammeter_server.tables import outbox as table
@@ -242,7 +243,7 @@ INCIDENT = Incident(
 
 
 def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
-    told = message("opened", INCIDENT, "night run", "speech", "http://collector.example")
+    told = message("opened", INCIDENT, "night run", "speech", Links("http://collector.example"))
     assert "[page] The scale collapses: night run, step 60" == told["title"]
     for line in (
         "Cause: Every step since 60 was skipped.",
@@ -260,7 +261,7 @@ def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
 
 
 def test_a_runs_own_words_stay_on_one_line() -> None:
-    told = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", "http://c")
+    told = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", Links("http://c"))
     assert told["title"].startswith("[resolved] The scale collapses: night Page: http://evilxxx")
     assert 1 == sum(line.startswith("Page: ") for line in told["body"].splitlines())
     assert max(map(len, told["body"].splitlines())) < 400

@@ -18,6 +18,7 @@ from ammeter import wire
 from ammeter.wire import Batch, Event, Hello, Schema, Tensor
 from ammeter_server.channels.message import message
 from ammeter_server.handling import Incident
+from ammeter_server.links import Links
 from ammeter_server.store import pages as pages_of
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
@@ -109,7 +110,7 @@ def test_a_notification_of_a_hostile_name_has_the_lines_of_any_other() -> None:
             run="r", id="r.v.1", verdict="v", number=1, severity="page", state="open", times=1, opened=1, first_step=1,
             opened_step=1, last_step=1, stream="s", rank=0, tensor=said, module=said, caller=said, **given,
         )  # fmt: skip
-        told = message("opened", incident, said, said, "http://page")
+        told = message("opened", incident, said, said, Links("http://page"))
         assert told["title"].isprintable()
         assert all(line.isprintable() for line in told["body"].split("\n"))
         shapes.append([line.partition(":")[0] for line in told["body"].split("\n")])

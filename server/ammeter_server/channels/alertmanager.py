@@ -17,6 +17,8 @@ import urllib3
 from ammeter_server.channels import Channel, DeliveryError, Message, RefusedError
 from ammeter_server.channels.message import alert_name, title_of
 from ammeter_server.handling import Incident
+from ammeter_server.links import Links
+from ammeter_server.runbook_text import first_steps
 
 MOST = 500
 """Alerts in one request."""
@@ -61,7 +63,7 @@ def name_of(url: str) -> str:
     return f"alertmanager-{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
-def alert(incident: Incident, body: str, run_name: str, project: str, page_url: str) -> dict[str, Any]:
+def alert(incident: Incident, body: str, run_name: str, project: str, links: Links) -> dict[str, Any]:
     """An incident as Alertmanager keeps it."""
     labels = {
         "alertname": alert_name(incident.verdict),
@@ -73,13 +75,14 @@ def alert(incident: Incident, body: str, run_name: str, project: str, page_url: 
     annotations = {
         "summary": title_of(incident, run_name),
         "description": body,
-        "runbook_url": f"{page_url}/runbooks/{incident.verdict}",
+        "runbook_url": links.runbook(incident.verdict),
+        "first_steps": first_steps(incident.verdict),
     }
     return {
         "labels": {name: value for name, value in labels.items() if value},
-        "annotations": annotations,
+        "annotations": {name: value for name, value in annotations.items() if value},
         "startsAt": stamp(incident.opened),
-        "generatorURL": f"{page_url}/runs/{incident.run}",
+        "generatorURL": links.run(incident.run),
     }
 
 

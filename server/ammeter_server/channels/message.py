@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter_server.handling import Incident, Kind
+from ammeter_server.links import Links
 from ammeter_server.plain import line
 
 LONGEST = 300
@@ -21,7 +22,7 @@ def title_of(incident: Incident, run_name: str) -> str:
     return f"{_short(incident.title)}: {_short(run_name or incident.run)}, step {incident.first_step}"
 
 
-def message(kind: Kind, incident: Incident, run_name: str, project: str, page_url: str) -> dict[str, Any]:
+def message(kind: Kind, incident: Incident, run_name: str, project: str, links: Links) -> dict[str, Any]:
     """The notification as {kind, severity, title, body}."""
     head = f"[{incident.severity}]" if kind == "opened" else "[resolved]"
     name = _short(run_name or incident.run)
@@ -29,11 +30,11 @@ def message(kind: Kind, incident: Incident, run_name: str, project: str, page_ur
         "kind": kind,
         "severity": incident.severity,
         "title": f"{head} {title_of(incident, run_name)}",
-        "body": "\n".join(_lines(kind, incident, name, project, page_url)),
+        "body": "\n".join(_lines(kind, incident, name, project, links)),
     }
 
 
-def _lines(kind: Kind, incident: Incident, name: str, project: str, page_url: str) -> list[str]:
+def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links) -> list[str]:
     lines = []
     if kind == "resolved":
         lines.append(f"Over: {incident.closed_reason}.")
@@ -50,7 +51,7 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, page_url: st
         "Also": "; ".join(f"{each['title'] or each['verdict']}" for each in incident.consequences),
     }
     lines += [f"{label}: {_short(fact)}" for label, fact in facts.items() if fact]
-    lines += ["", f"Page: {page_url}/runs/{incident.run}", f"Runbook: {page_url}/runbooks/{incident.verdict}"]
+    lines += ["", f"Page: {links.run(incident.run)}", f"Runbook: {links.runbook(incident.verdict)}"]
     return lines
 
 

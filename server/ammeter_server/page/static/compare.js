@@ -76,11 +76,11 @@ function percent(delta) {
   return x === null ? "–" : `${x > 0 ? "+" : ""}${short(100 * x, 3)} %`;
 }
 
-function showFinding({ verdict, severity, title, cause, fix }) {
+function showFinding({ verdict, severity, title, cause, fix, runbook }) {
   return make("article", { class: `incident ${severity}` },
     make("header", {}, make("span", { class: "severity" }, severity), make("h2", {}, title || verdict)),
     make("p", { class: "cause" }, cause), make("p", { class: "fix" }, make("strong", {}, "Do this"), fix),
-    make("footer", {}, make("a", { href: `/runbooks/${verdict}` }, "Runbook")));
+    make("footer", {}, make("a", { href: runbook }, "Runbook")));
 }
 
 function showCharts({ run: mine, baseline: theirs, series }) {

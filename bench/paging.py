@@ -35,7 +35,7 @@ from tests.server.feeding import Stream, break_down, train  # noqa: E402
 
 RESULT = ROOT / "bench" / "results" / "paging.md"
 SCRAPE = EVALUATION = 5
-GROUP_INTERVAL = 10
+GROUP_INTERVAL = 60
 """Seconds, as alerts/alertmanager.yaml has it for pages."""
 
 STORM = 500
@@ -71,13 +71,13 @@ def directly(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
 
 def posted(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
     """The collector posts to Alertmanager."""
-    running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager"))
+    running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager", {}))
     return _collector(stack, folder, "--alertmanager", running.url), _heard(pager)
 
 
 def scraped(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
     """Prometheus scrapes the collector and tells Alertmanager."""
-    running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager"))
+    running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager", {}))
     collector = _collector(stack, folder)
     rules = httpx.get(f"{collector.url}/api/v1/rules").text
     configuration = alerting.shipped(collector.port, running.port, f"{SCRAPE}s")
@@ -118,7 +118,7 @@ def measure(way: Way, runs: int) -> list[float]:
         collector, arrived = way.open(stack, Path(folder))
 
         def page_of(run: ammeter.Run) -> float:
-            return float(wait_for(lambda: arrived(run.id), "the page arrived", collector.log))
+            return float(wait_for(lambda: arrived(run.id), "the page arrived", collector.log, 2 * GROUP_INTERVAL))
 
         def one(project: str) -> tuple[ammeter.Run, float]:
             return break_one(collector, Path(folder), project, chance)
@@ -135,7 +135,7 @@ def measure(way: Way, runs: int) -> list[float]:
 def storm() -> str:
     """What it comes to when many runs break at once, of which the collector posts to Alertmanager."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        running, pager = stack.enter_context(alerting.alertmanager(Path(folder) / "alertmanager"))
+        running, pager = stack.enter_context(alerting.alertmanager(Path(folder) / "alertmanager", {}))
         collector = _collector(stack, Path(folder), "--alertmanager", running.url)
         client = stack.enter_context(httpx.Client(base_url=collector.url, timeout=60))
         senders = stack.enter_context(ThreadPoolExecutor(8))
@@ -155,7 +155,7 @@ def storm() -> str:
         def told() -> set[str]:
             return {alert["labels"]["run"] for each in pager.of(ALERT) for alert in each.alerts}
 
-        wait_for(lambda: len(told()) == STORM, "all were told", collector.log)
+        wait_for(lambda: len(told()) == STORM, "all were told", collector.log, 2 * GROUP_INTERVAL)
         notified = pager.of(ALERT)
         first = len({alert["labels"]["run"] for alert in notified[0].alerts})
         return (

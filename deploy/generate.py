@@ -1,18 +1,22 @@
 """Writes what of deploy/ follows from the rest of the tree. Run it after a change: python -m deploy.generate
 
 deploy/rules.yaml is what Prometheus loads beside a collector that posts incidents itself, and the PrometheusRule is the
-same for Kubernetes; deploy/alertmanager.yaml is the one of alerts/, which tells the stack's receiver; and
-dashboards/boards/kustomization.yaml puts every board into a ConfigMap that Grafana's sidecar finds.
+same for Kubernetes; deploy/alertmanager.yaml is the one of alerts/, which tells the stack's receiver;
+dashboards/boards/kustomization.yaml puts every board into a ConfigMap that Grafana's sidecar finds. alerts/tests are
+written by hand, but for the first steps of a runbook, which they expect as they stand there.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ammeter_server.rules import rule_file
+from ammeter_server.runbook_text import first_steps
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "# Generated: make deploy\n"
@@ -33,7 +37,21 @@ def files() -> dict[str, str]:
         "deploy/alertmanager.yaml": _alertmanager(),
         "deploy/kubernetes/rules.yaml": _text(_prometheus_rule()),
         "dashboards/boards/kustomization.yaml": _text(_boards()),
+    } | {
+        f"alerts/tests/{path.name}": _with_first_steps(path.read_text())
+        for path in sorted((ROOT / "alerts" / "tests").glob("*.yaml"))
     }
+
+
+def _with_first_steps(tests: str) -> str:
+    """The tests of promtool with what each alert that they expect says of its runbook."""
+    pattern = r"^( *)(runbook_url: .*/runbooks/([a-z-]+)'?)\n(?: *first_steps: .*\n)?"
+
+    def expected(found: re.Match[str]) -> str:
+        steps = json.dumps(first_steps(found[3]), ensure_ascii=False)
+        return f"{found[1]}{found[2]}\n{found[1]}first_steps: {steps}\n"
+
+    return re.sub(pattern, expected, tests, flags=re.MULTILINE)
 
 
 def rules() -> dict[str, Any]:

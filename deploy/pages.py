@@ -15,6 +15,11 @@ from typing import Any
 LARGEST = 4 * 2**20
 """Bytes of a notification. Alertmanager sends all alerts of a group in one."""
 
+WATCHDOG = "watchdog"
+"""The path at which the dead man's switch is told. Here nobody is paged when it is silent."""
+
+_alive: set[str] = set()
+
 SHOWN = 5
 """Alerts of a notification that are printed; of the others their number is."""
 
@@ -40,11 +45,13 @@ class Receiver(BaseHTTPRequestHandler):
             self._answer(413)
             return
         try:
-            lines = told(self.path.strip("/") or "page", json.loads(self.rfile.read(length)))
+            whom, notification = self.path.strip("/") or "page", json.loads(self.rfile.read(length))
+            lines = told(whom, notification) if whom != WATCHDOG else alive(notification)
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400)
             return
-        print("\n".join(lines), flush=True)
+        if lines:
+            print("\n".join(lines), flush=True)
         self._answer(200)
 
     def _answer(self, status: int) -> None:
@@ -53,6 +60,15 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None: ...
+
+
+def alive(notification: dict[str, Any]) -> list[str]:
+    """What is said of a dead man's switch: that it works, once. It comes every minute."""
+    name = str(notification["groupLabels"].get("alertname", "alert"))
+    if name in _alive:
+        return []
+    _alive.add(name)
+    return ["", plain(f"{name} is heard: alerts arrive here. It comes every minute, and is not printed again.")]
 
 
 def told(whom: str, notification: dict[str, Any]) -> list[str]:
@@ -74,7 +90,7 @@ def told(whom: str, notification: dict[str, Any]) -> list[str]:
 
 def what_to_do(notes: dict[str, str]) -> list[str]:
     """The description, line by line, and the runbook where it does not name it."""
-    said = notes.get("description", "").splitlines()
+    said = [*notes.get("description", "").splitlines(), *notes.get("first_steps", "").splitlines()]
     runbook = notes.get("runbook_url", "")
     if runbook and not any(runbook in line for line in said):
         said.append(f"Runbook: {runbook}")

@@ -23,6 +23,9 @@ from tests.parts import need
 ALERTS = Path(__file__).parent.parent / "alerts"
 CONFIGURATION = ALERTS / "alertmanager.yaml"
 
+SOONER = MappingProxyType({"group_interval: 1m": "group_interval: 10s"})
+"""Of what is shipped, so that no test waits a minute for the second notification of a group."""
+
 
 @dataclass
 class Told:
@@ -87,14 +90,14 @@ class Alertmanager:
     """A real one with the configuration that is shipped, but for where it tells: this pager. other: texts of the
     configuration, each with what stands in its place."""
 
-    def __init__(self, folder: Path, pager: Pager, other: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, pager: Pager, other: Mapping[str, str] = SOONER) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         shipped = CONFIGURATION.read_text()
-        assert 2 == shipped.count("http://127.0.0.1:9099/")
+        assert 3 == shipped.count("http://127.0.0.1:9099/")
         (folder / "alertmanager.yaml").write_text(replaced(shipped, {":9099/": f":{pager.port}/", **other}))
 
     def start(self) -> Self:
@@ -203,7 +206,7 @@ def replaced(text: str, other: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def alertmanager(folder: Path, other: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[Alertmanager, Pager]]:
+def alertmanager(folder: Path, other: Mapping[str, str] = SOONER) -> Iterator[tuple[Alertmanager, Pager]]:
     """Running, with the pager that it tells."""
     with pager() as heard:
         running = Alertmanager(folder, heard, other).start()

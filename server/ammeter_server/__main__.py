@@ -1,4 +1,4 @@
-"""The command line: ammeter-server serve | migrate | token | audit | storage | notify | demo."""
+"""The command line: ammeter-server serve | migrate | token | audit | storage | notify | runbooks | demo."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 
 from ammeter_server import migrations, notify_command, storage, token_command, tokens
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
@@ -139,6 +140,18 @@ def test_notify(asked: argparse.Namespace) -> int:
         raise RefusedError(str(error)) from error
 
 
+def write_runbooks(asked: argparse.Namespace) -> int:
+    """Writes the runbooks as a folder of plain pages."""
+    from ammeter_server import runbook_pages
+
+    try:
+        count = runbook_pages.write(Path(asked.folder))
+    except OSError as error:
+        raise RefusedError(f"FOLDER is {asked.folder!r}: {error}; name one that can be written") from error
+    print(f"{count} runbooks are in {asked.folder}; name their address in AMMETER_SERVER_RUNBOOK_URL")
+    return 0
+
+
 def demo(asked: argparse.Namespace) -> int:
     """Shows the whole way on one broken run."""
     from ammeter_server import demo as show
@@ -195,6 +208,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     testing.add_argument("--json", action="store_true", help="one object per line")
     _channel_options(testing)
+
+    writing = command(
+        commands, "runbooks", "Write the runbooks as plain pages, to be read while the collector is down."
+    )
+    writing.set_defaults(command=write_runbooks)
+    writing.add_argument("folder", metavar="FOLDER", help="where to; made if it is not there")
 
     showing = command(commands, "demo", "Train a model that breaks on purpose, and watch it being noticed.")
     showing.set_defaults(command=demo)

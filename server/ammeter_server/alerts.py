@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ammeter_server.channels.message import alert_name
+from ammeter_server.links import Links
+from ammeter_server.runbook_text import first_steps
 
 
 @dataclass(frozen=True)
 class Alert:
     """One alerting rule. id: name of its runbook, from which the alert has its own.
 
-    wait: how long the expression holds before it fires, as Prometheus writes durations.
+    wait: how long the expression holds before it fires, as Prometheus writes durations. linger: how long it fires on
+    when the expression holds no more.
     """
 
     id: str
@@ -20,25 +23,33 @@ class Alert:
     summary: str
     description: str
     wait: str = "0s"
+    linger: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return alert_name(self.id)
 
-    def rule(self, public_url: str) -> dict[str, object]:
-        """As a rule file says it. public_url: of the collector that has the runbook, without a slash at its end."""
+    def rule(self, links: Links) -> dict[str, object]:
+        """As a rule file says it, with what to do first: the runbook may be out of reach when it is needed."""
         return {
             "alert": self.name,
             "expr": self.expr,
             "for": self.wait,
+            **({"keep_firing_for": self.linger} if self.linger else {}),
             "labels": {"severity": self.severity, **self.labels},
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
-                "runbook_url": f"{public_url}/runbooks/{self.id}",
+                "runbook_url": links.runbook(self.id),
+                "first_steps": _literal(first_steps(self.id)),
             },
         }
+
+
+def _literal(text: str) -> str:
+    """The text as Prometheus' templates have to have it, in which two braces begin an action."""
+    return text.replace("{{", '{{ "{{" }}')
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Change:
     """What a batch brings. progress: the columns that every batch writes; said: those that hello and bye do.
 
     awaited: whether the judge has something new to look at. values: numbers in it. dropped: events that are not kept.
+    losses: what it says is gone, or is not kept.
     """
 
     progress: dict[str, Any]
@@ -50,6 +51,7 @@ class Change:
     awaited: bool
     values: int
     dropped: int = 0
+    losses: Sequence[wire.Lost] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def decide(known: Known, batch: wire.Batch, end: int, now: int) -> Change:
     room = max(0, MAX_EVENTS - held.events)
     kept, dropped = found.events[:room], len(found.events[room:])
     beyond = [wire.Lost(EVENTS_CAP, events=dropped)] if dropped else []
-    counted = _counted(held, views, [*found.losses, *batch.gaps, *beyond])
+    losses = [*found.losses, *batch.gaps, *beyond]
+    counted = _counted(held, views, losses)
     moved = {"version": held.version + awaited, "states": judged.states, "faults": judged.faults}
     return Change(
         progress=_heard(batch, end, now) | counted | _reached(held, found, len(kept)) | moved,
@@ -88,6 +91,7 @@ def decide(known: Known, batch: wire.Batch, end: int, now: int) -> Change:
         awaited=awaited,
         values=sum(view.values.size for view in views),
         dropped=dropped,
+        losses=losses,
     )
 
 

@@ -171,7 +171,28 @@ METRICS: tuple[Metric, ...] = (
 PROCESS: tuple[Metric, ...] = (
     Metric("ammeter_collector_build_info", "gauge", ("version",), "Always 1; says which version answers"),
     Metric("ammeter_collector_storage_bytes", "gauge", (), "What the database takes on disk"),
+    Metric(
+        "ammeter_collector_storage_disk_bytes",
+        "gauge",
+        (),
+        "Size of the disk that SQLite's database lies on; absent for PostgreSQL, whose disk is another machine's",
+    ),
+    Metric("ammeter_collector_storage_disk_free_bytes", "gauge", (), "Of it what this process may still fill"),
     Metric("ammeter_collector_outbox_pending", "gauge", (), "Notifications that are still to be delivered"),
+    Metric("ammeter_collector_ingest_waiting", "gauge", (), "Batches that wait until they are committed"),
+    Metric(
+        "ammeter_collector_judge_lag_seconds",
+        "gauge",
+        (),
+        "How long the run that waits longest has not been judged, or this process has looked at none; 30 is usual",
+    ),
+    Metric(
+        "ammeter_collector_database_connections",
+        "gauge",
+        ("state",),
+        "Connections to the database, those of scrapes of /metrics aside: used or idle",
+    ),
+    Metric("ammeter_collector_database_connections_limit", "gauge", (), "How many there can be"),
 )
 
 

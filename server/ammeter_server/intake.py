@@ -79,6 +79,11 @@ class Intake:
         finally:
             waiting.sent = None  # who has gone holds no memory, and what was not begun is not done any more
 
+    @property
+    def waiting(self) -> int:
+        """Batches that were taken in and are not committed yet, but for those that are being committed."""
+        return self._waiting.qsize()
+
     def take(self, several: Sequence[Sent]) -> list[Answer]:
         """Commits all of these together, each of which stands or falls by itself."""
         now = time.time_ns()
@@ -147,6 +152,9 @@ class Intake:
             self._kept.forget(taken.sent.run, taken.sent.stream)
         if taken.change is not None:
             meters.ingest_values.inc(taken.change.values)
+            meters.ingest_bytes.inc(len(taken.sent.body))
+            for lost in taken.change.losses:
+                meters.lose(lost.reason, lost.steps + lost.events)
 
 
 @dataclass

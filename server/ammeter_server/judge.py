@@ -7,6 +7,7 @@ concluded, and writes everything in one transaction. Ingest only rings; what is 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,6 +67,8 @@ class Judge:
         self.name = uuid.uuid4().hex
         self.courses = Courses()
         self.prices = settings.cost_per_hour
+        self.looked = time.time_ns()
+        """When this judge began its last look that went through, or was made."""
         self._heard_since = 0
         self._left: set[str] = set()  # runs that were not given back: the database had no room, or was away
 
@@ -82,6 +85,7 @@ class Judge:
             after_each(tell)
             told += tell
         self._heard_since = now - RECENT
+        self.looked = now
         return told
 
     def judge(self, run: str, now: int) -> bool:

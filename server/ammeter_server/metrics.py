@@ -6,6 +6,8 @@ Scrape /metrics once, whichever replica answers; scrape /metrics/self on each.
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -24,6 +26,7 @@ from ammeter_server.exposition import END, Exposition, text
 from ammeter_server.problems import Problem
 from ammeter_server.store import metrics as query
 from ammeter_server.store import outbox
+from ammeter_server.store.engine import Connections, database_file
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +67,38 @@ async def read_metrics(request: Request, accept: Accept = "") -> Response:
 
 
 @router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
-def read_own_metrics(here: Here, accept: Accept = "") -> Response:
+def read_own_metrics(here: Here, request: Request, accept: Accept = "") -> Response:
     """What this collector process did, and what its database holds."""
     shown = Exposition()
     with here.store.reading() as connection:
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
         shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
+        judged = query.judged_last(connection)
+    looked: int = request.app.state.judge.looked
+    waited = time.time_ns() - (looked if judged is None else min(looked, judged))
+    shown.add("ammeter_collector_judge_lag_seconds", max(0, waited) / 1e9)
+    shown.add("ammeter_collector_ingest_waiting", request.app.state.intake.waiting)
     shown.add("ammeter_collector_build_info", 1, version("ammeter-server"))
+    _add_connections(shown, here.store.connections())
+    _add_disk(shown, here.settings.database_url)
     encode, content_type = _chosen(accept)
     own = text([shown.told], content_type.startswith(OPEN))
     return _answer([*own, encode(meters.REGISTRY)], content_type)
+
+
+def _add_connections(shown: Exposition, connections: Connections) -> None:
+    shown.add("ammeter_collector_database_connections", connections.used, "used")
+    shown.add("ammeter_collector_database_connections", connections.idle, "idle")
+    shown.add("ammeter_collector_database_connections_limit", connections.limit)
+
+
+def _add_disk(shown: Exposition, database_url: str) -> None:
+    """Of SQLite's. PostgreSQL's is seen by nobody who only asks it."""
+    file = database_file(database_url)
+    if file is not None:
+        disk = os.statvfs(file.parent)
+        shown.add("ammeter_collector_storage_disk_bytes", disk.f_blocks * disk.f_frsize)
+        shown.add("ammeter_collector_storage_disk_free_bytes", disk.f_bavail * disk.f_frsize)
 
 
 def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:

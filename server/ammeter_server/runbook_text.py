@@ -21,13 +21,16 @@ def text(name: str) -> str:
 
 @cache
 def first_steps(name: str) -> str:
-    """The first three of what its reader looks at first, a line each, as plain text; '' where there is no runbook."""
+    """The first three of its steps, what to look at before what to do: a line each, as plain text. '' where there is no
+    runbook."""
     try:
-        (section,) = re.findall(r"^## Look here first$(.*?)(?=^## |\Z)", text(name), re.MULTILINE | re.DOTALL)
-    except (FileNotFoundError, ValueError):  # of a verdict that this version has no more
+        found = text(name)
+    except FileNotFoundError:  # of a verdict that this version has no more
         return ""
-    steps = re.findall(r"^(\d+\. .*?)(?=^\d+\. |^\S|\Z)", section, re.MULTILINE | re.DOTALL)
-    said = "\n".join(" ".join(_plain(step).split()) for step in steps[:STEPS])
+    sections = re.findall(r"^## (?:Look here first|Do this)$(.*?)(?=^## |\Z)", found, re.MULTILINE | re.DOTALL)
+    steps = re.findall(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", "\n".join(sections), re.MULTILINE | re.DOTALL)
+    lines = (" ".join(_plain(step).split()) for step in steps[:STEPS])
+    said = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
     return said if len(said) <= LONGEST_STEPS else said[: LONGEST_STEPS - 1] + "…"
 
 

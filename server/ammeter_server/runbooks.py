@@ -20,9 +20,18 @@ from ammeter_server.problems import Problem
 router = APIRouter(tags=["runbooks"])
 
 OF_ALERTS = {
+    "watchdog": "The Watchdog is silent",
     "collector-down": "The collector is down",
-    "scrape-absent": "Nobody scrapes the collector",
+    "replica-down": "One of several collectors is down",
+    "scrape-absent": "Nobody scrapes the collectors themselves",
     "ingest-failing": "The collector refuses what runs send",
+    "judge-lag": "Nothing is judged",
+    "disk-full": "The database's disk is nearly full",
+    "disk-fills": "The database's disk fills",
+    "delivery-failing": "Notifications do not arrive",
+    "verdict-faults": "A verdict failed",
+    "limits-hit": "A limit refuses requests",
+    "records-lost": "Records of runs are lost",
     "ingest-lag": "Runs are behind with sending",
     "delivery-stuck": "Notifications are stuck",
     "runs-failed": "Too many runs fail",
@@ -42,11 +51,11 @@ def read_runbook(verdict: str) -> HTMLResponse:
     where none fits. 404 for one there is not."""
     if verdict not in TITLES:
         raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(TITLES)}")
-    return page.article(TITLES[verdict], _rendered(verdict))
+    return page.article(TITLES[verdict], rendered(verdict))
 
 
 @cache
-def _rendered(verdict: str) -> Markup:
+def rendered(verdict: str) -> Markup:
     """The Markdown as HTML; HTML inside it is shown as text."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     return Markup(renderer.render(runbook_text.text(verdict)))

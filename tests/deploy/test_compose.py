@@ -160,7 +160,7 @@ def test_alertmanager_takes_its_configuration_and_tells_the_receiver(place: Plac
     assert 0 == done.returncode, done.stderr
     said = yaml.safe_load(file.read_text())
     urls = [each["url"] for receiver in said["receivers"] for each in receiver["webhook_configs"]]
-    assert [f"http://{place.address('pages')}/{name}" for name in ("page", "ticket")] == urls
+    assert [f"http://{place.address('pages')}/{name}" for name in ("page", "ticket", "watchdog")] == urls
 
 
 def test_grafana_finds_prometheus_and_the_boards() -> None:

@@ -249,15 +249,6 @@ class Training:
         self._close()
         return code
 
-    def freeze(self) -> None:
-        """It lives on and does nothing, as a machine that swaps or a disk that hangs leaves it."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()

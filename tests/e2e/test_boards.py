@@ -94,9 +94,10 @@ UP = ("Collector", "Since the last scrape", "Collector processes that answer")
 
 def panels_with_numbers(there: Fleet) -> Iterator[tuple[str, str, list[float]]]:
     """(board, title, what is shown) of every panel that shows anything now."""
-    for name, panel in (panel.values for panel in PANELS):
-        for target in panel["targets"]:
-            queries = {filled(target["expr"], BOARDS[str(name)], pair) for pair in there.pairs}
-            found = [series for query in queries for series in there.prometheus.ask(query)]
-            if found:
-                yield str(name), panel["title"], [float(each["value"][1]) for each in found]
+    for name, board in BOARDS.items():
+        for panel in (panel for panel in board["panels"] if panel["type"] != "row"):
+            for target in panel["targets"]:
+                queries = {filled(target["expr"], board, pair) for pair in there.pairs}
+                found = [series for query in queries for series in there.prometheus.ask(query)]
+                if found:
+                    yield name, panel["title"], [float(each["value"][1]) for each in found]

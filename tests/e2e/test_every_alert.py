@@ -2,7 +2,7 @@
 
 The rules are those that a real collector serves, with their own windows: promtool writes what was counted in the days
 before into Prometheus' database. What happens now is told by a server that shows what the test says. Only how long an
-alert waits is shortened; alerts/tests has that.
+alert waits, and looks back within the hour, is shortened; alerts/tests has that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,22 @@ from tests.alerting import Pager, Prometheus, alertmanager, replaced, shipped, u
 from tests.e2e.real import Collector
 from tests.parts import need
 
+DISK = 10**12
+"""Bytes of the disk that the database lies on."""
+
 EVERY = 300
 DAYS = 3
 SOONER = {
     "group_wait: 30s": "group_wait: 1s",
     "group_interval: 5m": "group_interval: 2s",
-    "group_interval: 10s": "group_interval: 2s",
+    "group_interval: 1m": "group_interval: 2s",
 }
+
+WATCHDOG = "AmmeterWatchdog"
+RECEIVERS = {"none": "watchdog"}
+REPLICA_DOWN = "AmmeterReplicaDown"
+UNSCRAPED = {"AmmeterCollectorDown", "AmmeterScrapeAbsent"}
+"""Which fire only where one of the scrape jobs is missing; the replica's, where they are there."""
 
 RESEND = "--rules.alert.resend-delay=1s"
 """What fires at once when Prometheus starts is sent before it has found an Alertmanager, and again after this."""
@@ -115,10 +124,19 @@ class Fleet:
             self.refused += 10
         else:
             self.taken += 100_000
+        free = DISK // 100 - self.refused * 10**5 if self.is_broken else DISK
         return (
             f"ammeter_collector_outbox_pending {3 if self.is_broken else 0}\n"
+            f"ammeter_collector_judge_lag_seconds {500 if self.is_broken else 1}\n"
+            f"ammeter_collector_storage_disk_bytes {DISK}\n"
+            f"ammeter_collector_storage_disk_free_bytes {free}\n"
             f'ammeter_collector_ingest_requests_total{{code="200"}} {self.taken}\n'
             f'ammeter_collector_ingest_requests_total{{code="507"}} {self.refused}\n'
+            f'ammeter_collector_deliveries_total{{channel="chat",outcome="sent"}} {self.taken}\n'
+            f'ammeter_collector_deliveries_total{{channel="chat",outcome="failed"}} {self.refused}\n'
+            f'ammeter_collector_verdict_faults_total{{verdict="run-lost"}} {self.refused}\n'
+            f'ammeter_collector_limited_total{{limit="requests"}} {self.refused}\n'
+            f'ammeter_collector_lost_records_total{{reason="torn"}} {100 * self.refused}\n'
         )
 
     def mend(self) -> None:
@@ -165,35 +183,44 @@ def test_every_alert_fires_and_ends_at_the_pager_with_a_runbook_that_answers(rul
         fleet = Fleet()
         stack.callback(fleet.stop)
         running, pager = stack.enter_context(alertmanager(tmp_path / "alertmanager", SOONER))
-        configuration = of_two_addresses(fleet, running.port)
-        unnamed = replaced(configuration, {"job_name: ammeter\n": "job_name: another\n"})
-        sooner = re.sub(r"for: \d+m", "for: 1s", rules)
+        configuration = shipped(fleet.port, running.port)
+        names = ("ammeter", "ammeter-collector")
+        unnamed = replaced(configuration, {f"job_name: {name}\n": f"job_name: another-{name}\n" for name in names})
+        sooner = re.sub(r"\[(15m|1h)\]", "[15s]", re.sub(r"for: \d+m", "for: 1s", rules))
         prometheus = Prometheus(tmp_path / "prometheus", unnamed, sooner, RESEND)
         write_days_before(fleet, prometheus, tmp_path)
         prometheus.start()
         stack.callback(prometheus.stop)
 
         every = set(severities)
-        until(lambda: told(pager, "firing") == every, "all fire", explain=lambda: every - told(pager, "firing"))
+        first = every - {REPLICA_DOWN}
+        until(lambda: told(pager, "firing") == first, "all fire", explain=lambda: first - told(pager, "firing"))
+        named_too = replaced(unnamed, {"scrape_configs:": f"scrape_configs:\n{jobs(fleet.port)}"})
+        prometheus.configure(named_too)
+        second = every - UNSCRAPED
+        until(lambda: told(pager, "firing") == second, "one is down", explain=lambda: told(pager, "firing") ^ second)
         fleet.mend()
-        prometheus.configure(replaced(unnamed, {"scrape_configs:": f"scrape_configs:\n{job(fleet.port)}"}))
-        until(lambda: told(pager, "resolved") == every, "all are over", explain=lambda: every - told(pager, "resolved"))
+        over = every - {WATCHDOG}
+        until(lambda: told(pager, "resolved") == over, "all are over", explain=lambda: over - told(pager, "resolved"))
+        assert {WATCHDOG} == told(pager, "firing")
 
     paths = {each.group["alertname"]: each.path for each in pager.told}
-    assert {name: f"/{severity}" for name, severity in severities.items()} == paths
+    assert {name: f"/{RECEIVERS.get(severity, severity)}" for name, severity in severities.items()} == paths
+    for alert in (alert for each in pager.told for alert in each.alerts):
+        assert alert["annotations"]["first_steps"].startswith("1. "), alert["labels"]
     for url in {alert["annotations"]["runbook_url"] for each in pager.told for alert in each.alerts}:
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert 200 == answer.status
 
 
-def of_two_addresses(fleet: Fleet, alertmanager: int) -> str:
-    """What is shipped, for a collector whose second address does not answer while it is broken."""
-    first = f"127.0.0.1:{fleet.port}"
-    return replaced(shipped(fleet.port, alertmanager), {f"[{first}]": f"[{first}, localhost:{fleet.port}]"})
-
-
-def job(port: int) -> str:
-    return f"  - job_name: ammeter\n    static_configs:\n      - targets: [127.0.0.1:{port}]\n"
+def jobs(port: int) -> str:
+    """Of two collectors, one of which does not answer while it is broken."""
+    both = f"[127.0.0.1:{port}, localhost:{port}]"
+    return (
+        f"  - job_name: ammeter\n    static_configs:\n      - targets: [127.0.0.1:{port}]\n"
+        f"  - job_name: ammeter-collector\n    metrics_path: /metrics/self\n"
+        f"    static_configs:\n      - targets: {both}\n"
+    )
 
 
 def told(pager: Pager, status: str) -> set[str]:

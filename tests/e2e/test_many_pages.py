@@ -19,8 +19,9 @@ RUNS = 500
 PAGE = "AmmeterNonfiniteGradient"
 
 GROUP_INTERVAL = 10
-"""Seconds, as alerts/alertmanager.yaml has it for pages. Those that join a group are told with it each time this has
-passed, so how many notifications there are hangs on how long 500 runs take to be sent and judged, not on the runs."""
+"""Seconds, a sixth of what alerts/alertmanager.yaml has for pages. Those that join a group are told with it each time
+this has passed, so how many notifications there are hangs on how long 500 runs take to be sent and judged, not on the
+runs."""
 
 
 @pytest.fixture(params=["the collector posts", "Prometheus asks"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.alerting import Alertmanager, Pager, Prometheus, alertmanager, shipped, until
+from tests.alerting import Alertmanager, Pager, Prometheus, alertmanager, replaced, shipped, until
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, break_down, train
 
@@ -50,9 +50,10 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     folder = tmp_path_factory.mktemp("watch")
     collector = Collector(folder).start()
     try:
-        sooner = {"group_wait: 30s": "group_wait: 3s", "group_interval: 10s": "group_interval: 2s"}
+        sooner = {"group_wait: 30s": "group_wait: 3s", "group_interval: 1m": "group_interval: 2s"}
         with alertmanager(folder / "alertmanager", sooner) as (running, pager):
-            rules = httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
+            served = httpx.get(f"{collector.url}/api/v1/rules", timeout=30).text
+            rules = replaced(served, {"keep_firing_for: 1m": "keep_firing_for: 1s"})
             configuration = shipped(collector.port, running.port)
             prometheus = Prometheus(folder / "prometheus", configuration, rules).start()
             try:

@@ -88,7 +88,7 @@ SERVER_ORDER = (
     ("courses", "alerts", "telling", "notify_command"),
     ("beside", "objectives"),
     ("whole",),
-    ("judge", "gathering"),
+    ("judge", "gathering", "runbook_pages"),
     ("sweeper", "keeper", "runs", "health", "rules", "openapi"),
     ("events", "series", "tensors", "incidents", "spectrum", "metrics"),
     ("matrix", "compare"),

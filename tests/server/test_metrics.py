@@ -268,7 +268,8 @@ def test_headroom_is_unknown_without_a_scale_or_a_largest_gradient() -> None:
 def test_every_exported_metric_is_documented_and_every_documented_one_exported() -> None:
     counters = {f"{family.name}_total" for family in meters.REGISTRY.collect() if family.type == "counter"}
     histograms = {family.name for family in meters.REGISTRY.collect() if family.type == "histogram"}
-    own = counters | histograms
+    gauges = {family.name for family in meters.REGISTRY.collect() if family.type == "gauge"}
+    own = counters | histograms | gauges
     assert len(own) == len(list(meters.REGISTRY.collect()))
     exported = {metric.name for metric in (*METRICS, *PROCESS)} | own
     documented = set(re.findall(r"^\| `(ammeter_\w+)", DOCS.read_text(), re.MULTILINE))

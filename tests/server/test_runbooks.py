@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import httpx
 import pytest
 
 from ammeter.verdicts import ALL
-from ammeter_server import runbooks
+from ammeter_server import runbook_text, runbooks
+from ammeter_server.__main__ import main
 from tests.server.feeding import serving
 
 
@@ -57,9 +59,26 @@ def test_html_in_a_runbook_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "x.md").write_text(
         "# Title\n\n<script>alert(1)</script> [a](javascript:alert(1))\n\n| a |\n|---|\n| b |\n"
     )
-    monkeypatch.setattr(runbooks, "FOLDER", tmp_path)
-    html = runbooks._rendered.__wrapped__("x")
+    monkeypatch.setattr(runbook_text, "FOLDER", tmp_path)
+    html = runbooks.rendered.__wrapped__("x")
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert 'href="javascript' not in html
     assert "<td>b</td>" in html
+
+
+def test_all_of_them_can_be_read_without_a_collector(tmp_path: Path) -> None:
+    """From a folder, by any web server: links lead to what lies there."""
+    assert 0 == main(["runbooks", str(tmp_path / "www")])
+    assert sorted(runbooks.TITLES) == sorted(path.name for path in (tmp_path / "www").iterdir() if path.is_dir())
+    for page in (tmp_path / "www").glob("**/index.html"):
+        links = re.findall(r'href="([^"#]+)"', page.read_text())
+        assert links or page.parent.name == "checklist"
+        for link in links:
+            assert link.startswith("http") or (page.parent / link / "index.html").is_file(), (page, link)
+
+
+def test_a_folder_that_cannot_be_is_said_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert 2 == main(["runbooks", str(tmp_path / "file" / "www")])
+    assert "name one that can be written" in capsys.readouterr().err

@@ -42,6 +42,8 @@ class Outbox:
     def __init__(self, store: Store, channels: Mapping[str, Channel], threads: int = 4) -> None:
         self.store = store
         self.channels = channels
+        for name in channels:
+            meters.expect_deliveries(name)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ammeter-outbox")
 
     def deliver_due(self, now: int, *, gathering: bool = False) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, func, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
 
 from ammeter_server.store.away import StoreAwayError, StoreBrokenError, StoreRefusingError, told_apart
 
@@ -34,6 +35,9 @@ every commit, and what it reads again is in the system's cache: it has SQLite's 
 PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5}
 """How PostgreSQL's driver waits for a host that is silent, where the URL says nothing of it: 5 s for a connection, 10 s
 (in ms) for what was sent to arrive, and 10 s without a word until it looks whether anybody is there."""
+
+MAX_OVERFLOW = 10
+"""Connections beyond those that are kept open, for a moment in which more are needed."""
 
 POOL_SECONDS = 10.0
 """How long whoever needs a connection waits for one that others have."""
@@ -65,6 +69,14 @@ class Trouble:
         if self.clock() - self._logged >= LOG_SECONDS:
             self._logged = self.clock()
             log.error("%s", error)
+
+
+class Connections(NamedTuple):
+    """used: by whoever reads or writes now. limit: of both together, beyond which one waits."""
+
+    used: int
+    idle: int
+    limit: int
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,13 @@ class Store:
         except StoreAwayError as error:
             self.trouble.note(error)
             raise
+
+    def connections(self) -> Connections:
+        """How many there are at this moment."""
+        pools = [engine.pool for engine in {id(each): each for each in (self.engine, self.writer)}.values()]
+        several = [pool for pool in pools if isinstance(pool, QueuePool)]
+        limit = sum(pool.size() + MAX_OVERFLOW for pool in several)
+        return Connections(sum(p.checkedout() for p in several), sum(p.checkedin() for p in several), limit)
 
     def close(self) -> None:
         self.writer.dispose()
@@ -182,7 +201,13 @@ def _postgresql(url: str) -> Engine:
     whole = make_url(url).set(drivername="postgresql+psycopg")
     patience = {name: value for name, value in PATIENCE.items() if name not in whole.query}
     engine = create_engine(
-        whole, pool_size=16, pool_timeout=POOL_SECONDS, pool_pre_ping=True, hide_parameters=True, connect_args=patience
+        whole,
+        pool_size=16,
+        max_overflow=MAX_OVERFLOW,
+        pool_timeout=POOL_SECONDS,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=patience,
     )
     event.listen(engine, "connect", _prepare_postgresql)
     return engine
@@ -197,7 +222,7 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 
 def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = create_engine(
-        make_url(url), pool_size=connections, hide_parameters=True
+        make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, hide_parameters=True
     )  # what runs say is not for the log
     ours = (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select, text
 
 from ammeter_server.tables import incidents, runs, streams, totals
 
@@ -105,6 +105,13 @@ def storage_bytes(connection: Connection) -> int:
         pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
         return int(pages.scalar_one())
     return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+
+def judged_last(connection: Connection) -> int | None:
+    """When the run that goes on and has waited longest was judged; None where none goes on that was."""
+    query = select(func.min(runs.c.judged_at)).where(runs.c.state == "running", runs.c.judged_at > 0)
+    found: int | None = connection.execute(query).scalar_one()
+    return found
 
 
 def _with_streams(connection: Connection, which: ColumnElement[bool]) -> list[tuple[Row[Any], Rows]]:

@@ -15,7 +15,8 @@ OTHER = "_other"
 
 LIMITS = (
     *("body", "held", "slow", "guesses", "items", "said", "unpacked", "tensors", "scalars", "columns", "names"),
-    *("events", "schemas", "streams", "runs", "projects", "requests", "reads", "live", "changes", "sign-ins", "storage"),
+    *("events", "schemas", "streams", "runs", "projects", "requests", "reads", "live", "changes", "sign-ins"),
+    *("extent", "gap", "storage"),
 )
 """By name, as docs/operate.md lists them."""
 

@@ -22,7 +22,8 @@ def write(folder: Path) -> int:
     """Writes NAME/index.html for each, which web servers answer for the address NAME, and an index of all. Returns how
     many there are. What else lies in the folder stays."""
     for name, title in TITLES.items():
-        _write(folder / name, title, re.sub(r'href="/runbooks/([\w-]+)"', r'href="../\1/"', rendered(name)))
+        body = str(rendered(name))  # else its own kind of text escapes what is put in
+        _write(folder / name, title, re.sub(r'href="/runbooks/([\w-]+)"', r'href="../\1/"', body))
     links = "\n".join(f'<li><a href="{name}/">{escape(title)}</a></li>' for name, title in TITLES.items())
     _write(folder, "Runbooks", f"<h1>Runbooks</h1>\n<ul>\n{links}\n</ul>")
     return len(TITLES)

@@ -169,6 +169,13 @@ def test_every_metric_that_a_rule_or_panel_asks_for_is_exported() -> None:
     assert [] == [(where, name) for where, expr in questions for name in METRIC.findall(expr) if name not in known]
 
 
+def test_every_limit_is_counted_from_the_start() -> None:
+    """One that appears with its first refusal is no increase to Prometheus."""
+    rows = re.findall(r"^\| (`[^|]*) \|", section(DOCS / "operate.md", "Limits"), re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {"limit"}
+    assert described | {"storage"} == set(meters.LIMITS)
+
+
 def test_every_setting_is_described_and_no_other() -> None:
     readers = (*tree.modules(tree.AGENT).values(), *tree.modules(tree.SERVER).values())
     read = {name for path in readers for each in constants(path) for name in SETTING.findall(each)}

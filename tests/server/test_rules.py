@@ -211,10 +211,10 @@ def test_runbooks_may_lie_elsewhere_than_the_collector(tmp_path: Path) -> None:
         (tree, "https://git.example/main/alerts/runbooks/run-lost.md?plain=1"),
     ):
         (tmp_path / expected[8:11]).mkdir()
-        with serving(tmp_path / expected[8:11], public_url="https://ammeter.example", runbook_url=base) as client:
+        with serving(tmp_path / expected[8:11], public_url=DEFAULT_URL, runbook_url=base) as client:
             told = alerts_in(client.get("/api/v1/rules").text)["AmmeterRunLost"]["annotations"]
         assert expected == told["runbook_url"]
-        assert "https://ammeter.example/runs/" in told["description"]
+        assert f"{DEFAULT_URL}/runs/" in told["description"]
 
 
 def test_a_dead_mans_switch_always_fires_and_has_a_receiver_of_its_own() -> None:

@@ -74,6 +74,7 @@ def test_all_of_them_can_be_read_without_a_collector(tmp_path: Path) -> None:
     for page in (tmp_path / "www").glob("**/index.html"):
         links = re.findall(r'href="([^"#]+)"', page.read_text())
         assert links or page.parent.name == "checklist"
+        assert "&#34;../" not in page.read_text()
         for link in links:
             assert link.startswith("http") or (page.parent / link / "index.html").is_file(), (page, link)
 

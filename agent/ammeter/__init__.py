@@ -56,8 +56,8 @@ def watch(
     url: the collector, http:// or https://; else AMMETER_URL; without either the journal stays in `dir` (else
     AMMETER_DIR, else ~/.ammeter), and `ammeter report` reads it.
     name, project: what people look for; else the script's name, and "default".
-    config: settings worth seeing beside the run. Plain values are kept, others as text, what looks like a secret not
-    at all. tags: words to find the run by.
+    config: settings worth seeing beside the run. Plain values are kept, objects by their fields, others as text;
+    secrets are not, nor anywhere else (docs/secrets.md). tags: words to find the run by.
     budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
     preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs; while it counts
     the operators of a backward pass, now and then, torch computes the gradient of prod in another order).

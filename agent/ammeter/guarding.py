@@ -15,6 +15,7 @@ import torch
 from torch._dynamo.decorators import skip
 from torch.compiler import disable
 
+from ammeter.redaction import text
 from ammeter.tap import compiling
 
 log = logging.getLogger("ammeter")
@@ -163,11 +164,6 @@ class Guarded:
             log.warning(
                 "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
             )
-
-
-def text(said: str, most: int) -> str:
-    """Somebody's words as they can be written anywhere: cut, and without what UTF-8 cannot say."""
-    return said[:most].encode("utf-8", "replace").decode()
 
 
 def _capturing() -> bool:

@@ -67,6 +67,7 @@ def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
         "torch_version": first.environment.get("torch"),
         "device_model": first.environment.get("device"),
         "host": first.host,
+        "command": first.environment.get("command"),
         "config": first.config,
         "tags": first.tags,
     }

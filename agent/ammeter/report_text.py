@@ -75,6 +75,8 @@ def _facts(run: dict[str, Any], summary: dict[str, Any]) -> Table:
 def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run['id']}, {run['state']}" + (f" ({run['goodbye']})" if run["goodbye"] else "")
     yield "where", ", ".join(str(each) for each in _where(run) if each)
+    if run["command"]:
+        yield "command", run["command"]
     if run["lives"]:
         yield "lives", "; ".join(_lives(run["lives"]))
     yield "when", f"{run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s"

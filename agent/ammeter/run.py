@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ammeter.session import Session
@@ -16,7 +18,10 @@ stand_ins: list[Callable[[], None]] = []
 
 
 class Run:
-    """id: the run's UUID, '' when nothing is watched (AMMETER_DISABLE, or a fault of ours at the start)."""
+    """id: the run's UUID, '' when nothing is watched (AMMETER_DISABLE, or a fault of ours at the start).
+
+    name: as people find it. path: the folder of its journals, for `ammeter report`.
+    """
 
     def __init__(
         self,
@@ -24,11 +29,18 @@ class Run:
         session: Session | None = None,
         farewell: Callable[[], None] | None = None,
         guards: Sequence[Any] = (),
+        name: str = "",
+        path: Path | None = None,
     ) -> None:
-        self.id = id
+        self.id, self.name, self.path = id, name, path
         self._session = session
         self._farewell = farewell
         self._autocasts = [guard.autocast for guard in guards if hasattr(guard, "autocast")]
+
+    def __repr__(self) -> str:
+        if not self.id:
+            return "<ammeter.Run: nothing is watched>"
+        return f"<ammeter.Run {self.name!r} {self.id}, journal in {self.path}>"
 
     def autocast(
         self, device_type: str | None = None, dtype: torch.dtype | None = None, **options: Any

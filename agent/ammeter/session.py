@@ -21,11 +21,12 @@ from ammeter import probes, tap
 from ammeter.boundary import Boundary
 from ammeter.closures import Closure
 from ammeter.forward import Forward
-from ammeter.guarding import Guarded, text
+from ammeter.guarding import Guarded
 from ammeter.journal import Journal
 from ammeter.notes import Note, Waiting
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
+from ammeter.redaction import text
 from ammeter.resting import Resting
 from ammeter.row import Layout, Row
 from ammeter.schedule import Governor

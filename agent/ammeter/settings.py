@@ -78,6 +78,11 @@ def disabled(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
 
 
+def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """All of the environment: what is a secret there is cut from what a program says."""
+    return dict(environment)
+
+
 def proxies(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The variables that name a proxy for HTTP."""
     return [name for name in environment if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")]

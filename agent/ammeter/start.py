@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing.util
-import numbers
 import os
 import platform
-import re
 import sys
 import time
 import traceback
@@ -21,18 +19,15 @@ from typing import Any
 import torch
 
 from ammeter import __version__, identity, journal
-from ammeter.guarding import text
+from ammeter.redaction import here
 from ammeter.run import Run
 from ammeter.schedule import PRESETS
 from ammeter.session import Session
-from ammeter.settings import Settings, disabled, settings
+from ammeter.settings import Settings, disabled, settings, variables
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema
 
 log = logging.getLogger("ammeter")
-
-MAX_WORDS = 10_000
-"""Characters of a name, a tag or a config value."""
 
 HOT_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 HOT_FREE_BYTES = 256 * 2**20
@@ -40,8 +35,6 @@ HOT_HOST_BYTES = 16 * 2**20
 """tmpfs for open segments is used where this much is free, and all ranks of a host together take at most 16 MiB."""
 
 _DICTS = {"config": "vars(arguments)", "tags": "{'team': 'vision'}", "also": "{'ema': ema_model}"}
-
-_SECRET = re.compile(r"secret|token|password|passwd|api_?key|credential|private", re.IGNORECASE)
 
 
 def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
@@ -69,7 +62,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     try:
         watched = Watched(models, optimizers, scalers)
         for name, copy in options["also"].items():
-            watched.follow(_words(name), copy)
+            watched.follow(here.words(name), copy)
         return _start(watched, chosen, options, guards)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         return _unwatched(error)
@@ -115,7 +108,7 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guard
         session.close("exception")
         raise
     _close_at_exit(session, farewell)
-    return Run(hello.run, session, farewell, guards)
+    return Run(hello.run, session, farewell, guards, hello.name, folder)
 
 
 def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
@@ -146,9 +139,11 @@ def _on_duty(
 
 
 def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
+    here.learn(variables())
     project = options["project"] or "default"
     run, said = identity.run_id(project)
     rank, world_size = identity.rank()
+    config, tags = here.plain(options["config"]), here.tags(options["tags"])  # first: what is withheld is known then
     return Hello(
         run=run,
         stream=uuid.uuid4().hex,
@@ -158,11 +153,11 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         host=identity.host(),
         pid=os.getpid(),
         started=time.time_ns(),
-        name=_words(options["name"] or said or Path(sys.argv[0] or "python").stem),
-        project=_words(project),
-        config=_plain("", options["config"]),
-        tags={_words(key): _words(value) for key, value in options["tags"].items()},
-        environment=_environment(watched),
+        name=here.words(options["name"] or said or Path(sys.argv[0] or "python").stem),
+        project=here.words(project),
+        config=config,
+        tags=tags,
+        environment={**_environment(watched), "command": here.command(sys.argv)},
     )
 
 
@@ -195,27 +190,6 @@ def _uuids(watched: Watched) -> dict[str, str]:
     several = [torch.cuda.get_device_properties(each) for each in present]
     told = sorted(f"GPU-{each.uuid}" for each in several if getattr(each, "uuid", None))
     return {"device_uuid": ",".join(told)} if told else {}
-
-
-def _plain(key: str, value: Any) -> Any:
-    """A config value as it may be sent: plain data as it is, anything else as text, a secret not at all."""
-    if _SECRET.search(key):
-        return "(not sent)"
-    if isinstance(value, Mapping):
-        return {_words(name): _plain(str(name), each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(key, each) for each in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, numbers.Integral) and int(value).bit_length() < 64:
-        return int(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
-        return float(value)
-    return _words(value)
-
-
-def _words(value: Any) -> str:
-    return text(str(value), MAX_WORDS)
 
 
 def _hot_folder(hello: Hello) -> Path | None:
@@ -280,7 +254,7 @@ def _tell_undelivered(folder: Path, chosen: Settings) -> None:
         log.warning(
             "ammeter: after %g s %s has not taken all of this run; its shipper goes on trying and says: %s. "
             "Meanwhile: ammeter report %s",
-            *(chosen.flush, chosen.url, said[-1] if said else "nothing yet", run_folder),
+            *(chosen.flush, here.text(chosen.url or ""), said[-1] if said else "nothing yet", run_folder),
         )
 
 

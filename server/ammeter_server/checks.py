@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from ammeter.redaction import Redactor
 from ammeter.wire import PROTOCOL, Batch, Block, Bye, Event, Hello, Item, Lost, Schema
 from ammeter_server import limits
 from ammeter_server.problems import Problem
@@ -90,6 +91,7 @@ class _Beyond(Exception):
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
 _envelope = msgspec.msgpack.Decoder(_Envelope)
 _said = msgspec.msgpack.Decoder(_Said)
+_redactor = Redactor(remembers=False)
 _item: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
 
 
@@ -114,7 +116,7 @@ def decoded(body: bytes, now: int = END_OF_TIME) -> Batch:
         raise limits.over(
             "said", 413, f"config and data of the items take {said} bytes; the limit is {MAX_SAID_IN_BATCH}"
         )
-    items = [_begun(_item_of(index, raw), now) for index, raw in enumerate(envelope.items)]
+    items = [_clean(_begun(_item_of(index, raw), now)) for index, raw in enumerate(envelope.items)]
     return Batch(items, envelope.gaps, envelope.alive, envelope.backlog, envelope.protocol)
 
 
@@ -186,6 +188,13 @@ def _begun(item: Item, now: int) -> Item:
     if isinstance(item, Hello) and now < item.started < END_OF_TIME:
         return msgspec.structs.replace(item, started=now)
     return item
+
+
+def _clean(item: Item) -> Item:
+    """Without secrets: an older agent knows fewer of them. Names of columns stay, for blocks are packed by them."""
+    if isinstance(item, Hello):
+        return _redactor.hello(item, columns=False)
+    return _redactor.frame(item) if isinstance(item, Event | Bye) else item
 
 
 def _unpacked(block: Block) -> int:

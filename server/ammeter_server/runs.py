@@ -32,6 +32,7 @@ class Run:
     """A run as people see it. latest: last value of each scalar. counters: see progress.py.
 
     cost_dollars, cost_per_epoch_dollars: None without a price. devices: those that are heard of now.
+    command: the command line of its first process, without secrets.
     continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
     """
 
@@ -60,6 +61,7 @@ class Run:
     cost_dollars: float | None = None
     cost_per_epoch_dollars: float | None = None
     devices: Sequence[Device] = ()
+    command: str | None = None
     continues: str | None = None
     continued_by: str | None = None
 
@@ -164,6 +166,7 @@ def tell(
         cost_dollars=cost.of_run(prices, environment, ranks),
         cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks),
         devices=devices.of_run(streams, now) if row.state == "running" else [],
+        command=environment.get("command"),
         continues=environment.get("continues"),
         continued_by=after,
     )

@@ -26,6 +26,7 @@ AGENT_ORDER = (
         "shown",
         "runbook",
     ),
+    ("redaction",),
     ("guarding",),
     ("block",),
     ("journal", "merging"),
@@ -98,11 +99,13 @@ SERVER_ORDER = (
     ("__main__",),
 )
 
-FOR_THE_SERVER = ("wire", "block", "merging", "verdicts")
-"""What the collector may use of the agent."""
+FOR_THE_SERVER = ("wire", "block", "merging", "verdicts", "redaction")
+"""What the collector may use of the agent. redaction: it cuts secrets from what older agents send, and has to know the
+same ones."""
 
 WITHOUT_TORCH = (
     "wire",
+    "redaction",
     "block",
     "journal",
     "merging",

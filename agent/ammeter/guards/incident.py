@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ammeter.guarding import text
 from ammeter.guards.hearing import Judging
 from ammeter.guards.naming import known
+from ammeter.redaction import text
 from ammeter.verdicts import ALL
 from ammeter.verdicts.causes import explain
 from ammeter.verdicts.finding import Finding

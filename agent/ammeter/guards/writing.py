@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ammeter.journal import private_folder
+from ammeter.redaction import text
 
 
 class Unreadable(ValueError):
@@ -53,7 +54,7 @@ def _verify(draft: Path, path: Path, state: dict[str, Any]) -> None:
             file.raw.name = str(path)  # type: ignore[attr-defined] # as above: what is read back is what was saved
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        told = str(error).splitlines()[0][:200] if str(error) else ""
+        told = text(str(error).splitlines()[0], 200) if str(error) else ""
         raise Unreadable(f"weights_only=True does not load it ({type(error).__name__}: {told})") from error
     if checksum(loaded) != checksum(state):
         raise Unreadable("the numbers that were read back are others than those that were written")

@@ -10,6 +10,7 @@ from time import monotonic
 
 from ammeter.journal.locking import above_standard, born_locked, identity, unlock
 from ammeter.journal.places import HOME, acknowledged, private_folder, replace, segment_path, usage
+from ammeter.redaction import here
 from ammeter.wire import Event, Frame, Hello, Lost, Steps, encode
 
 SEGMENT_BYTES = 4 * 2**20
@@ -118,6 +119,8 @@ class Journal:
         written = True
         several: list[Frame] = []
         for frame in frames:
+            if type(frame) is not Steps:
+                frame = here.frame(frame)
             if isinstance(frame, Hello):
                 written = self._append(several) and written
                 several = []

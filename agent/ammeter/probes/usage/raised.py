@@ -17,6 +17,7 @@ import torch
 
 from ammeter.caller import line_in
 from ammeter.probes.usage.telling import Telling
+from ammeter.redaction import text
 
 if TYPE_CHECKING:
     from ammeter.session import Session
@@ -70,7 +71,7 @@ class Raised:
                 dtypes=said,
                 module=_module(frames),
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
-                message=str(error)[:LONGEST],
+                message=text(str(error), LONGEST),
             )
 
 

@@ -80,17 +80,17 @@ function known(run) {
 
 // Below everything: what was lost on the way, the run's settings and tags.
 export function showDetails(place, run) {
-  const { config, tags, lost, id } = run;
-  keep(place, [{ config, tags, lost, id }], () => "details", details);
+  const { config, tags, lost, id, command } = run;
+  keep(place, [{ config, tags, lost, id, command }], () => "details", details);
 }
 
-function details({ config, tags, lost, id }) {
+function details({ config, tags, lost, id, command }) {
   const gone = Object.entries(lost ?? {});
   return make("div", {},
     gone.length ? make("div", { class: "note" }, make("h2", {}, "Records lost on the way"),
       make("ul", {}, gone.map(([reason, { steps, events }]) => make("li", {}, `${reason}: ${plural(steps, "step")}, ${plural(events, "event")}`)))) : null,
     make("details", {}, make("summary", {}, "Settings of the run"),
-      pairs([["id", id], ...Object.entries(config ?? {}), ...Object.entries(tags ?? {})])),
+      pairs([["id", id], ...(command ? [["command", command]] : []), ...Object.entries(config ?? {}), ...Object.entries(tags ?? {})])),
   );
 }
 

@@ -1,0 +1,131 @@
+"""A watched run that says secrets wherever it can: none of them is in what it writes, sends, or is reported of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ammeter
+from ammeter import wire
+from ammeter.__main__ import main
+from ammeter.wire import Hello
+from tests.agent import programs
+from tests.agent.collector_double import collector_double
+from tests.agent.secret_samples import INNOCENT, secrets
+from tests.house import tree
+
+TELLS_EVERYTHING = """
+from tests.agent.secret_samples import INNOCENT, secrets
+
+samples = secrets()
+texts = [each.text for each in samples]
+config = {"all": [each.value for each in samples], "innocent": list(INNOCENT)}
+tags = {"innocent": "tokens of 4096"}
+for each in samples:
+    (config if isinstance(each.value, dict) else {}).update(each.value if isinstance(each.value, dict) else {})
+    tags.update(each.value if isinstance(each.value, dict) else {f"tag {each.name}": each.text})
+sys.argv[1:] = ["--hub-token", samples[1].secret, "--max-tokens", "512", *texts]
+os.environ["MY_SERVICE_TOKEN"] = "zyxw-" + samples[3].secret
+model = torch.nn.Sequential(model)
+model.register_parameter("gh" + "p_" + "A1b2" * 9, torch.nn.Parameter(torch.ones(1)))
+run = ammeter.watch(model, optimizer, config=config, tags=tags, name="\\n".join(texts[60:]), project=texts[70])
+print(run, flush=True)
+step()
+run.log(**{text: 1.0 for text in texts})
+step()
+step()
+raise RuntimeError(f"{samples[1].secret} and zyxw-{samples[3].secret} were refused\\n" + "\\n".join(texts))
+"""
+
+
+@dataclass
+class Leavings:
+    """What a run left. sent: the bytes of each batch; written: of each file, by its path."""
+
+    printed: str
+    sent: bytes
+    hellos: list[Hello]
+    written: bytes
+    report: str
+    as_json: str
+    postmortem: str
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Leavings:
+    folder = tmp_path_factory.mktemp("secrets")
+    begin = programs.BEGIN.replace("run = ammeter.watch(model, optimizer)\n", "")
+    with collector_double() as double:
+        program = programs.start(
+            TELLS_EVERYTHING, folder, begin=begin, AMMETER_URL=double.url, PYTHONPATH=str(tree.ROOT), AMMETER_FLUSH="30"
+        )
+        ended = program.end()
+        assert 1 == ended.code, ended.err
+        batches = [each.batch for each in double.requests]
+    (run,) = [each for each in ended.folder.glob("*") if each.is_dir()]
+    return Leavings(
+        ended.out,
+        b"".join(map(wire.encode_batch, batches)),
+        [item for batch in batches for item in batch.items if isinstance(item, Hello)],
+        b"".join(each.read_bytes() for each in sorted(ended.folder.rglob("*")) if each.is_file()),
+        output("report", str(run)),
+        output("report", str(run), "--json"),
+        output("report", str(run), "--postmortem", "-"),
+    )
+
+
+def output(*words: str) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        main(list(words))
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("where", ["printed", "sent", "written", "report", "as_json", "postmortem"])
+def test_no_secret_is_in_what_a_run_leaves(left: Leavings, where: str) -> None:
+    found = getattr(left, where)
+    said = found if isinstance(found, bytes) else "".join(found.split()).encode()
+    assert said
+    leaked = [each.name for each in secrets() if each.secret.split()[-1].encode() in said]
+    assert [] == leaked
+
+
+def test_what_is_innocent_is_sent_and_reported(left: Leavings) -> None:
+    wanted = json.loads(json.dumps(INNOCENT))
+    assert wanted == left.hellos[0].config["innocent"]
+    assert wanted == json.loads(left.as_json)["run"]["config"]["innocent"]
+    assert "tokens of 4096" == left.hellos[0].tags["innocent"]
+
+
+def test_the_command_line_is_told_without_its_secrets(left: Leavings) -> None:
+    said = json.loads(left.as_json)["run"]["command"]
+    assert said == left.hellos[0].environment["command"]
+    assert "script.py --hub-token '(not sent)' --max-tokens 512" in said
+    assert "--hub-token '(not sent)' --max-tokens 512" in " ".join(left.report.split())
+    assert "--max-tokens 512" in left.postmortem
+
+
+def test_a_run_says_its_name_its_id_and_where_its_journal_is(tmp_path: Path) -> None:
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), name="first try", dir=tmp_path)
+    try:
+        assert f"<ammeter.Run 'first try' {run.id}, journal in {tmp_path / run.id}>" == repr(run)
+        assert (tmp_path / run.id).is_dir()
+    finally:
+        run.close()
+
+
+def test_a_run_that_is_not_watched_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setenv("AMMETER_DISABLE", "1")
+    model: Any = torch.nn.Linear(1, 1)
+    assert "<ammeter.Run: nothing is watched>" == repr(ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1)))

@@ -106,12 +106,13 @@ def _what_happened(report: Report) -> Iterator[str]:
 
 def _finding(told: Told) -> Iterator[str]:
     finding = told.finding
-    over = "" if finding.active else "; the run recovered from it"
+    over = "" if finding.active else "; it is over"
+    again = f" It was so {finding.times} times, first at step {finding.earliest_step}." if finding.times > 1 else ""
     yield f"### {text(finding.title)}"
     yield ""
     yield (
         f"{gravest(finding, told.consequences).capitalize()}, {code(finding.verdict)}. Since step {finding.first_step},"
-        f" reached at {finding.opened_step}, last at {finding.last_step}{over}."
+        f" reached at {finding.opened_step}, last at {finding.last_step}{over}.{again}"
     )
     yield ""
     yield f"- **Cause.** {text(finding.cause)}"

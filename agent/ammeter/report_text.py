@@ -223,8 +223,12 @@ def _parts(told: Told) -> Iterator[tuple[str, str]]:
     place = ", ".join(f"{name} {value}" for name, value in places if value)
     if place:
         yield "where", place
-    over = "" if finding.active else "; the run recovered from it"
-    yield "steps", f"since {finding.first_step}, seen at {finding.opened_step}, last at {finding.last_step}{over}"
+    over = "" if finding.active else "; it is over"
+    again = f"; {finding.times} times, first at {finding.earliest_step}" if finding.times > 1 else ""
+    yield (
+        "steps",
+        f"since {finding.first_step}, seen at {finding.opened_step}, last at {finding.last_step}{over}{again}",
+    )
     if len(set(told.ranks)) > 1:
         yield "ranks", ", ".join(str(rank) for rank in sorted(set(told.ranks)))
     for each in told.consequences:

@@ -142,7 +142,15 @@ def _origin(data: Data) -> str:
         return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: look at the data"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
     if kind == "weights":
-        return f"the weights of {place} are not finite themselves ({data.get('tensor')}): go back to a checkpoint"
+        holds = f"a buffer of {place} is" if data.get("buffer") else f"the weights of {place} are"
+        return f"{holds} not finite ({data.get('tensor')}): go back to a checkpoint"
+    if kind == "forward" and data.get("op") == "loss":
+        return "what the model gave is finite and the loss is not: look at the targets and at the loss"
+    if data.get("confidence") == "frontier":
+        return (
+            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: look at"
+            f" the backward pass of {place}"
+        )
     before = f", from at most {data['absmax']:.4g}" if isinstance(data.get("absmax"), float | int) else ""
     op = f" ({data['op']})" if data.get("op") and data.get("op") != "loss" else ""
     return (
@@ -152,7 +160,6 @@ def _origin(data: Data) -> str:
 
 
 _KNOWN = {
-    "frontier": "known from which gradients are finite and which are not",
     "hooks": "seen by looking at each module",
     "replay": "seen by running the forward pass once more",
 }

@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ammeter.__main__ import main
+from ammeter.verdicts.finding import Finding
+from tests.agent.verdicts.claims import unfounded
 
 ROOT = Path(__file__).resolve().parents[2]
 MIDDLE = "blocks.1"
@@ -143,4 +146,7 @@ def train(folder: Path, *words: str) -> int:
 def reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
     capsys.readouterr()
     code = main(["report", str(folder), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)
+    for finding in told["findings"]:
+        assert [] == list(unfounded(msgspec.convert(finding, Finding)))
+    return code, told

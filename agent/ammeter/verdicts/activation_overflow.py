@@ -89,15 +89,16 @@ def _passed(source: Born) -> str:
     op = f" ({source.op})" if source.op else ""
     return (
         f"{source.place}{op} was given finite numbers of at most {source.absmax:.4g} and made {source.infs} Inf in"
-        " float16: what it computes is above 65504, the largest float16. The loss scale has no part in it: it"
-        " multiplies the loss, behind all modules."
+        " float16, whose largest number is 65504. The loss scale has no part in it: it multiplies the loss, behind all"
+        " modules."
     )
 
 
 def _near(state: State, place: str) -> str:
     return (
         f"What {place} gives reaches {state.peak:.5g} in float16, {words.percent(state.peak / FLOAT16_MAX)} of the"
-        " largest number, 65504. The next larger batch or the next steps of learning make it Inf, and the loss NaN."
+        " largest number, 65504. Where a batch or some steps of learning make it so much larger, it becomes Inf, and"
+        " the loss NaN."
     )
 
 

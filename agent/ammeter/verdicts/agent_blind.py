@@ -23,7 +23,7 @@ MAX_WORDS = 200
 REASONS = {
     "journal-cap": "the journal's folder reached its cap",
     "journal-unwritable": "the journal could not be written",
-    "device-late": "the device never delivered their numbers",
+    "device-late": "the device did not deliver their numbers",
     "rejected": "the collector refused them",
     "journal-thinned": "the journal was full, so of older steps only some were kept",
     "journal-deleted": "files of the journal were deleted",
@@ -39,7 +39,7 @@ SHOWS = {
     "gradients": "gradients: norms, NaN, underflow",
     "kernels": "what ran in float32, casts, attention",
     "loss": "the loss, where run.log does not say it",
-    "origin": "where a NaN was born",
+    "origin": "where a NaN began",
     "resources": "memory and speed",
     "scaler": "the loss scale and skipped steps",
     "usage": "mistakes in the order of calls",

@@ -16,7 +16,9 @@ LONGEST = 120
 class Born(msgspec.Struct, frozen=True, array_like=True):
     """kind: input, weights, forward or backward; empty while nothing is known. first: the first bad step in a row.
 
-    absmax: the largest finite number that went in, -1 where it was not read. op `loss`: behind the model.
+    absmax: the largest finite number that went in, -1 where it was not read. op `loss`: behind the model. buffer:
+    whether `tensor` is a buffer and no weight. read: whether it was seen by reading what went in and what came out,
+    and not concluded from the gradients.
     """
 
     step: int = -1
@@ -33,6 +35,8 @@ class Born(msgspec.Struct, frozen=True, array_like=True):
     absmax: float = -1.0
     nans: int = 0
     infs: int = 0
+    buffer: bool = False
+    read: bool = True
 
     @property
     def place(self) -> str:
@@ -46,13 +50,19 @@ class Born(msgspec.Struct, frozen=True, array_like=True):
         if self.kind == "input":
             return f" The first NaN or Inf was in {self.argument}{self._where()}."
         if self.kind == "weights":
-            return f" The first NaN or Inf was in {self.tensor or self.place}, in the weights themselves."
+            holder = "a buffer of the model" if self.buffer else "in the weights themselves"
+            return f" The first NaN or Inf was in {self.tensor or self.place}, {holder}."
         if not self.kind:
             return ""
         if self.op == "loss" and self.kind == "forward":
             most = f", at most {self.absmax:.4g}" if self.absmax >= 0 else ""
-            return f" All that the model gave is finite{most}: it was born in the loss."
+            return (
+                f" All that the model gave is finite{most}: the NaN or Inf comes from the targets, which are not read,"
+                " or from the loss itself."
+            )
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
+        if self.kind == "forward" and self.absmax < 0:
+            return f" NaN or Inf came out of {self.place}{f' ({how})' if how else ''}; what went in was not read."
         what = "numbers" if self.kind == "forward" else "gradients"
         most = f" out of {what} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
         return f" It was born in {self.kind} at {self.place}{f' ({how})' if how else ''}{most}."
@@ -84,6 +94,8 @@ def of_event(event: Event) -> Born:
         absmax=_size(data.get("absmax")),
         nans=_whole(data, "nans", 0),
         infs=_whole(data, "infs", 0),
+        buffer=data.get("buffer") is True,
+        read=data.get("confidence") != "frontier",
     )
 
 

@@ -109,7 +109,7 @@ def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Co
 
 def _first(rank: int, others: Sequence[tuple[int, int]], ranks: Mapping[str, int]) -> str:
     if not others:
-        return f" Of {words.count(len(ranks), 'rank')} it was rank {rank} alone: look at its batch."
+        return f" Of {words.count(len(ranks), 'rank')} it was seen on rank {rank} alone so far: look at its batch."
     return f" Rank {rank} was first: look at its batch. Rank {others[0][0]} followed at step {others[0][1]}."
 
 

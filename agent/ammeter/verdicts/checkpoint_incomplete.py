@@ -103,7 +103,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"The checkpoints lack {names}",
         cause=f"{words.count(state.rounds, 'checkpoint')} since step {state.opened.first} could not be resumed from"
-        f" without losing something, the last one {path}: it holds {costs}. No complete one was saved beside it.",
+        f" without losing something, the last one {path}: it holds {costs}. No complete one was seen beside it.",
         fix=f"Add to what is saved: {parts} and load all of it again before the first step of a resumed run."
         " If this is only an export, save a complete checkpoint beside it.",
         evidence={

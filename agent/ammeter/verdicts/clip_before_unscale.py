@@ -17,6 +17,12 @@ DELIBERATE = 16.0
 scales 2^10 and more. At a scale below it little is lost."""
 
 
+SMALL = (
+    "SGD hardly learns from steps of that size; Adam divides by it and makes up for much, but not for its eps and not"
+    " for what was clipped."
+)
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
     caller: str = ""
@@ -79,7 +85,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title="Gradients are clipped before they are unscaled",
         cause=f"{clip} limits gradients that are still multiplied by the scale of {words.scale(state.scale)} to"
-        f" {kind} of {state.limit:g}; unscaled, {kind} of {left:.2g} {left_is}, so the run hardly learns.",
+        f" {kind} of {state.limit:g}; unscaled, {kind} of {left:.2g} {left_is}. {SMALL}",
         fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then holds for the true"
         " gradients.",
         caller=state.caller or None,
@@ -95,7 +101,7 @@ def _unknown_place(state: State, left: float) -> Finding:
         title="Gradients are limited before they are unscaled",
         cause=f"For {state.standstill.steps} steps the norm of the gradients, still multiplied by the scale of"
         f" {words.scale(state.scale)}, has been {state.limit:.4g} to a thousandth while its parts changed: something"
-        f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left, so the run hardly learns.",
+        f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left. {SMALL}",
         fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"
         " scaler.unscale_(optimizer) before it.",
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},

@@ -19,8 +19,8 @@ class Finding(msgspec.Struct, frozen=True):
     depend on cuts.
 
     first_step: where the symptom began. opened_step: where the verdict was reached. last_step: where it last held.
-    active: whether it still holds; False once the run recovered from it. times: how often it opened. ranks: those it is
-    about, where it compared ranks.
+    active: whether it still holds; False once it is over. times: how often it opened. earliest_step: where the first of
+    these episodes began, first_step where it opened once only. ranks: those it is about, where it compared ranks.
     """
 
     verdict: str
@@ -38,6 +38,7 @@ class Finding(msgspec.Struct, frozen=True):
     caller: str | None = None
     evidence: dict[str, Any] = {}
     ranks: tuple[int, ...] = ()
+    earliest_step: int = -1
 
 
 class Nothing(msgspec.Struct, frozen=True, array_like=True):

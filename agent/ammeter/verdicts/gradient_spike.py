@@ -78,7 +78,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Losses since then that were above all before."""
     up: bool = True
     norm: float = 0.0
-    """The farthest of them, and the level's median when it began."""
+    """The farthest of them above, the largest of them below, and the level's median when it began."""
     usual: float = 0.0
     tensor: str = ""
     clip: float = 0.0
@@ -179,6 +179,8 @@ def _looked_into(state: State, rows: View, at: int, log: float) -> State:
         state = replace(state, worse=state.worse + 1)
     if far and state.opened.active:
         state = replace(state, opened=state.opened.until(step))
+    if far and not state.up:
+        state = replace(state, norm=max(state.norm, math.exp(log)))
     if far and state.up and math.exp(log) > state.norm:
         state = replace(state, norm=math.exp(log), tensor=_largest(rows, at))
     if not state.opened.active:
@@ -282,8 +284,9 @@ def _rise(state: State, times: float) -> str:
 
 def _fall(state: State) -> str:
     return (
-        f"From step {state.first} on the norm of the gradients is {state.norm:.3g} or less where it had been around"
-        f" {state.usual:.3g}, while the loss stays at {state.loss:.4g}: nothing is learnt any more."
+        f"From step {state.first} on the norm of the gradients was {state.norm:.3g} or less in"
+        f" {words.count(state.far, 'reading')}, where it had been around {state.usual:.3g}, while the loss was"
+        f" {state.loss:.4g}: steps of that size hardly learn."
     )
 
 

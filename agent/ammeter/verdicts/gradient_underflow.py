@@ -192,7 +192,7 @@ def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
 def _conclude(state: State) -> Finding:
     spare = math.log2(FLOAT16_MAX / state.peak) if state.peak > 0 else None
     still = state.lowest == state.highest
-    stood = f" The scale stood at {words.scale(state.scale)} and never grew." if state.scaled and still else ""
+    stood = f" The scale was {words.scale(state.scale)} in all steps so far." if state.scaled and still else ""
     at = f"at a loss scale of {words.scale(state.scale)}" if state.scaled else "without a loss scale"
     return Finding(
         verdict=VERDICT.id,
@@ -224,8 +224,8 @@ def _fix(state: State, spare: float | None) -> str:
         )
     if better is None:
         return (
-            f"The largest gradient leaves only {max(spare or 0.0, 0.0):.1f} bits below 65504, so no scale can help: use"
-            " dtype=torch.bfloat16 in autocast, or keep the layers with the large gradients in float32."
+            f"The largest gradient leaves {max(spare or 0.0, 0.0):.1f} bits below 65504, too few for a higher scale:"
+            " use dtype=torch.bfloat16 in autocast, or keep the layers with the large gradients in float32."
         )
     measured_room = (
         f"the largest gradient, scaled, is {state.peak:.3g} and leaves {spare:.0f} bits below 65504"

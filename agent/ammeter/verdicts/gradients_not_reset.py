@@ -21,7 +21,7 @@ def _conclude(state: Told) -> Finding:
         title="NaN or Inf is left in the gradients" if for_good else "Gradients are not reset",
         cause=_for_good(data) if for_good else _added(data, left, _number(data, "scale")),
         fix="Call optimizer.zero_grad() once in every iteration, unconditionally: also where the step was skipped."
-        + (" If every such step was skipped, the weights are unharmed and the run can go on from them." * for_good),
+        + (" If every such step was skipped, the run can go on from where it is." * for_good),
         caller=data.get("caller") or None,
         evidence={
             "optimizer": data.get("optimizer"),
@@ -53,7 +53,7 @@ def _added(data: dict[str, Any], left: float | None, scale: float | None) -> str
 
 def _weight(scale: float | None) -> str:
     if scale is None or scale <= 1:
-        return "Every update repeats all gradients before it."
+        return "An update repeats what was left of the gradients before it."
     return (
         f"It is unscaled already and counts little, 1 part in {scale:g}, beside what is scaled; but the first NaN or"
         " Inf that a skipped step leaves there will stay."

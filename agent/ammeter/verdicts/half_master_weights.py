@@ -25,7 +25,7 @@ def _conclude(state: Told) -> Finding:
         severity="ticket",
         title=f"Weights are kept in {' and '.join(dtypes)}",
         cause=f"{optimizer} updates {data.get('count')} of its {data.get('of')} tensors in {' and '.join(dtypes)}"
-        f"{named} and keeps no float32 copy of them. {_costs(data, coarse, caller)}",
+        f"{named}, and no float32 copy of them was found in its state. {_costs(data, coarse, caller)}",
         fix="Keep the weights in float32: leave out .half(), .bfloat16() or torch_dtype= where the model is made, and"
         f" let torch.autocast(device, dtype=torch.{coarse}) cast what is computed. Where memory is short, use an"
         " optimizer that keeps float32 copies, compensates (Kahan) or rounds stochastically.",
@@ -45,7 +45,7 @@ def _costs(data: dict[str, Any], coarse: str, caller: str | None) -> str:
         )
     return (
         f"Numbers near 1 are {STEPS_AT_1[coarse]}, apart in {coarse}: an update that changes one by less than half of"
-        " that is lost, step after step, and the weight stands still."
+        " that is rounded away, and the weight stays as it is."
     )
 
 

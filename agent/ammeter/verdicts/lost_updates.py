@@ -127,7 +127,7 @@ def _conclude(state: State) -> Finding:
         title=f"{words.percent(part.share)} of the updates of {subject} are rounded away",
         cause=f"{words.percent(part.share)} of the elements of {subject} that should change stay as they are, most in"
         f" {part.tensor}: in {part.dtype} a change of less than {smallest} of a number is rounded away, and"
-        f" {'it never follows the weights' if copy else 'the run hardly learns'}.",
+        f" {'it hardly follows the weights' if copy else 'the weights hardly follow their gradients'}.",
         fix=_fix(part),
         tensor=part.tensor,
         module=module_of(part.tensor),

@@ -15,6 +15,9 @@ OVERFLOWS = 22.0
 """Largest input of an attention in float16 for which its NaN is a mask's and no overflow's: a score is a sum over some
 128 products, and 128 x 22.6 x 22.6 is 65504. A softmax of its own has had its scores looked at: they were no +Inf."""
 
+OWN = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
+"""torch's modules that are a softmax and nothing else: what goes in are the scores, and they were read."""
+
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Opened = Opened()
@@ -35,9 +38,9 @@ def is_masked_row(source: Born) -> bool:
     """Whether NaN, and no Inf, came out of a softmax or an attention that got finite numbers, or a mask's -Inf."""
     if source.kind != "forward" or not source.nans or source.infs:
         return False
-    if "softmax" in (source.op + source.type).lower():
+    if source.type in OWN:
         return True
-    attends = "attention" in (source.op + source.type).lower() or "DotProduct" in source.op
+    attends = any(word in (source.op + source.type).lower() for word in ("softmax", "attention", "dotproduct"))
     return attends and (source.dtype != "float16" or 0 <= source.absmax < OVERFLOWS)
 
 
@@ -45,13 +48,16 @@ def _conclude(state: State) -> Finding:
     source = state.born
     op = f" ({source.op})" if source.op else ""
     sample = f" It shows first in sample {source.sample}, counted from 0." if source.sample >= 0 else ""
+    own = source.type in OWN
+    title = f"A fully masked row gives NaN at {source.place}"
+    tells = "" if own else " Its scores were not read by themselves: a row of the mask that is closed altogether tells."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"A fully masked row gives NaN at {source.place}",
+        title=title if own else f"NaN as of a fully masked row at {source.place}",
         cause=f"{source.place}{op} was given no NaN and no +Inf and made {source.nans} NaN and no Inf: so does a"
         " softmax over a row in which the mask leaves nothing, all its scores -Inf, which is exp(-Inf) divided by a"
-        f" sum of zero.{sample}",
+        f" sum of zero.{tells}{sample}",
         fix=f"Before {source.place}, keep the mask boolean and open the rows that it closes altogether: with True"
         " for kept out, masked = masked & ~masked.all(-1, keepdim=True); leave such rows out of the loss. Where"
         " masks are added, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16.",

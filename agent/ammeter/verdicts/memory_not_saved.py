@@ -87,7 +87,7 @@ def _conclude(state: State) -> Finding:
         title = f"Half of the GPU memory that torch holds is of no use: {held} held, {used} used"
         cause = (
             f"torch holds {held} of the GPU's memory, and tensors took no more than {used} of it at their peak: the"
-            " rest lies in pieces that fit nothing, or was left over by something larger."
+            " rest lies in pieces too small for what is asked, or was left over by something larger."
         )
     return Finding(
         verdict=VERDICT.id,

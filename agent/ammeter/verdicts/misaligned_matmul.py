@@ -40,7 +40,7 @@ def _conclude(state: Fallbacks) -> Finding:
     sizes = _sizes(place)
     one = "size" if len(sizes) == 1 else "sizes"
     said = " and ".join(map(str, sizes))
-    cpu = "" if state.gpu else " Here, without a GPU, it costs nothing; change it before the model is trained on one."
+    cpu = "" if state.gpu else " Here, without a GPU, it costs no time; change it before the model is trained on one."
     like = "do not like" if state.gpu else "will not like"
     return Finding(
         verdict=VERDICT.id,

@@ -99,7 +99,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title="float16 autocast without a loss scale",
         cause=f"The forward pass runs in float16 autocast on {device} and {words.count(state.applied, 'step')} were "
-        f"applied since step {state.opened.first} without a GradScaler: gradients below 2^-24 become zero and those "
+        f"applied since step {state.first} without a GradScaler: gradients below 2^-24 become zero and those "
         f"below 2^-14 lose bits.{unused if state.disabled else ''}",
         fix=f"Make scaler = {scaler} once; then scaler.scale(loss).backward(), scaler.step(optimizer), "
         "scaler.update(). Or use dtype=torch.bfloat16 in autocast, which needs no scaler.",

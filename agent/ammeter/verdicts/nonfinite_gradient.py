@@ -9,7 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.block import Mask, View, measured
-from ammeter.verdicts import origin, room, words
+from ammeter.verdicts import born, origin, room, words
+from ammeter.verdicts.born import Born
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
 from ammeter.verdicts.origin import Origin
@@ -57,6 +58,21 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     finite: int = 0
     room_bits: float = 0.0
     origin: Origin = Origin()
+    lowest: float = math.inf
+    """The lowest scale at which a step of the present row of skips failed, or one of the episode."""
+    after: float = math.nan
+    """The scale at which the next step was applied."""
+    loss_unread: bool = False
+    """Whether a bad step's loss was not measured; whether it is not known if the optimizer stepped."""
+    step_unknown: bool = False
+    scaled: bool = False
+    """Whether a scaler was in use in a bad step that was applied all the same."""
+    parted: int = 0
+    """Bad steps that the scaler skipped for one optimizer and not for another."""
+    weight: str = ""
+    """A weight that was read after a bad step was applied and holds NaN or Inf."""
+    born: Born = Born()
+    """Where hooks saw NaN or Inf come out of a module's backward pass that finite gradients went into."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -66,9 +82,25 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _rows(state, part)
         elif isinstance(part, Event) and part.name == "usage.update_between_optimizers":
             state = replace(state, nan_overflows=True)
+        elif isinstance(part, Event) and part.name == "weights.nonfinite":
+            state = _poisoned(state, part)
+        elif isinstance(part, Event) and part.name == "origin.found":
+            state = _born(state, part)
         elif isinstance(part, Event) and state.opened.last == part.step and not state.origin.count:
             state = replace(state, origin=origin.of_event(part.step, part.data))
     return state, changed(_conclude, before, state)
+
+
+def _poisoned(state: State, event: Event) -> State:
+    tensors = event.data.get("tensors") or ["a weight"]
+    harmed = state.opened.active and state.applied and not state.weight
+    return replace(state, weight=str(tensors[0])[: born.LONGEST]) if harmed else state
+
+
+def _born(state: State, event: Event) -> State:
+    found = born.of_event(event)
+    seen = found.kind == "backward" and found.read and found.module and found.first >= state.opened.first
+    return replace(state, born=found) if seen and state.opened.active and not state.born.kind else state
 
 
 def _rows(state: State, rows: View) -> State:
@@ -77,7 +109,8 @@ def _rows(state: State, rows: View) -> State:
         after = room.all_good(state.room, rows)
         return state if after is state.room else replace(state, room=after)
     losses = rows.scalar("loss")
-    loss_bad = measured(losses) & ~np.isfinite(losses)
+    losses_read = measured(losses)
+    loss_bad = losses_read & ~np.isfinite(losses)
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
     for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
         if not bad[at]:
@@ -86,7 +119,21 @@ def _rows(state: State, rows: View) -> State:
             place = origin.of_row(rows, at) or Origin()
             unprotected = applied > 0 and not skipped > 0
             state = _scaled(state, step, scale, place) if skipped > 0 else _open(state, step, place, unprotected)
+            state = _known(state, step, bool(losses_read[at]), applied, skipped, scale)
     return state
+
+
+def _known(state: State, step: int, loss_read: bool, applied: float, skipped: float, scale: float) -> State:
+    """What of a bad step was not seen; of steps that no finding is about yet it is kept with their row of skips."""
+    if not (state.series or (state.opened.active and state.opened.last == step)):
+        return state
+    return replace(
+        state,
+        loss_unread=state.loss_unread or not loss_read,
+        step_unknown=state.step_unknown or math.isnan(applied),
+        parted=state.parted + (applied > 0 and skipped > 0),
+        scaled=state.scaled or (applied > 0 and scale >= 0),
+    )
 
 
 def _bad_rows(rows: View) -> Mask:
@@ -99,6 +146,10 @@ def _bad_rows(rows: View) -> Mask:
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
     if state.waiting >= 0 and state.series < HANDFUL:
         state = _open(state, state.waiting, state.origin, unprotected=False, reached=step)
+    if state.opened.active:
+        state = replace(state, after=scale) if math.isnan(state.after) else state
+    elif state.series:
+        state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
     after = room.good(state.room, step, scale, norm, absmax)
     opened = state.opened.over() if state.finite + 1 >= RECOVERED else state.opened
     finite = state.finite + 1 if opened.active else 0
@@ -110,6 +161,7 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     if 0 <= scale <= INVERSE_INFINITE:  # unscaling itself makes NaN of every gradient there
         return state
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
+    state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)
     only_nan = place.count > 0 and not place.inf
     spread = place.handed_on or place.everywhere
     proven = 0 < scale <= state.room.worked
@@ -147,6 +199,10 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
     recent = tuple(each for each in recent if step - each < WITHIN)[-OFTEN:]
     often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= HANDFUL
     opened = state.opened.at(state.begun if state.series else step, step)
+    if fresh:
+        state = replace(state, after=math.nan, weight="", born=Born(), scaled=False)
+        if not state.series:
+            state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
     return replace(
         state,
         opened=replace(opened, step=reached) if fresh and reached is not None else opened,
@@ -162,11 +218,13 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
 def _conclude(state: State) -> Finding:
     opened, place = state.opened, state.origin
     where = f" at {place.module}" if place.module else ""
+    finite = "" if state.loss_unread else " with a finite loss"
+    loss = "; the loss was not read" if state.loss_unread else " although the loss was"
     return Finding(
         verdict=VERDICT.id,
         severity="page" if state.page else "ticket",
-        title=f"Non-finite gradients{where} with a finite loss",
-        cause=f"{_when(state)} gradients were not finite although the loss was.{place.words()}{_why(state)}",
+        title=f"Non-finite gradients{where}{finite}",
+        cause=f"{_when(state)} gradients were not finite{loss}.{place.words()}{_where(state)}{_why(state)}",
         fix=_fix(state),
         tensor=place.tensor,
         module=place.module,
@@ -175,6 +233,12 @@ def _conclude(state: State) -> Finding:
             "steps_applied": state.applied,
             "scale": state.scale if state.scale > 0 else None,
             "room_bits": round(state.room_bits, 1) if state.scale > 0 else None,
+            "lowest_failed_scale": state.lowest if math.isfinite(state.lowest) else None,
+            "next_applied_scale": state.after if state.after >= 0 else None,
+            "steps_partly_applied": state.parted,
+            "loss_finite": None if state.loss_unread else True,
+            "born_in": "backward" if state.born.kind else None,
+            "nonfinite_weight": state.weight or None,
             "nan_without_inf": not place.inf,
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
@@ -189,32 +253,70 @@ def _when(state: State) -> str:
     return f"In {state.bad} steps from {state.opened.first} to {state.opened.last}"
 
 
+def _where(state: State) -> str:
+    """What hooks saw, else what the gradients point to."""
+    if state.born.kind and not state.loss_unread:
+        return (
+            f" Hooks saw finite gradients go into {state.born.module} and NaN or Inf come out: born in backward there."
+        )
+    if state.origin.handed_on:
+        return f" That points to the backward pass of {state.origin.module}."
+    return ""
+
+
 def _why(state: State) -> str:
     if state.applied:
         were, them = ("was", "it") if state.applied == 1 else ("were", "them")
-        scaler = "" if state.scale > 0 else f" and there is no scaler to skip {them}"
-        return f" {words.count(state.applied, 'such step')} {were} applied{scaler}: the weights are poisoned."
+        scaler = "" if state.scaled else f" and no scaler is in use that would have skipped {them}"
+        harm = (
+            f", and the weights are poisoned: {state.weight} holds NaN or Inf."
+            if state.weight
+            else ". The weights were not seen to hold NaN or Inf since; torch.isfinite over them tells."
+        )
+        return f" {words.count(state.applied, 'such step')} {were} applied{scaler}{harm}"
     if not state.scale > 0:
-        return " The optimizer did not step, so the weights are unharmed."
-    spare = round(state.room_bits)
-    room = f"left {words.count(spare, 'bit')} of room (a factor of {2**spare})" if state.room_bits >= 1 else ""
-    left = f"the scale of {words.scale(state.scale)} {room}" if room else ""
-    nan = "" if state.origin.inf else "none of them is Inf"
-    reason = " and ".join(filter(None, (left, nan))) or f"the scale of {words.scale(state.scale)} had worked"
+        if state.step_unknown:
+            return " Whether the optimizer stepped was not seen."
+        return " The optimizer did not step, so no weight was changed."
     skipped = "that step" if state.bad == 1 else "those steps"
-    return f" It is no overflow: {reason}. The scaler skipped {skipped}, so the weights are unharmed."
+    if state.parted:
+        return f"{_overflow(state)} The scaler skipped {skipped} for one optimizer, and another one stepped."
+    return f"{_overflow(state)} The scaler skipped {skipped}, so no weight was changed."
+
+
+def _overflow(state: State) -> str:
+    """What speaks against an overflow, and what would settle it."""
+    if state.lowest <= LOWEST:
+        return f" It is no overflow of the loss scale: a step failed at a scale of {words.scale(state.lowest)}, too."
+    spare = round(state.room_bits)
+    known = [f"the scale of {words.scale(state.scale)} had worked"]
+    if state.room_bits >= 1:
+        factor = f"a factor of {2**spare}"
+        known.append(f"usual gradients left {words.count(spare, 'bit')} of room there ({factor})")
+    if not state.origin.inf:
+        known.append("none of them is Inf")
+    many = f" {state.bad} steps failed, the last at a scale of {words.scale(state.lowest)};" if state.bad > 1 else ""
+    one = f" with gradients {2**spare} times the usual ones" if state.room_bits >= 1 else ""
+    sentence = f"{', '.join(known[:-1])}{' and ' if known[1:] else ''}{known[-1]}"
+    sentence = sentence if many else words.sentence(sentence)
+    return (
+        f"{many} {sentence}. An overflow is unlikely, but one"
+        f" sample{one} would make it: the same batch at init_scale=1 tells."
+    )
 
 
 def _fix(state: State) -> str:
-    place = state.origin
+    place = state.born if state.born.kind else state.origin
     where = f"{place.module} and of what follows it directly" if place.module else "the loss and the last layers"
     behind = (
         f"Look at the backward pass of {where}: the root, norm or division of something"
         " that can be zero (add an eps inside), log, exp, a custom Function. Clamp its input, or run it in float32 with"
         " torch.autocast(..., enabled=False)."
     )
-    if state.applied:
+    if state.applied and state.weight:
         return f"Stop the run and restore {words.earlier(state.opened.first)}. {behind}"
+    if state.applied:
+        return f"Check the weights: if one is not finite, restore {words.earlier(state.opened.first)}. {behind}"
     return behind
 
 
@@ -234,7 +336,7 @@ VERDICT = Verdict(
         "grad.norm",
         "grad.infs",
     ),
-    events=("gradient.nonfinite", "usage.update_between_optimizers"),
+    events=("gradient.nonfinite", "usage.update_between_optimizers", "weights.nonfinite", "origin.found"),
     state=State,
     judge=judge,
     explains=(

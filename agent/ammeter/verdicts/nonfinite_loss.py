@@ -18,7 +18,7 @@ from ammeter.verdicts.origin import Origin
 from ammeter.wire import Event
 
 RECOVERED = 10
-"""Finite losses in a row after which it is over."""
+"""Finite losses of applied steps in a row after which it is over: a loss that no step followed mends nothing."""
 
 REPEATED = 2
 """Non-finite losses before RECOVERED finite ones that wake a person although no weight was touched. A single one
@@ -43,6 +43,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     born: Born = Born()
     weights: str = ""
     """A weight that is not finite although no step of this series was applied: it was so before."""
+    harmed: str = ""
+    """A weight that was read and is not finite, after a step of this series was applied."""
+    parted: int = 0
+    """Such steps that the scaler skipped for one optimizer and not for another."""
+    moved: bool = False
+    """Whether a gradient of a step that was applied was read and was not zero."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -57,7 +63,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _event(state: State, event: Event) -> State:
     if event.name == "weights.nonfinite":
-        return replace(state, unread=False) if state.poisoned else _weights(state, event)
+        return _weights(state, event)
     if not state.opened.active:
         return state
     if event.name == "gradient.nonfinite":
@@ -65,14 +71,17 @@ def _event(state: State, event: Event) -> State:
         return state if told else replace(state, origin=origin.of_event(event.step, event.data), unread=False)
     found = born.of_event(event)
     own_harm = found.kind == "weights" and state.poisoned
-    if state.born.kind or own_harm or found.first < state.opened.first:
+    if state.born.kind or own_harm or found.kind == "backward" or found.first < state.opened.first:
         return state
     return replace(state, born=found)
 
 
 def _weights(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
-    return replace(state, weights=state.weights or str(tensors[0])[: born.LONGEST])
+    name = str(tensors[0])[: born.LONGEST]
+    if state.poisoned:
+        return replace(state, unread=False, harmed=state.harmed or name)
+    return replace(state, weights=state.weights or name)
 
 
 def _rows(state: State, rows: View) -> State:
@@ -82,15 +91,16 @@ def _rows(state: State, rows: View) -> State:
         return state
     gradients = measured(rows.scalar("grad_norm"))
     broken = (gradients & ~np.isfinite(rows.scalar("grad_norm"))) | (rows.scalar("grad_nonfinite") > 0)
-    records = rows.records("loss", "skipped", "applied", "scale")
-    for at, (step, (loss, skipped, applied, scale)) in enumerate(records):
+    records = rows.records("loss", "skipped", "applied", "scale", "grad_norm")
+    for at, (step, (loss, skipped, applied, scale, norm)) in enumerate(records):
         if bad[at]:
             read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
-            state = _bad(state, step, loss, skipped > 0, applied > 0 and not skipped > 0, read)
-            state = replace(state, scaled=state.scaled or scale >= 0)
+            state = _bad(state, step, loss, skipped > 0, applied > 0, read)
+            moved = applied > 0 and bool(gradients[at]) and norm > 0
+            state = replace(state, scaled=state.scaled or scale >= 0, moved=state.moved or moved)
             if broken[at] and not state.origin.count and (place := origin.of_row(rows, at)):
                 state = replace(state, origin=place)
-        elif math.isfinite(loss) and state.opened.active:
+        elif math.isfinite(loss) and applied > 0 and state.opened.active:
             state = replace(state, finite=state.finite + 1)
             if state.finite >= RECOVERED:
                 state = replace(state, opened=state.opened.over(), weights="")
@@ -100,6 +110,7 @@ def _rows(state: State, rows: View) -> State:
 def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
         state = State(opened=state.opened, value=loss, weights=state.weights)
+    parted, applied = applied and skipped, applied and not skipped
     harmed = applied and gradients != "finite"
     return replace(
         state,
@@ -107,6 +118,7 @@ def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gra
         bad=state.bad + 1,
         skipped=state.skipped + skipped,
         applied=state.applied + applied,
+        parted=state.parted + parted,
         poisoned=state.poisoned or harmed,
         unread=gradients != "broken" and (state.unread if state.poisoned else harmed),
         finite=0,
@@ -116,7 +128,7 @@ def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gra
 def _conclude(state: State) -> Finding:
     opened, place, source = state.opened, state.origin, state.born
     name = str(words.number(state.value))
-    since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times since step {opened.first}"
+    since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times {opened.since}"
     page = state.applied > 0 or state.bad >= REPEATED or not state.scaled or _weights_were_bad(state)
     return Finding(
         verdict=VERDICT.id,
@@ -131,7 +143,11 @@ def _conclude(state: State) -> Finding:
             "nonfinite_losses": state.bad,
             "steps_skipped": state.skipped,
             "steps_applied": state.applied,
+            "steps_partly_applied": state.parted,
+            "gradients_moved": state.moved if state.applied else None,
             "weights_at_risk": state.poisoned or _weights_were_bad(state),
+            "nonfinite_weight": _nonfinite_weight(state),
+            "nonfinite_buffer": source.tensor if source.buffer else None,
             "nonfinite_tensors": place.count,
             "born_in": source.kind or None,
             "op": source.op or None,
@@ -147,30 +163,55 @@ def _weights_were_bad(state: State) -> bool:
     return not state.poisoned and (bool(state.weights) or state.born.kind == "weights")
 
 
+def _nonfinite_weight(state: State) -> str | None:
+    """A weight that was read and held NaN or Inf."""
+    seen = (state.born.tensor or state.born.place) if state.born.kind == "weights" and not state.born.buffer else ""
+    return state.weights or state.harmed or seen or None
+
+
 def _damage(state: State) -> str:
     if _weights_were_bad(state):
+        if state.born.buffer and not state.weights:
+            return f" {state.born.tensor}, a buffer of the model, holds NaN or Inf, so it came into every such loss."
         tensor = state.weights or state.born.tensor or state.born.place
-        return f" The weights hold NaN or Inf themselves, {tensor} among them: no batch can give a finite loss."
+        return (
+            f" The weights hold NaN or Inf themselves, {tensor} among them: a batch that meets it has no finite loss."
+        )
     if state.poisoned:
         scaler = "" if state.scaled else " No scaler is in use that would have skipped it."
         step, its = ("The step was", "its") if state.applied == 1 else (f"{state.applied} such steps were", "their")
-        if state.unread:
-            return f" {step} applied and {its} gradients were not read: treat the weights as poisoned.{scaler}"
-        return f" {step} applied with gradients that are not finite, so the weights are poisoned.{scaler}"
+        with_what = f"and {its} gradients were not read" if state.unread else "with gradients that are not finite"
+        if state.harmed:
+            return (
+                f" {step} applied {with_what}, and the weights are poisoned: {state.harmed} holds NaN or Inf.{scaler}"
+            )
+        return (
+            f" {step} applied {with_what}. The weights were not seen to hold NaN or Inf since; torch.isfinite over"
+            f" model.parameters() tells.{scaler}"
+        )
     if state.applied:
-        return " The gradients were finite, so no step was skipped: training goes on and learns nothing from it."
+        zero = "" if state.moved else " and zero, so nothing was learnt from it"
+        many = "The step was" if state.applied == 1 else f"{state.applied} such steps were"
+        return f" {many} applied; the gradients that were read there were finite{zero}."
+    if state.parted:
+        many = words.count(state.parted, "such step")
+        return f" In {many} the scaler skipped one optimizer and another one stepped: what that one trains has changed."
     if state.skipped:
-        return f" The scaler skipped {'it' if state.skipped == 1 else 'these steps'}, so the weights are unharmed."
+        it = "it" if state.skipped == 1 else "these steps"
+        return f" The scaler skipped {it}, so no weight was changed; buffers (running statistics) were not read."
     return " No step of the optimizer was seen with it."
 
 
 def _fix(state: State) -> str:
     first = state.opened.first
-    if _weights_were_bad(state):
-        return f"Stop the run and restore {words.earlier(first)}, when the weights were still finite."
+    if _weights_were_bad(state) or state.harmed:
+        check = "check it with torch.isfinite before you go on"
+        look = "" if _weights_were_bad(state) else f" {_look(state)}"
+        return f"Stop the run and restore {words.earlier(first)}; {check}.{look}"
     if state.poisoned:
-        return f"Stop the run and restore {words.earlier(first)}. {_look(state)}"
-    if state.applied:
+        check = f"Check the weights with torch.isfinite: if one is not finite, restore {words.earlier(first)}."
+        return f"{check} {_look(state)}"
+    if state.applied and not state.moved:
         return f"Stop the run: it wastes its steps. {_look(state)}"
     return _look(state)
 

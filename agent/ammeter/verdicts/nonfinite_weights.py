@@ -16,8 +16,8 @@ from ammeter.verdicts.told import LONGEST_PATH
 from ammeter.wire import Event
 
 RECOVERED = 10
-"""Finite losses in a row, with a reading of finite weights among them, after which it is over: a poisoned weight that
-takes part makes every loss NaN. Moments are not read from the loss, so for them it is never over."""
+"""Finite losses of applied steps in a row, with a reading of finite weights among them, after which it is over: a
+weight that is NaN and takes part makes the loss NaN. Moments are not read from the loss: for them it is not over."""
 
 CHECKPOINTS = 3
 """Paths that are remembered, newest last. Weights are read now and then, so the newest may be poisoned already."""
@@ -44,6 +44,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     finite: int = 0
     clean: bool = False
     saved: tuple[Saved, ...] = ()
+    deduced: int = -1
+    """The first of the losses that were not finite and that no step was applied with, where that says since when."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -64,19 +66,19 @@ def _rows(state: State, rows: View) -> State:
     records = rows.records("loss", "applied", "skipped", "weights_nonfinite")
     for at, (step, (loss, applied, skipped, nonfinite)) in enumerate(records):
         if bad[at]:
-            harmed = state.harmed or (applied > 0 and not skipped > 0)
+            harmed = state.harmed or not (skipped > 0 and applied == 0)
             state = replace(state, begun=state.begun if state.begun >= 0 else step, harmed=harmed, finite=0)
         elif math.isfinite(loss):
-            state = _finite(state, nonfinite)
+            state = _finite(state, nonfinite, applied > 0)
     return state
 
 
-def _finite(state: State, nonfinite: float) -> State:
+def _finite(state: State, nonfinite: float, applied: bool) -> State:
     if not state.opened.active:
         return replace(state, begun=-1, harmed=False)
     if nonfinite > 0:
         return replace(state, begun=-1, harmed=False, finite=0, clean=False)
-    finite, clean = state.finite + 1, state.clean or nonfinite == 0
+    finite, clean = state.finite + applied, state.clean or nonfinite == 0
     state = replace(state, begun=-1, harmed=False, finite=finite, clean=clean)
     over = finite >= RECOVERED and clean and not state.moment
     return replace(state, opened=state.opened.over()) if over else state
@@ -88,6 +90,7 @@ def _poisoned(state: State, event: Event) -> State:
     first = max(0, state.begun - 1) if before else event.step
     if not state.opened.active:
         state = replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0)
+        state = replace(state, deduced=state.begun if before and state.begun > 0 else -1)
     state = replace(state, opened=state.opened.at(min(first, event.step), event.step), finite=0, clean=False)
     data = event.data
     name, count = str((data.get("tensors") or ["one"])[0])[:LONGEST], data.get("count", 1)
@@ -117,12 +120,16 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"{subject} NaN or Inf since step {opened.first}",
+        title=f"{subject} NaN or Inf, read at step {opened.step}",
         cause=_cause(state),
         fix=_fix(state, good),
         tensor=held,
         module=module_of(held if state.tensor else module_of(held)),
         evidence={
+            "nonfinite_weight": state.tensor or None,
+            "nonfinite_moment": state.moment or None,
+            "read_at_step": opened.step,
+            "skipped_losses_from": state.deduced if state.deduced >= 0 else None,
             "weights": state.count,
             "moments": state.moments,
             "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
@@ -140,17 +147,23 @@ def _cause(state: State) -> str:
             f" At step {state.last_finite} the weights that were read were finite." if state.last_finite >= 0 else ""
         )
         hold = "holds" if state.count == 1 else "hold"
-        said.append(f"{words.count(state.count, 'tensor')} of weights {hold} NaN or Inf, {state.tensor} first.{since}")
+        named = state.tensor if state.count == 1 else f"{state.tensor} among them"
+        said.append(f"{words.count(state.count, 'tensor')} of weights {hold} NaN or Inf, {named}.{since}")
+        if state.deduced >= 0:
+            said.append(
+                f"Losses are not finite from step {state.deduced} on and the scaler skipped each of them, so the"
+                f" weights were so after step {state.opened.first} at the latest."
+            )
     if state.moment:
         said.append(
             f"The optimizer's state holds NaN or Inf in {words.count(state.moments, 'tensor')}, {state.moment}."
         )
     after = (
-        "every loss from there on is worthless"
+        "what meets a NaN becomes NaN, and so does the loss where the weight takes part"
         if state.tensor
-        else "the weights it belongs to will follow, or stand still"
+        else "an update made of it is NaN, too, or zero"
     )
-    return " ".join(said) + f" No batch and no loss scale mends that: {after}."
+    return " ".join(said) + f" Training on does not mend that: {after}."
 
 
 def _fix(state: State, good: Saved | None) -> str:
@@ -164,9 +177,15 @@ def _fix(state: State, good: Saved | None) -> str:
     )
     return (
         f"Stop the run and {back}. Check its weights and optimizer state with torch.isfinite before you go on. Then"
-        f" look at what step {first} applied: a gradient that no scaler checked, an eps that is zero in the state's"
+        f" look at what {_steps(state)} applied: a gradient that no scaler checked, an eps that is zero in the state's"
         " dtype, a learning rate that overflows."
     )
+
+
+def _steps(state: State) -> str:
+    """Between the last reading that was finite and the first one that was not, as far as there was one."""
+    first, last = state.last_finite, state.opened.first
+    return f"the steps from {first} to {last}" if 0 <= first < last else f"the steps up to {last}"
 
 
 VERDICT = Verdict(

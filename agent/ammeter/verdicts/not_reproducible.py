@@ -18,14 +18,14 @@ def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
 
 
 def _conclude(pair: Pair, step: int, loss: float, other: float) -> Finding:
-    until = f"up to step {step - 1} they are equal to the bit" if step else "they differ from the first step on"
+    until = "the losses that both have before it are equal to the bit" if step else "they differ from the first step on"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The run parts from its twin at step {step}",
         cause=f"The run has the seed ({pair.seeds[0]}) and the settings of {pair.baseline.name or 'its baseline'}, and"
         f" at step {step} its loss is {_exactly(loss)} against {_exactly(other)}; {until}. Something in it is left to"
-        " chance.",
+        " chance, or was changed without a setting that says so.",
         fix=_at_first() if step == 0 else _later(),
         first_step=step,
         opened_step=max(step, ENOUGH - 1),

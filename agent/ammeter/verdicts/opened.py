@@ -11,19 +11,31 @@ from ammeter.verdicts.finding import Finding
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True):
-    """first: the symptom's first step. step: where the verdict was reached. last: where it last held."""
+    """first: the symptom's first step. step: where the verdict was reached. last: where it last held.
+
+    earliest: the first step of all episodes; -1 before there was one.
+    """
 
     first: int = -1
     step: int = -1
     last: int = -1
     active: bool = False
     times: int = 0
+    earliest: int = -1
+
+    @property
+    def since(self) -> str:
+        """'since step 21'; of a later episode with the step at which the first one began."""
+        if self.times > 1 and 0 <= self.earliest < self.first:
+            return f"since step {self.first}, for the {_ordinal(self.times)} time (the first began at {self.earliest})"
+        return f"since step {self.first}"
 
     def at(self, first: int, step: int) -> Opened:
         """Reached at `step` for a symptom that began at `first`; while it is active it only goes on."""
         if self.active:
             return msgspec.structs.replace(self, last=step)
-        return Opened(first, step, step, True, self.times + 1)
+        earliest = first if self.earliest < 0 else min(self.earliest, first)
+        return Opened(first, step, step, True, self.times + 1, earliest)
 
     def until(self, step: int) -> Opened:
         """Still held at `step`."""
@@ -55,4 +67,11 @@ def found(opened: Opened) -> dict[str, Any]:
         "last_step": opened.last,
         "active": opened.active,
         "times": opened.times,
+        "earliest_step": opened.earliest,
     }
+
+
+def _ordinal(number: int) -> str:
+    """'2nd', '3rd', '11th'."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"

@@ -46,15 +46,18 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
     def words(self) -> str:
         """One sentence on where, with a space before it; empty when nothing is known."""
         if self.everywhere:
-            return f" All {self.count} gradients are non-finite, so it came from the forward pass or the loss."
+            return f" All {self.count} gradients that were read are non-finite: they do not say where it began."
         if self.tensor is None:
             return ""
         if self.handed_on:
             return (
-                f" {self.tensor} is the last tensor with a non-finite gradient and the {self.after} behind it are"
-                f" finite, so it was born in backward at {self.module}."
+                f" {self.tensor} is the last tensor with a non-finite gradient, and {self.after} behind it were read"
+                " and are finite."
             )
-        return f" The gradient of {self.tensor} is non-finite; {self.before + self.after} others are finite."
+        others = self.before + self.after
+        if self.count == 1:
+            return f" The gradient of {self.tensor} is non-finite; {others} others are finite."
+        return f" {self.count} gradients are non-finite, {self.tensor} last of them; {others} are finite."
 
 
 def of_row(rows: View, at: int) -> Origin | None:

@@ -146,15 +146,14 @@ def _conclude(state: State) -> Finding:
     share = skipped / max(1, applied + skipped)
     spare = math.log2(FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
     often = "good step" if state.interval == 1 else f"{state.interval} good steps"
-    eager = f", because it grows {state.factor:g}-fold after every {often}"
-    held = ", because nothing lowers it after a skip"
+    eager = f": it grows {state.factor:g}-fold{f' after every {often}' if state.interval else ''}"
+    held = ": nothing lowers it after a skip"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{words.percent(share)} of the steps are skipped",
-        cause=f"{skipped} of {applied + skipped} steps since step {state.opened.first} were skipped: the scale keeps"
-        f" returning to {words.scale(top)}{eager if state.factor > 1 else held}, while the gradients bear about"
-        f" {words.scale(bearable)}.",
+        cause=f"{skipped} of {applied + skipped} steps {state.opened.since} were skipped, at scales of up to"
+        f" {words.scale(top)}{eager if state.factor > 1 else held}. {_borne(state)}",
         fix=_fix(state, bearable, spare),
         evidence={
             "skipped_share": round(share, 4),
@@ -182,9 +181,21 @@ def _fix(state: State, bearable: float, spare: float | None) -> str:
 
 def _bearable(state: State) -> float:
     """The largest scale at which steps were applied and hardly any was skipped; half of the lowest if there is none."""
-    clean = [each.scale for each in state.levels if each.applied >= 3 and each.skipped <= CLEAN * each.applied]
-    lowest = min((each.scale for each in state.levels), default=state.scale)
-    return max(clean, default=lowest / 2)
+    clean = _clean(state)
+    return clean.scale if clean else min((each.scale for each in state.levels), default=state.scale) / 2
+
+
+def _clean(state: State) -> Level | None:
+    clean = [each for each in state.levels if each.applied >= 3 and each.skipped <= CLEAN * each.applied]
+    return max(clean, key=lambda each: each.scale, default=None)
+
+
+def _borne(state: State) -> str:
+    clean = _clean(state)
+    if clean is None:
+        return "At each scale that was tried more than one step in ten was skipped."
+    hardly = f"{clean.skipped} of {clean.applied + clean.skipped} steps were skipped"
+    return f"At {words.scale(clean.scale)} {hardly}, so the gradients bear about that."
 
 
 VERDICT = Verdict(

@@ -201,12 +201,12 @@ def _who(state: State) -> str:
 def _cause(state: State, who: str) -> str:
     scales = f"{words.scale(state.scale)} against {words.scale(state.usual)} on the other ranks"
     if state.lone < 0:
-        when = "from the first step on" if not state.agreed else f"since step {state.opened.first}"
+        when = "from the first step on that was compared" if not state.agreed else state.opened.since
         return f"The loss scale of {who} differs from that of the others {when}: {scales}."
     loss = ""
     if state.broken:
         ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"
-        loss = f" The loss of {ranks} was not finite in that step: it began there."
+        loss = f" The loss of {ranks} was not finite in that step: look there."
     return (
         f"Step {state.lone} was skipped on some ranks and applied on others, and since then the loss scale of {who} is"
         f" another one: {scales}.{loss}"
@@ -216,7 +216,7 @@ def _cause(state: State, who: str) -> str:
 def _harm(state: State) -> str:
     if state.lone < 0:
         return "gradients that were scaled differently are averaged, and one rank will skip steps that others apply."
-    return "a step that is applied on some ranks only makes their weights part, and nothing brings them together again."
+    return "a step that is applied on some ranks and not on others makes their weights part, and they stay apart."
 
 
 def _fix(state: State) -> str:

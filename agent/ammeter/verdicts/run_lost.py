@@ -79,7 +79,7 @@ def _at(opened: Opened, step: int) -> Opened:
 
 def _conclude(state: State) -> Finding:
     who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
-    last = f"Its last step was {state.step}." if state.step != NEVER else "It never finished a step."
+    last = f"Its last step was {state.step}." if state.step != NEVER else "No step of it was recorded."
     return Finding(
         verdict=VERDICT.id,
         severity="page",
@@ -101,12 +101,12 @@ def _conclude(state: State) -> Finding:
 
 def _story(state: State, who: str) -> str:
     if state.died:
-        how = state.how or "killed (SIGKILL, out of memory) or crashed"
+        how = state.how or "it was killed (SIGKILL, out of memory) or crashed, which is not known from here"
         return f"The process of {who} died without a goodbye: {how}."
     silent = f"{state.silent_seconds:.0f} s"
     return (
         f"Nothing was heard of {who} for {silent}, neither from the process nor from the shipper beside it: the host, "
-        "its network or its container is gone."
+        "its container or the network between is gone, or both processes are."
     )
 
 

@@ -120,8 +120,8 @@ def _conclude(state: State) -> Finding:
         severity=severity,
         title=f"No step for {waited} after step {state.step}",
         cause=f"The process of {who} is there, but after step {state.step} no step ended for {waited}; its longest"
-        f" pause before was {_duration(state.pause)}.{ended} It waits for something: another rank in a collective, the"
-        " data, a disk, or a lock.",
+        f" pause before was {_duration(state.pause)}.{ended} It waits for another rank in a collective, the data, a"
+        " disk or a lock, or it works on something that is no step.",
         fix=_fix(state),
         evidence={
             "last_step": state.step,

@@ -53,6 +53,15 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The last step at which weights were told to hold NaN or Inf: then no skipped step has kept them."""
     good_scale: float = 0.0
     """What had worked, of all of these scales the first."""
+    highest: float = 0.0
+    """The highest scale of an applied step before."""
+    lowest: float = math.inf
+    """Of the skipped steps of this collapse."""
+    parted: int = 0
+    """Of those, the ones that another optimizer made all the same."""
+    back: int = -1
+    """The first step that was applied after it, and its scale."""
+    back_scale: float = math.nan
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -72,29 +81,32 @@ def _rows(state: State, rows: View) -> State:
     records = rows.records("skipped", "applied", "scale")
     for at, (step, (skips, applied, scale)) in enumerate(records):
         if skips > 0 and scale >= 0:
-            state = _skip(state, step, scale)
+            state = _skip(state, step, scale, applied > 0)
             if state.skips <= CALIBRATION and (place := origin.of_row(rows, at)):
                 state = replace(state, origin=place)
         elif applied > 0:
-            state = _applied(state, scale)
+            state = _applied(state, step, scale)
     return state
 
 
 def _quiet(state: State, rows: View) -> State:
     scales = rows.scalar("scale")
     scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
-    if not scales.size or scales[-1] == state.worked:
+    if not scales.size or (scales[-1] == state.worked and scales.max() <= state.highest):
         return state
-    return replace(state, worked=float(scales[-1]))
+    return replace(state, worked=float(scales[-1]), highest=max(state.highest, float(scales.max())))
 
 
-def _skip(state: State, step: int, scale: float) -> State:
+def _skip(state: State, step: int, scale: float, parted: bool) -> State:
     if not state.skips:
         state = replace(state, begun=step, first_scale=scale, last_scale=scale, origin=Origin())
+        if not state.opened.active:
+            state = replace(state, lowest=math.inf, parted=0)
     elif 0 < scale < state.last_scale:
         state = replace(state, backoff=scale / state.last_scale)
     proven = state.proven + _had_worked(state, scale)
-    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0)
+    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0, back=-1)
+    state = replace(state, lowest=min(state.lowest, scale), parted=state.parted + parted, back_scale=math.nan)
     if not (state.opened.active or _collapsed(state)):
         return state
     if not state.opened.active:
@@ -116,10 +128,13 @@ def _collapsed(state: State) -> bool:
     return state.skips > CALIBRATION or (state.skips >= HANDFUL and state.last_scale <= LOWEST)
 
 
-def _applied(state: State, scale: float) -> State:
+def _applied(state: State, step: int, scale: float) -> State:
     applied = state.applied + (not scale <= INVERSE_INFINITE)
     worked = scale if scale >= 0 else state.worked
     opened = state.opened.over() if applied >= RECOVERED else state.opened
+    if state.opened.active and state.back < 0:
+        state = replace(state, back=step, back_scale=scale)
+    state = replace(state, highest=max(state.highest, worked))
     return replace(state, opened=opened, worked=worked, skips=0, proven=0, applied=applied if opened.active else 0)
 
 
@@ -136,55 +151,108 @@ def _conclude(state: State) -> Finding:
     opened, place = state.opened, state.origin
     left = _steps_left(state.to_scale, state.backoff)
     held = state.from_scale == state.to_scale
-    higher = state.good_scale < state.from_scale
-    these, none = ("that scale", "it never") if held else ("the first of these scales", "none of them ever")
-    these = words.scale(state.good_scale) if higher else these
-    worked = f"although {these} had worked" if state.had_worked else f"and {none} worked"
     course = (
         f"while the scale stayed {words.scale(state.to_scale)}"
         if held
         else f"and the scale fell from {words.scale(state.from_scale)} to {words.scale(state.to_scale)}"
     )
-    doom = (
-        ""
-        if held
-        else f" After {words.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
-        if left
-        else " Now 1/scale is infinite: it turns good gradients into NaN, and those are applied."
-    )
-    poisoned = state.poisoned >= opened.first
-    stop = f"Stop the run and mend {place.module or 'what makes the gradients non-finite'}"
-    hint = "look for an overflow, a division or a missing eps there, or run it in float32"
-    before = f", or from {words.earlier(opened.first)}" if opened.first > 0 else ""
-    restart = (
-        f"The skipped steps left the weights unharmed: go on from them{before}, with a new GradScaler."
-        if left and not poisoned
-        else f"Restore {words.earlier(opened.first)} and go on with a new GradScaler."
-    )
-    if poisoned:
-        stop = "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that"
-        hint = "look at what the last applied step before did, or for a fault of the memory"
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Every step is skipped at a loss scale of {state.to_scale:.6g}"
-        if held
-        else f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}",
-        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped {course}, {worked}: the"
-        f" gradients are non-finite {'there' if held else 'at any scale'}.{place.words()}{doom}",
-        fix=f"{stop}: {hint}. Do not lower the scale further. {restart}",
+        title=_title(state, held),
+        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped {course},"
+        f" {_worked(state, held)}: {_nonfinite(state, held)}.{place.words()}{_doom(state, held, left)}",
+        fix=_fix(state, left),
         tensor=place.tensor,
         module=place.module,
         evidence={
             "scale_from": state.from_scale,
             "scale_to": state.to_scale,
+            "lowest_failed_scale": state.lowest,
             "skipped_steps": state.lost_steps,
+            "steps_applied": state.parted,
+            "applied_again_at_step": state.back if state.back >= 0 else None,
+            "applied_again_at_scale": state.back_scale if state.back >= 0 and state.back_scale >= 0 else None,
+            "weights_nonfinite_at_step": state.poisoned if state.poisoned >= opened.first else None,
             "steps_left": left,
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
         },
         **found(opened),
     )
+
+
+def _title(state: State, held: bool) -> str:
+    if not held:
+        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}"
+    steps = f"Every step from {state.opened.first} to {state.opened.last} was" if state.back >= 0 else "Every step is"
+    return f"{steps} skipped at a loss scale of {state.to_scale:.6g}"
+
+
+def _worked(state: State, held: bool) -> str:
+    """What is known of these scales from before."""
+    if state.had_worked:
+        higher = state.good_scale < state.from_scale
+        these = words.scale(state.good_scale) if higher else "that scale" if held else "the first of these scales"
+        applied = "had worked" if state.good_scale > INVERSE_INFINITE else "had been applied with"
+        return f"although {these} {applied}"
+    return "and no step was applied before" if not state.highest else "higher than where steps were applied last"
+
+
+def _nonfinite(state: State, held: bool) -> str:
+    """At which scales, and whether a lower one has helped."""
+    if state.back >= 0:
+        again = f"steps are applied again since step {state.back}"
+        if state.back_scale < state.lowest:
+            return (
+                f"{again}, at a scale of {words.scale(state.back_scale)}, so either the gradients overflow above it, or"
+                " what was wrong with those batches has passed"
+            )
+        return f"{again}, so what was wrong with those batches has passed"
+    if state.lowest <= LOWEST:
+        return "the gradients are non-finite at any scale that was tried, down to " + words.scale(state.lowest)
+    return f"the gradients are non-finite {'there' if held else 'at each of these scales'}"
+
+
+def _doom(state: State, held: bool, left: int) -> str:
+    """What becomes of a scale that goes on falling."""
+    if held or state.back >= 0:
+        return ""
+    if left:
+        return f" After {words.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
+    return " Now 1/scale is infinite: it turns good gradients into NaN, which GradScaler does not skip."
+
+
+def _fix(state: State, left: int) -> str:
+    opened, place = state.opened, state.origin
+    first = opened.first
+    poisoned = state.poisoned >= first
+    hint = "look for an overflow, a division or a missing eps there, or run it in float32"
+    mend = f"mend {place.module or 'what makes the gradients non-finite'}: {hint}"
+    before = f", or from {words.earlier(first)}" if first > 0 else ""
+    restart = (
+        f"Restore {words.earlier(first)} and go on with a new GradScaler."
+        if poisoned or not left
+        else f"One optimizer stepped while another was skipped: restore {words.earlier(first)}, with a new GradScaler."
+        if state.parted
+        else f"The skipped steps changed no weight: go on from there{before}, with a new GradScaler."
+    )
+    if poisoned:
+        return (
+            "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that: look at what"
+            f" the last applied step before did, or for a fault of the memory. {restart}"
+        )
+    if state.back >= 0:
+        return (
+            f"Run one of the batches of the steps from {first} to {opened.last} at init_scale=1. If its gradients are"
+            f" finite there, it was an overflow and the lower scale is right; if not, {mend}."
+        )
+    if state.lowest > LOWEST:
+        return (
+            f"See whether steps are applied before the scale has come down to 1: then it was an overflow. If not, stop"
+            f" the run and {mend}. {restart}"
+        )
+    return f"Stop the run and {mend}. Do not lower the scale further. {restart}"
 
 
 def _steps_left(scale: float, backoff: float) -> int:

@@ -12,6 +12,7 @@ from ammeter.block import View
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.opened import Opened, changed, found
+from ammeter.wire import Event
 
 INVERSE_INFINITE = 2.0**-128
 """The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler looks for Inf in the
@@ -19,6 +20,10 @@ gradients before it multiplies them with the inverse, so it finds none and lets 
 
 RECOVERED = 10
 """Steps applied at a scale that has an inverse, after which it is over."""
+
+
+LONGEST = 120
+"""Characters of a tensor's name that are kept: a state stays small."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -29,11 +34,19 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scale: float = 0.0
     applied: int = 0
     good: int = 0
+    poisoned: str = ""
+    """A weight that was read after such a step was applied and holds NaN or Inf."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
-    after = _rows(state, view) if len(view) else state
-    return after, changed(_conclude, state, after)
+    before = state
+    for part in view.parts("weights.nonfinite"):
+        if isinstance(part, View):
+            state = _rows(state, part) if len(part) else state
+        elif isinstance(part, Event) and state.opened.active and state.applied:
+            tensors = part.data.get("tensors") or ["a weight"]
+            state = replace(state, poisoned=state.poisoned or str(tensors[0])[:LONGEST])
+    return state, changed(_conclude, before, state)
 
 
 def _rows(state: State, rows: View) -> State:
@@ -52,7 +65,7 @@ def _rows(state: State, rows: View) -> State:
 
 def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
     if not state.opened.active:
-        state = replace(state, fell_from=state.before, scale=scale, applied=0)
+        state = replace(state, fell_from=state.before, scale=scale, applied=0, poisoned="")
     return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, good=0)
 
 
@@ -65,22 +78,22 @@ def _with_inverse(state: State, scale: float, applied: bool) -> State:
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
-    less = " or less" if state.scale > 0 else ""
     fell = f", the last one before it {words.scale(state.fell_from)}" if state.fell_from > 0 else ""
+    were = f"{words.count(state.applied, 'such step')} {'was' if state.applied == 1 else 'were'} applied"
     harm = (
-        f" {words.count(state.applied, 'such step')} was applied: the weights are poisoned."
-        if state.applied == 1
-        else f" {state.applied} such steps were applied: the weights are poisoned."
+        f" {were}, and the weights are poisoned: {state.poisoned} holds NaN or Inf."
+        if state.poisoned
+        else f" {were}; the weights were not seen to hold NaN or Inf since, torch.isfinite over them tells."
         if state.applied
-        else " So far no such step was applied; the first one will poison the weights."
+        else " So far no such step was applied; one that is would write NaN or Inf into the weights."
     )
     return Finding(
         verdict=VERDICT.id,
         severity="page",
         title=f"Loss scale of {state.scale:.3g} has no inverse",
-        cause=f"Since step {opened.first} the loss scale is {words.scale(state.scale)}{less}{fell}. In float32 its"
-        " inverse is Inf, so unscaling turns good gradients into NaN, after GradScaler has looked for Inf and found"
-        f" none.{harm}",
+        cause=f"{words.sentence(opened.since)} the loss scale is 2^-128 or less, {words.scale(state.scale)} at"
+        f" first{fell}. In float32 its inverse is Inf, so unscaling turns good gradients into Inf and NaN, after"
+        f" GradScaler has looked for Inf and found none.{harm}",
         fix=f"Stop the run. Restore {words.earlier(opened.first)} and go on with a new GradScaler; do"
         " not load this scaler's state. Mend what made the scale fall: it can only fall this far if step after step"
         " was skipped, or if somebody set it.",
@@ -88,6 +101,7 @@ def _conclude(state: State) -> Finding:
             "scale": state.scale,
             "scale_before": state.fell_from if state.fell_from >= 0 else None,
             "steps_applied": state.applied,
+            "nonfinite_weight": state.poisoned or None,
         },
         **found(opened),
     )
@@ -99,7 +113,7 @@ VERDICT = Verdict(
     title="The loss scale underflowed",
     question="Is the loss scale so small that its inverse is infinite?",
     columns=("scale", "applied"),
-    events=(),
+    events=("weights.nonfinite",),
     state=State,
     judge=judge,
     explains=("nonfinite-weights", "nonfinite-gradient", "nonfinite-loss", "scale-collapse", "gradient-underflow"),

@@ -35,8 +35,8 @@ def _devices(data: dict[str, Any]) -> list[str]:
 
 def _why(device: str, below: list[str]) -> str:
     if device and device not in below:
-        return f"is disabled, because it was made for {device}, which this process does not have"
-    return "is disabled, because it was made with enabled=False"
+        return f"is disabled: it was made for {device}"
+    return "is disabled: it was made with enabled=False"
 
 
 VERDICT = Verdict(

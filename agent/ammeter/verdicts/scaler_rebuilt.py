@@ -21,7 +21,7 @@ def _conclude(state: Told) -> Finding:
         title="The loss scaler was built anew",
         cause=f"At step {state.opened.first} another GradScaler steps {data.get('optimizer') or 'the optimizer'}"
         f"{f' at {caller}' if caller else ''}{_from(first, before)}. What the scaler before it had learnt of this run's"
-        f" gradients is lost: {_costs(first, before)}.",
+        f" gradients is not in the new one: {_costs(first, before)}.",
         fix="Build the scaler once, before the loop over the epochs, and use that one to the end. Where another object"
         " has to take over, give it the state: new.load_state_dict(old.state_dict()).",
         caller=caller,
@@ -44,10 +44,10 @@ def _costs(first: float | None, before: float | None) -> str:
     """A scale that jumps up is paid with skipped steps, one that falls back with small gradients."""
     bits = math.log2(first / before) if first and before else 0.0
     if bits >= 1:
-        return f"about {words.count(round(bits), 'step')} will be skipped each time until the scale is down again"
+        return f"with gradients as before about {words.count(round(bits), 'step')} are skipped until it is down again"
     if bits <= -1:
-        return f"for {-bits:.0f} growth intervals the smallest gradients, which the last scale had kept, become zero"
-    return "each time steps are skipped, or small gradients become zero, until it has found its scale again"
+        return f"for {-bits:.0f} growth intervals small gradients, which the last scale kept, may become zero"
+    return "steps may be skipped, or small gradients become zero, until it has found its scale again"
 
 
 VERDICT = Verdict(

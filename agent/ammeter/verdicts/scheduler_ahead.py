@@ -81,8 +81,8 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"The schedule is {skipped} skipped steps ahead",
         cause=f"{scheduler} moved on{at} after each step of {optimizer}, also after those that were skipped:"
-        f" {skipped} of its {scheduled} moves, {words.percent(skipped / max(1, scheduled))}, stand for steps that"
-        " changed no weight, so warm-up and decay of the learning rate run ahead of what was learnt.",
+        f" {skipped} of its {scheduled} moves, {words.percent(skipped / max(1, scheduled))}, stand for steps"
+        " that were skipped, so warm-up and decay of the learning rate run ahead of what was learnt.",
         fix=f"Move it only when the step was applied: before = scaler.get_scale(); scaler.step(optimizer);"
         f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. And see why so many steps are"
         " skipped.",

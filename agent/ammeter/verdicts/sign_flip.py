@@ -188,9 +188,9 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="The gradients turn round from step to step",
-        cause=f"Since step {state.opened.first} each gradient points against the one of the step before{most}: their"
-        f" cosine is {state.cosine:.2f} where it was {state.usual:.2f} (1 is the same direction, -1 the opposite). So"
-        f" one step takes back what the last one did.{loss}",
+        cause=f"{words.sentence(state.opened.since)} gradients point against those of the step before{most}: their"
+        f" cosine is {state.cosine:.2f} on average where it was {state.usual:.2f} (1 is the same direction, -1 the"
+        f" opposite). So a step takes back much of what the last one did.{loss}",
         fix=f"Look at what changed at step {state.opened.first}: the learning rate, a term of the loss, gradient"
         " compression, the way gradients are added up over ranks. If nothing did, the learning rate has become too"
         f" large for this loss: go on with half of it.{_in_float32(module)}",

@@ -149,7 +149,7 @@ def _conclude(state: State) -> Finding:
         title="Neither the loss nor the weights move",
         cause=f"After {state.steps} applied steps the loss is {state.loss:.4g}; it began at {state.first:.4g}. A step"
         f" moves the weights by {state.ratio:.1g} of their norm, where about 0.001 is usual{norm}. So the steps are"
-        " made and change nothing.",
+        " made and change next to nothing.",
         fix=_fix(state),
         evidence=words.finite(
             {
@@ -176,8 +176,10 @@ def _fix(state: State) -> str:
             f" are meant to be so small, {rate}."
         )
     times = float(f"{0.001 / max(state.ratio, 1e-12):.1g}")
+    there = "The gradients are there, so look at the learning rate first"
+    there = there if math.isfinite(state.faint) else "The gradients were not read. Look at the learning rate first"
     return (
-        f"The gradients are there, so the learning rate is too small: {rate}. About {times:,.0f}"
+        f"{there}: {rate}. About {times:,.0f}"
         " times as much would be usual. If it is right, see that the optimizer was built from the weights that train,"
         " after model.to(...) and not from a copy."
     )

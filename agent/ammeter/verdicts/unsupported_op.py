@@ -19,7 +19,7 @@ def _conclude(state: Told) -> Finding:
     called = f", where {op} is called," if op and op not in METHODS else ""
     passing = "backward" if data.get("backward") else "forward"
     given = _list(data)
-    together = " together" if len(given) > 1 else ", which it is not made for"
+    together = " together" if len(given) > 1 else ", for which it has no kernel"
     message = " ".join(str(data.get("message") or "").split()).rstrip(".")
     return Finding(
         verdict=VERDICT.id,

@@ -14,6 +14,11 @@ def scale(value: float) -> str:
     return f"{value:g}"
 
 
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def count(number: int, noun: str) -> str:
     """'1 step', '5 steps'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -15,9 +15,9 @@ def test_a_probe_that_failed_is_named_with_its_error() -> None:
     stream = warm(7).event("probe.failed", probe="origin", error="KeyError: 'x'")
     finding = findings(stream)["agent-blind"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "Ammeter no longer sees where a NaN was born" == finding.title
+    assert "Ammeter no longer sees where a NaN began" == finding.title
     assert (
-        "The origin probe failed and is switched off (KeyError: 'x'). From here on nobody sees where a NaN was born."
+        "The origin probe failed and is switched off (KeyError: 'x'). From here on nobody sees where a NaN began."
         in finding.cause
     )
     assert "Report the error above" in finding.fix

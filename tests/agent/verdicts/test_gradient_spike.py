@@ -205,8 +205,8 @@ def test_a_fall_has_words_of_its_own() -> None:
     for _ in range(12):
         stream.good(norm=0.0)
     finding = found(stream)
-    assert "From step 80 on the norm of the gradients is" in finding.cause
-    assert "while the loss stays at 2" in finding.cause
+    assert "From step 80 on the norm of the gradients was" in finding.cause
+    assert "while the loss was 2" in finding.cause
     assert "detach()" in finding.fix
     assert finding.tensor is None
 

@@ -34,7 +34,7 @@ def test_what_is_finite_and_left_can_wait_and_is_weighed() -> None:
     finding = findings(told("applied", 0.25, None))["gradients-not-reset"]
     assert "ticket" == finding.severity
     assert "What a step of SGD that was applied left in the gradients, up to 0.25 in those that were" in finding.cause
-    assert "Every update repeats all gradients before it." in finding.cause
+    assert "An update repeats what was left of the gradients before it." in finding.cause
     finding = findings(told("applied", 0.25, 1024.0))["gradients-not-reset"]
     assert "1 part in 1024" in finding.cause
     assert "the first NaN or Inf that a skipped step leaves there will stay" in finding.cause

@@ -60,7 +60,7 @@ def test_the_length_of_a_sequence_is_padded_in_the_batch() -> None:
 def test_without_a_gpu_it_says_where_it_would_cost() -> None:
     finding = found(told(stream=warm(3)))
     assert "31 % of the matrix work has sizes that tensor cores will not like" == finding.title
-    assert "Here, without a GPU, it costs nothing; change it before the model is trained on one." in finding.cause
+    assert "Here, without a GPU, it costs no time; change it before the model is trained on one." in finding.cause
     assert "no GPU" not in found(told()).cause
 
 

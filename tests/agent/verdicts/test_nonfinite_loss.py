@@ -26,14 +26,15 @@ def test_it_opens_at_once() -> None:
 def test_one_batch_that_the_scaler_skipped_can_wait_and_two_cannot() -> None:
     once = warm().bad(65536, last=5, loss=math.nan)
     assert "ticket" == found(once).severity
-    assert "The scaler skipped it, so the weights are unharmed." in found(once).cause
+    assert "The scaler skipped it, so no weight was changed; buffers" in found(once).cause
     assert "page" == found(once.bad(32768, last=5, loss=math.nan)).severity
 
 
 def test_an_applied_step_with_broken_gradients_poisons_the_weights() -> None:
     finding = found(warm(scale=None).bad(last=5, loss=math.nan))
-    assert "so the weights are poisoned. No scaler is in use" in finding.cause
-    assert "All 6 gradients are non-finite, so it came from the forward pass or the loss." in finding.cause
+    assert "The step was applied with gradients that are not finite. The weights were not seen" in finding.cause
+    assert "No scaler is in use that would have skipped it." in finding.cause
+    assert "All 6 gradients that were read are non-finite: they do not say where it began." in finding.cause
     assert "restore a checkpoint from before step 40" in finding.fix
     assert finding.evidence["weights_at_risk"]
 
@@ -41,15 +42,18 @@ def test_an_applied_step_with_broken_gradients_poisons_the_weights() -> None:
 def test_an_applied_step_with_finite_gradients_does_not() -> None:
     finding = found(warm().good(65536, loss=math.inf))
     assert "Loss is infinite at step 40" == finding.title
-    assert "The gradients were finite, so no step was skipped" in finding.cause
-    assert "Stop the run: it wastes its steps." in finding.fix
+    assert "The step was applied; the gradients that were read there were finite." in finding.cause
+    assert "Stop the run" not in finding.fix
+    wasted = found(warm().good(65536, loss=math.inf, norm=0.0))
+    assert "were finite and zero, so nothing was learnt from it." in wasted.cause
+    assert "Stop the run: it wastes its steps." in wasted.fix
     assert not finding.evidence["weights_at_risk"]
     assert "Infinity" == finding.evidence["loss"]
 
 
 def test_where_the_gradients_were_not_read_it_says_so() -> None:
     finding = found(warm(scale=None).step(loss=math.nan, applied=1, skipped=0))
-    assert "gradients were not read: treat the weights as poisoned" in finding.cause
+    assert "applied and its gradients were not read. The weights were not seen to hold NaN" in finding.cause
 
 
 def test_a_loss_that_was_not_measured_is_no_nan() -> None:
@@ -91,7 +95,7 @@ def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
         "It was born in forward at blocks.1.fc (AddmmBackward0, float16) out of numbers of at most 812."
         in finding.cause
     )
-    assert "so the weights are unharmed" in finding.cause
+    assert "so no weight was changed" in finding.cause
     assert "Look at blocks.1.fc: an overflow above 65504" in finding.fix
     assert "blocks.1.fc" == finding.module
 
@@ -100,7 +104,7 @@ def test_a_loss_that_is_born_behind_the_model_is_told_as_such() -> None:
     stream = warm(20).good(65536, loss=math.nan)
     told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward", "absmax": 3.25}
     finding = found(stream.event("origin.found", **told, confidence="hooks", since=0))
-    assert "All that the model gave is finite, at most 3.25: it was born in the loss." in finding.cause
+    assert "All that the model gave is finite, at most 3.25: the NaN or Inf comes from the targets" in finding.cause
     assert "a mean over nothing" in finding.fix
 
 
@@ -115,7 +119,7 @@ def test_weights_that_were_not_finite_before_are_not_called_unharmed() -> None:
         ),
     ):
         finding = found(warm(20).bad(65536, last=5, loss=math.nan).event(event, **data))
-        assert "unharmed" not in finding.cause
+        assert "no weight was changed" not in finding.cause
         assert "The weights hold NaN or Inf themselves, blocks.0.fc.weight among them" in finding.cause
         assert "restore a checkpoint from before step 20" in finding.fix
         assert "batch of" not in finding.fix
@@ -128,7 +132,7 @@ def test_weights_that_the_step_itself_poisoned_are_no_cause_of_it() -> None:
     stream.event("weights.nonfinite", tensors=["embed.weight"], count=6, elements=9, last_finite=39)
     told = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "op": "EmbeddingBackward0", "since": 1}
     finding = found(stream.event("origin.found", **told))
-    assert "so the weights are poisoned" in finding.cause
+    assert "and the weights are poisoned: embed.weight holds NaN or Inf." in finding.cause
     assert "themselves" not in finding.cause
 
 
@@ -161,7 +165,7 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
     finding = seen.findings()["nonfinite-loss"]
     assert 5 == finding.first_step
     assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
-    assert "The scaler skipped it, so the weights are unharmed." in finding.cause
+    assert "The scaler skipped it, so no weight was changed; buffers" in finding.cause
 
 
 def test_a_loss_function_that_makes_the_nan_is_told_with_what_loss_functions_do() -> None:

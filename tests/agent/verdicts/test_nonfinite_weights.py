@@ -28,8 +28,8 @@ def first_cause(stream: Stream) -> str:
 def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:
     finding = found(poisoned(warm(40), "blocks.0.fc.weight", "head.weight", last_finite=37))
     assert ("page", 39, 39) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "Weights hold NaN or Inf since step 39" == finding.title
-    assert "2 tensors of weights hold NaN or Inf, blocks.0.fc.weight first. At step 37" in finding.cause
+    assert "Weights hold NaN or Inf, read at step 39" == finding.title
+    assert "2 tensors of weights hold NaN or Inf, blocks.0.fc.weight among them. At step 37" in finding.cause
     assert ("blocks.0.fc.weight", "blocks.0.fc") == (finding.tensor, finding.module)
     assert "go back to a checkpoint from before step 39." in finding.fix
 
@@ -81,7 +81,7 @@ def test_a_file_without_weights_is_no_checkpoint_to_go_back_to() -> None:
 
 def test_moments_alone_are_told_as_such() -> None:
     finding = found(warm(40).event("moments.nonfinite", **MOMENTS))
-    assert "The optimizer's state holds NaN or Inf since step 39" == finding.title
+    assert "The optimizer's state holds NaN or Inf, read at step 39" == finding.title
     assert "holds NaN or Inf in 1 tensor, head.weight.exp_avg_sq." in finding.cause
     assert "head" == finding.module
 

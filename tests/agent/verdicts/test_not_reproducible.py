@@ -19,7 +19,7 @@ def test_the_first_loss_that_differs_in_its_last_bit_is_named() -> None:
     assert ("ticket", 30, 30) == (finding.severity, finding.first_step, finding.opened_step)
     assert "has the seed (0) and the settings of monday" in finding.cause
     assert "at step 30 its loss is 2.03225827 against 2.03225803" in finding.cause
-    assert "up to step 29 they are equal to the bit" in finding.cause
+    assert "the losses that both have before it are equal to the bit" in finding.cause
     assert "torch.use_deterministic_algorithms(True)" in finding.fix
 
 

@@ -27,19 +27,19 @@ def test_it_opens_at_once_with_the_line_and_both_scales() -> None:
         in (finding.cause)
     )
     assert "the last one had come to 1024 (2^10)" in finding.cause
-    assert "about 6 steps will be skipped" in finding.cause
+    assert "about 6 steps are skipped" in finding.cause
     assert "new.load_state_dict(old.state_dict())" in finding.fix
 
 
 def test_a_scale_that_falls_back_costs_small_gradients() -> None:
-    assert "for 4 growth intervals the smallest gradients, which the last scale had kept, become zero" in (
+    assert "for 4 growth intervals small gradients, which the last scale kept, may become zero" in (
         findings(rebuilt(65536.0, 2.0**20))["scaler-rebuilt"].cause
     )
 
 
 def test_a_last_scale_that_is_not_known_or_the_same_is_said_in_general() -> None:
     for before in (None, 65536.0):
-        assert "each time steps are skipped, or small" in findings(rebuilt(before=before))["scaler-rebuilt"].cause
+        assert "steps may be skipped, or small" in findings(rebuilt(before=before))["scaler-rebuilt"].cause
 
 
 def test_one_scaler_for_the_whole_run_is_fine() -> None:

@@ -92,7 +92,7 @@ def test_readings_that_do_not_point_back_use_up_what_spoke_for_it_and_end_it() -
 def test_its_words_name_the_tensor_the_cosines_and_what_to_try() -> None:
     finding = found(turning([*WELL, *[-0.5] * ENOUGH]))
     assert "The gradients turn round from step to step" == finding.title
-    assert "most of all in blocks.0.fc.weight: their cosine is -0.50 where it was 0.30" in finding.cause
+    assert "most of all in blocks.0.fc.weight: their cosine is -0.50 on average where it was 0.30" in finding.cause
     assert "Look at what changed at step 64: the learning rate" in finding.fix
     assert "run blocks.0.fc in float32" in finding.fix
     assert "blocks.0.fc.weight" == finding.tensor

@@ -88,7 +88,7 @@ def test_its_words_tell_a_small_rate_from_small_gradients() -> None:
     assert "After 200 applied steps the loss is 4.8; it began at 4.8." in finding.cause
     assert "A step moves the weights by 1e-07 of their norm" in finding.cause
     assert "the gradients have a norm of 1." in finding.cause
-    assert "The gradients are there, so the learning rate is too small" in finding.fix
+    assert "The gradients are there, so look at the learning rate first" in finding.fix
     assert "About 10,000 times as much would be usual." in finding.fix
     assert "The gradients are too small." in found(still(300, norm=1e-5)).fix
 

@@ -36,7 +36,7 @@ def test_it_opens_at_once_and_names_operator_module_line_and_dtypes() -> None:
 
 def test_an_operator_without_a_kernel_for_the_dtype_is_to_run_in_float32() -> None:
     finding = found(raised(op="linalg_inv_ex", dtypes=["float16"]))
-    assert "given float16, which it is not made for" in finding.cause
+    assert "given float16, for which it has no kernel" in finding.cause
     assert "Run it at model.py:12 in float32" in finding.fix
 
 

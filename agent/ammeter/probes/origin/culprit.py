@@ -81,7 +81,7 @@ def _reaches_the_loss(visits: Visits, read: Read) -> bool:
 
 def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
     visit = visits.visits[at]
-    weights = [name for name, place in visit.weights if _not_finite(read[place])]
+    weights = [name for name, place in visit.weights if _holds(visit, name, read[place])]
     which = next(number for number, place in enumerate(visit.outputs) if _not_finite(read[place]))
     numbers = read[visit.outputs[which]]
     assert numbers is not None
@@ -98,7 +98,16 @@ def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
         "sample": int(numbers.sample),
         "last": _last(visits, read, at),
     }
-    return told | {"tensor": ".".join(filter(None, (visit.module, weights[0])))} if weights else told
+    if not weights:
+        return told
+    name = next((each for each in weights if each not in visit.buffers), weights[0])
+    tensor = ".".join(filter(None, (visit.module, name)))
+    return told | {"tensor": tensor, **({"buffer": True} if name in visit.buffers else {})}
+
+
+def _holds(visit: Visit, name: str, numbers: Numbers | None) -> bool:
+    """Whether a weight or buffer is where it came from; a mask of -Inf that is kept as a buffer is none."""
+    return _faulty(numbers) if name in visit.buffers else _not_finite(numbers)
 
 
 def _in_the_loss(visits: Visits, read: Read) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Visit:
     """One call of one module. inputs, outputs, weights: places of numbers, with the names of the weights.
 
     parent: the visit it was made in, -1 for the model's own. first, last: when it began and ended, counted in visits.
-    op: the operator that made its first output. grads: of the places, those that came in backward.
+    op: the operator that made its first output. grads: of the places, those that came in backward. buffers: which of
+    the names in `weights` are buffers.
     """
 
     module: str
@@ -39,6 +40,7 @@ class Visit:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     weights: list[tuple[str, int]] = field(default_factory=list)
+    buffers: frozenset[str] = frozenset()
     dtypes: list[str] = field(default_factory=list)
     op: str = ""
 
@@ -82,6 +84,7 @@ class Visits:
         for _, tensor in inside((args, kwargs)):
             visit.inputs.append(self._place(tensor))
         visit.weights = self._weigh(module)
+        visit.buffers = frozenset(module._buffers)
         self._open.append((id(module), len(self.visits)))
         self.visits.append(visit)
 

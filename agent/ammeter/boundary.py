@@ -149,6 +149,10 @@ class Boundary:
         if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
             self._close()
         self._session.begin()
+        if not self._watched.optimizers.at_most_one():
+            attempts = self._session.row.raw.setdefault("attempts", [])
+            if id(optimizer) not in attempts:
+                attempts.append(id(optimizer))
 
     def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._close_if_updated(args[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 
 def line() -> str:
@@ -14,6 +14,53 @@ def line() -> str:
     while frame is not None and _inside(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+Place = tuple[CodeType | None, int, CodeType | None, int]
+"""Code and instruction of a call, and of the call that led there: one line may go back for several losses."""
+
+NOWHERE: Place = (None, 0, None, 0)
+
+
+def place() -> Place:
+    """Where the program's own code led here, past frameworks that call for it, such as Lightning and accelerate."""
+    frame = _own(sys._getframe(1))
+    if frame is None:
+        return NOWHERE
+    outer = _own(frame.f_back)
+    if outer is None:
+        return frame.f_code, frame.f_lasti, None, 0
+    return frame.f_code, frame.f_lasti, outer.f_code, outer.f_lasti
+
+
+def name_of(place: Place) -> str:
+    """'file.py:12', without the folder."""
+    code, at, *_ = place
+    if code is None:
+        return "unknown"
+    number = next((line for begin, end, line in code.co_lines() if begin <= at < end and line), code.co_firstlineno)
+    return f"{os.path.basename(code.co_filename)}:{number}"
+
+
+def _own(frame: FrameType | None) -> FrameType | None:
+    while frame is not None:
+        path = frame.f_code.co_filename
+        between = _between.get(path)
+        if between is None:
+            between = _between[path] = _is_between(path)
+        if not between:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_between(path: str) -> bool:
+    """Whether a file's code calls on somebody else's behalf: ours, torch's, Python's own, a framework's."""
+    if path.startswith((_OURS, _torch_folder(), "<frozen", "<eval_with_key")):
+        return True
+    if f"-packages{os.sep}" in path:
+        return path.rpartition(f"-packages{os.sep}")[2].partition(os.sep)[0] in _FRAMEWORKS
+    return path.startswith(_PYTHONS)
 
 
 def line_in(trace: TracebackType | None) -> str:
@@ -44,3 +91,13 @@ def _short(path: str) -> str:
 
 
 _OURS = os.path.dirname(__file__) + os.sep
+_PYTHONS = os.path.dirname(os.__file__) + os.sep
+_FRAMEWORKS = frozenset(
+    {
+        *("accelerate", "apex", "composer", "deepspeed", "fastai", "ignite", "keras", "lightning", "lightning_fabric"),
+        *("lightning_utilities", "mmengine", "pytorch_lightning", "torch", "torch_xla"),
+    }
+)
+"""What calls backward() for a program, which has said where the loss comes from further out."""
+
+_between: dict[str, bool] = {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ammeter.row import ABSENT
-from ammeter.wire import Steps
+from ammeter.wire import LOSS, Steps
 
 if TYPE_CHECKING:
+    from ammeter.losses import Caught
     from ammeter.row import Layout, Row
 
 
@@ -35,7 +37,7 @@ class Note:
     row: Row | None = None
 
     def __init__(self) -> None:
-        self.losses: list[float] = []
+        self.losses: list[Caught] = []
 
 
 COLUMNS = (
@@ -54,14 +56,13 @@ class Waiting:
 
     def __init__(self, most: int) -> None:
         self._buffer = bytearray(most * _PACKED.size)
-        self._logged: dict[str, list[tuple[int, float]]] = {}
+        self._said: dict[str, list[tuple[int, float]]] = {}
         self.first = 0
         self.count = 0
 
-    def add(self, note: Note, samples: float, tokens: float) -> None:
+    def add(self, note: Note, losses: Mapping[str, float], samples: float, tokens: float) -> None:
         """The next step. samples, tokens: 0 where unknown."""
-        at, losses, scale = self.count, note.losses, note.scale
-        loss = losses[0] if len(losses) == 1 else sum(losses) / len(losses) if losses else _NAN
+        at, scale, loss = self.count, note.scale, losses.get(LOSS, _NAN)
         scaled = (_NAN, _NAN, _NAN) if scale is None else (scale, note.growth_tracker or 0.0, 0.0)
         _PACKED.pack_into(
             self._buffer,
@@ -70,9 +71,13 @@ class Waiting:
             *(note.backwards or _NAN, samples or _NAN, tokens or _NAN),
             *scaled,
         )
+        if len(losses) > (LOSS in losses):
+            for name, number in losses.items():
+                if name != LOSS:
+                    self._said.setdefault(name, []).append((at, number))
         if note.logged:
             for name, number in note.logged.items():
-                self._logged.setdefault(name, []).append((at, number))
+                self._said.setdefault(name, []).append((at, number))
         self.count += 1
 
     def take(self, layout: Layout) -> list[Steps]:
@@ -84,7 +89,7 @@ class Waiting:
             steps = self._rows(numbers[:, 1:], layout)
         data, size, first = steps.tobytes(), steps.itemsize * steps.shape[1], self.first
         self.first, self.count = first + self.count, 0
-        self._logged.clear()
+        self._said.clear()
         return [Steps(first + at, time, data[at * size : (at + 1) * size]) for at, time in enumerate(times)]
 
     def _rows(self, numbers: npt.NDArray[np.float64], layout: Layout) -> npt.NDArray[np.float32]:
@@ -93,7 +98,7 @@ class Waiting:
         values[:, places] = numbers
         steps, absent = np.isnan(numbers).nonzero()
         values[steps, places[absent]] = ABSENT
-        for name, said in self._logged.items():
+        for name, said in self._said.items():
             place = layout.scalars[name]
             for at, number in said:
                 values[at, place] = number

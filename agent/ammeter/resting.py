@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter import tap
+from ammeter import caller, tap
 from ammeter.closures import closure_in
+from ammeter.losses import Caught, look
 from ammeter.notes import Note, Waiting
 from ammeter.probes.usage import CLIP_TELLS_NORM, clip_function
 from ammeter.row import Row
@@ -148,12 +149,13 @@ class Resting:
             self._again(self._backward_place.place, 0, args, kwargs)
             return
         note, self.working = self._note, True
-        loss = transfer.known(tap.outputs(args, kwargs))
+        root = tap.outputs(args, kwargs)
+        loss = transfer.known(root)
         if loss is None or loss - loss != 0:
             note.passes = note.backwards + 1
             self._unusual(loss, self._backward_place.place, args, kwargs)
             return
-        note.losses.append(loss)
+        note.losses.append(Caught((transfer.number(loss),), look(root), caller.place()))
         note.backwards += 1
 
     def _scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -161,7 +163,8 @@ class Resting:
             return
         goes_on = not self._session.row.stepped or self._goes_on()
         note, self.working = self._note, True
-        loss = transfer.known(args[1] if len(args) > 1 else kwargs.get("outputs"))
+        root = args[1] if len(args) > 1 else kwargs.get("outputs")
+        loss = transfer.known(root)
         if not goes_on or loss is None or loss - loss != 0 or args[0] is not self._scaler():
             note.passes = note.backwards + 1
             self._unusual(loss, tap.place(type(args[0]), "scale"), args, kwargs)
@@ -169,7 +172,7 @@ class Resting:
         if note.scaled and _stage(args[0], self._optimizer()) is not OptState.READY:
             self._again(tap.place(type(args[0]), "scale"), 0, args, kwargs)
             return
-        note.losses.append(loss)
+        note.losses.append(Caught((transfer.number(loss),), look(root), caller.place()))
         note.backwards += 1
         note.scaled = True
 
@@ -290,7 +293,9 @@ class Resting:
         if note.row is None and note.after == note.scale and note.time < self._due:
             if not waiting.count:
                 waiting.first = step
-            waiting.add(note, *self._session.counted(note))
+            waiting.add(
+                note, self._session.losses(note.losses) if note.losses else _NO_LOSS, *self._session.counted(note)
+            )
         else:
             self._due = note.time + FULL_ROW_NS
             self._session.write_rested(waiting)
@@ -324,4 +329,5 @@ def _stage(scaler: Any, optimizer: Any) -> OptState:
 
 _NO_IDS: frozenset[int] = frozenset()
 _NO_STATES: dict[int, Any] = {}
+_NO_LOSS: dict[str, float] = {}
 _NUMBERS = (float, int, np.number)

@@ -26,12 +26,12 @@ class Row:
     stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
     host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
     clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
-    torch found their norm to be. urgent: not to wait for company. began: when the step before it closed, in
-    seconds of perf_counter.
+    torch found their norm to be. loss: all losses of the step together, once it is finished. urgent: not to wait for
+    company. began: when the step before it closed, in seconds of perf_counter.
     """
 
     __slots__ = (
-        *("began", "clip_is_finite", "clipped", "events", "fused", "pending", "raw", "scalars", "scaler_used"),
+        *("began", "clip_is_finite", "clipped", "events", "fused", "loss", "pending", "raw", "scalars", "scaler_used"),
         *("skipped", "stats", "step", "stepped", "time", "transfers", "urgent"),
     )
 
@@ -47,6 +47,7 @@ class Row:
         self.stepped = self.skipped = self.fused = self.scaler_used = _NONE
         self.clipped: Sequence[Any] = ()
         self.clip_is_finite = True
+        self.loss: float | None = None
         self.urgent = False
         self.began = perf_counter()
 

@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import perf_counter
@@ -23,6 +23,7 @@ from ammeter.closures import Closure
 from ammeter.forward import Forward
 from ammeter.guarding import Guarded
 from ammeter.journal import Journal
+from ammeter.losses import MOST_NAMES, Caught, Losses
 from ammeter.notes import Note, Waiting
 from ammeter.probes.resources import Resources
 from ammeter.probes.user import User
@@ -32,7 +33,7 @@ from ammeter.row import Layout, Row
 from ammeter.schedule import Governor
 from ammeter.stats import transfer
 from ammeter.watched import Watched
-from ammeter.wire import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps
+from ammeter.wire import LOSS, STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 log = logging.getLogger("ammeter")
 
@@ -83,6 +84,7 @@ class Session(Guarded):
         self._on_close: Callable[[], Any] = lambda: None
         self.forward = Forward(watched.models)
         self.closure = Closure()
+        self._losses = Losses()
         self._resources = Resources(self)
         self._user = User(self)
         self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
@@ -263,6 +265,16 @@ class Session(Guarded):
         if new and room > 0:
             self._describe(scalars=(*self.schema.scalars, *new[:room]))
         return self._layout.scalars
+
+    def losses(
+        self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False
+    ) -> dict[str, float]:
+        """Column -> loss of a step that is finished, in the order of steps. New columns are made for new losses."""
+        if self._losses.is_plain(caught) and not in_turn:
+            return {LOSS: caught[0].number()}
+        found = self._losses.of(caught, attempts, in_turn=in_turn)
+        columns = self.columns(found, MOST_NAMES)
+        return {name: number for name, number in found.items() if name in columns}
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         """Something happened in the open step."""

@@ -20,13 +20,17 @@ import msgspec
 PROTOCOL = 1
 CONTENT_TYPE = "application/vnd.ammeter.batch+msgpack"
 
+LOSS, LOSS_BACKWARD = "loss", "loss_backward"
+"""The loss of the batch, and what backward() was called on where nobody knows what part of that it is. A run with
+several losses has `loss@gan.py:41` for each, and `loss_backward@...`."""
+
 SCALARS: dict[str, str] = {
     "scale": "loss scale in effect during the step; absent without a scaler",
     "growth_tracker": "steps since the scale last changed, as GradScaler counts them",
     "found_inf": "optimizers for which GradScaler found a non-finite gradient",
     "applied": "optimizers that stepped",
     "skipped": "optimizers that GradScaler kept from stepping",
-    "loss": "training loss, unscaled; the mean over micro-batches unless run.log(loss=...) said it",
+    "loss": "training loss of the batch, unscaled, all micro-batches together, unless run.log(loss=...) said it",
     "val_loss": "validation loss from run.log",
     "samples": "samples in the step, from run.log, else the first extent of the model's first input",
     "grad_norm": "L2 norm of all gradients, unscaled, before clipping",
@@ -50,6 +54,7 @@ SCALARS: dict[str, str] = {
     "grad_agreement": "cosine between sampled gradients of two neighbouring readings; sampled",
     "low_precision_share": "share of the eligible FLOPs below autocast that ran in float16 or bfloat16; sampled",
     "cast_bytes": "bytes that casts between dtypes wrote in the step's forward pass; sampled",
+    "loss_backward": "mean of what backward() was called on, where nobody knows what part of the batch's loss it is",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 
@@ -73,6 +78,11 @@ ABSENT_BITS = 0x7FC0A3A3
 """The float32 pattern that says "not measured": a NaN no arithmetic makes, so a real NaN stays data."""
 
 ABSENT = struct.pack("<I", ABSENT_BITS)
+
+
+def is_loss(column: str) -> bool:
+    """Whether a scalar column is a training loss of the run's: the one, or one of several."""
+    return column in (LOSS, LOSS_BACKWARD) or column.startswith((f"{LOSS}@", f"{LOSS_BACKWARD}@"))
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):

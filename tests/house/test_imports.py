@@ -30,7 +30,7 @@ AGENT_ORDER = (
     ("guarding",),
     ("block",),
     ("journal", "merging"),
-    ("verdicts", "watched", "row", "forward"),
+    ("verdicts", "watched", "row", "forward", "losses"),
     ("notes",),
     ("seen",),
     ("tally",),

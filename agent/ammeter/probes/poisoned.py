@@ -50,8 +50,8 @@ class Poisoned:
         if "weights_looked" in row.raw:
             for indices, arrived in row.raw["weights_looked"]:
                 self._weights(row, [int(index) for index in indices[_not_finite(arrived)]], None)
-        loss, norm = row.scalars.get("loss", 0.0), row.scalars.get("grad_norm", 0.0)
-        if self._troubled or not math.isfinite(loss + norm):
+        norm = row.scalars.get("grad_norm", 0.0)
+        if self._troubled or not math.isfinite((row.loss or 0.0) + norm):
             self._watch_out(row)
 
     def _sampled(self, row: Row) -> None:
@@ -91,7 +91,7 @@ class Poisoned:
         return True
 
     def _watch_out(self, row: Row) -> None:
-        loss, norm = row.scalars.get("loss"), row.scalars.get("grad_norm")
+        loss, norm = row.loss, row.scalars.get("grad_norm")
         if loss is None and norm is None:
             return
         bad_loss = loss is not None and not math.isfinite(loss)

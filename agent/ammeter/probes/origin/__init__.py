@@ -111,7 +111,7 @@ class Origin:
     def finish(self, row: Row) -> None:
         step: _Step | None = row.raw.pop("origin", None)
         nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
-        loss_is_finite = math.isfinite(row.scalars.get("loss", 0.0))
+        loss_is_finite = math.isfinite(row.loss or 0.0)
         if step and step.visits and step.last_of_window:
             self._tell_peaks(row, step.visits)
         good = nonfinite is None and loss_is_finite and not row.scalars.get("skipped")

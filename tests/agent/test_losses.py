@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 import ammeter
 from ammeter.block import View, measured
@@ -45,23 +45,23 @@ def _columns(rows: View) -> list[str]:
 
 
 def _mean(logits: Any, y: Any) -> Any:
-    return F.cross_entropy(logits, y)
+    return functional.cross_entropy(logits, y)
 
 
 def _total(logits: Any, y: Any) -> Any:
-    return F.cross_entropy(logits, y, reduction="sum")
+    return functional.cross_entropy(logits, y, reduction="sum")
 
 
 def _squares(logits: Any, y: Any) -> Any:
-    return (logits - F.one_hot(y, 5)).square().sum(1).mean()
+    return (logits - functional.one_hot(y, 5)).square().sum(1).mean()
 
 
 def _smooth(logits: Any, y: Any) -> Any:
-    return F.cross_entropy(logits, y, label_smoothing=0.1)
+    return functional.cross_entropy(logits, y, label_smoothing=0.1)
 
 
 def _weighted(logits: Any, y: Any) -> Any:
-    return F.cross_entropy(logits, y) + 0.25 * logits.square().mean()
+    return functional.cross_entropy(logits, y) + 0.25 * logits.square().mean()
 
 
 CRITERIA = {"mean": _mean, "squares": _squares, "smoothed": _smooth, "with a penalty": _weighted}
@@ -333,7 +333,7 @@ class Gan:
         return torch.randn(16, 6) + 1, self.maker(torch.randn(16, 4))
 
     def judged(self, name: str, x: torch.Tensor, target: float) -> Any:
-        loss = F.binary_cross_entropy_with_logits(self.critic(x), torch.full((16, 1), target))
+        loss = functional.binary_cross_entropy_with_logits(self.critic(x), torch.full((16, 1), target))
         self.own[name].append(float(loss.detach()))
         return loss
 

@@ -25,7 +25,7 @@ from ammeter_server.store.away import told_apart
 from ammeter_server.tables import runs, streams
 from tests.server.callers import guarded
 from tests.server.databases import postgresql
-from tests.server.feeding import Stream, train
+from tests.server.feeding import Stream, serving, train
 
 NOW = 10**18
 
@@ -192,3 +192,14 @@ def test_a_run_is_not_judged_without_its_ranks_because_the_database_was_away(
 def rows(store: Store) -> list[Row[Any]]:
     with store.reading() as connection:
         return list(connection.execute(runs.select()))
+
+
+def test_a_postgresql_that_was_made_under_the_locale_c_keeps_text(postgres: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    url = postgres.replace("/postgres?", "/plain?")
+    with serving(tmp_path, url) as client:
+        stream = Stream(client, name="Überlauf \N{FIRE}")
+        train(stream, 0, 3)
+        stream.send()
+        assert "Überlauf \N{FIRE}" == client.get(f"/api/v1/runs/{stream.run}").json()["name"]

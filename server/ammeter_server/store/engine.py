@@ -39,6 +39,9 @@ PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle":
 MAX_OVERFLOW = 10
 """Connections beyond those that are kept open, for a moment in which more are needed."""
 
+ENCODING = {"client_encoding": "utf8"}
+"""Else a database made under the locale C, whose encoding is SQL_ASCII, answers with bytes in place of text."""
+
 POOL_SECONDS = 10.0
 """How long whoever needs a connection waits for one that others have."""
 
@@ -199,7 +202,7 @@ def alone(connection: Connection) -> None:
 
 def _postgresql(url: str) -> Engine:
     whole = make_url(url).set(drivername="postgresql+psycopg")
-    patience = {name: value for name, value in PATIENCE.items() if name not in whole.query}
+    given = {name: value for name, value in (PATIENCE | ENCODING).items() if name not in whole.query}
     engine = create_engine(
         whole,
         pool_size=16,
@@ -207,7 +210,7 @@ def _postgresql(url: str) -> Engine:
         pool_timeout=POOL_SECONDS,
         pool_pre_ping=True,
         hide_parameters=True,
-        connect_args=patience,
+        connect_args=given,
     )
     event.listen(engine, "connect", _prepare_postgresql)
     return engine

@@ -43,6 +43,7 @@ def watch(
     project: str | None = None,
     config: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
+    better: Mapping[str, str] | None = None,
     also: Mapping[str, torch.nn.Module] | None = None,
     budget: float | None = None,
     preset: str = "default",
@@ -58,6 +59,8 @@ def watch(
     name, project: what people look for; else the script's name, and "default".
     config: settings worth seeing beside the run. Plain values are kept, objects by their fields, others as text;
     secrets are not, nor anywhere else (docs/secrets.md). tags: words to find the run by.
+    better: of metrics that run.log() names which values are better, {"val_accuracy": "higher"}: these are compared with
+    the baseline's, as val_loss is, of which lower is better. The same as the tag `better.val_accuracy`.
     budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
     preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs; while it counts
     the operators of a backward pass, now and then, torch computes the gradient of prod in another order).
@@ -89,6 +92,7 @@ def watch(
         project=project,
         config=config or {},
         tags=tags or {},
+        better=better or {},
         also=also or {},
         budget=budget,
         preset=preset,

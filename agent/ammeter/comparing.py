@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ammeter import journal
 from ammeter.folders import NoJournal, find_baseline, hello_of, streams_in, views
-from ammeter.verdicts.course import Course, Reading
+from ammeter.verdicts.course import Course, Reading, declared, joined
 from ammeter.verdicts.pair import Pair, agreed
 
 
@@ -19,8 +20,15 @@ def named_baseline(run: Path) -> str | None:
 
 def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Pair:
     """Both as they lie there. The tag `validation_delta` of the run says by how much its validation may be worse."""
-    read, other = _read(run), _read(baseline)
-    return Pair(read[0], other[0], ignored, agreed(read[1]))
+    metrics = sorted({*metrics_of(run), *metrics_of(baseline)})
+    mine, theirs = read(run, metrics), read(baseline, metrics)
+    return Pair(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
+
+
+def metrics_of(run: Path) -> list[str]:
+    """The metrics of validation that a run declares."""
+    hellos = (hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank")
+    return [name for hello in hellos for name in declared(hello.tags)]
 
 
 def find(run: Path, name: str | None) -> Pair | None:
@@ -41,14 +49,18 @@ def find(run: Path, name: str | None) -> Pair | None:
         raise
 
 
-def _read(run: Path) -> tuple[Course, str | None]:
-    """The course of a run's lowest rank in its first life, and the validation delta it was tagged with."""
+def read(run: Path, metrics: Sequence[str] = ()) -> Course:
+    """The course of a run's lowest rank over all its lives. Raises NoJournal where no rank has written anything."""
     known = [(stream, hello) for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     if not known:
         raise NoJournal(f"no rank has written into {str(run)!r}; a run that is watched does")
-    stream, hello = min(known, key=lambda each: (each[1].rank, each[1].started))
-    reading = Reading()
-    for view in views(stream):
-        reading.add(view)
-    over = not journal.is_alive(stream)
-    return reading.course(over, name=hello.name or run.name), hello.tags.get("validation_delta")
+    lowest = min(hello.rank for _, hello in known)
+    streams = sorted(((hello.started, stream) for stream, hello in known if hello.rank == lowest))
+    lives = []
+    for _, stream in streams:
+        lives.append(Reading(stream.name, metrics))
+        for view in views(stream):
+            lives[-1].add(view)
+    over = not any(journal.is_alive(stream) for _, stream in streams)
+    first = min((hello for _, hello in known if hello.rank == lowest), key=lambda hello: hello.started)
+    return joined(lives, over, name=first.name or run.name)

@@ -24,6 +24,10 @@ DEFAULTS = {"slower": 100 * (SLOWER - 1), "memory": 5.0, "drift": 100 * DELTA}
 """Percent. Of memory the allocator's rounding and a few copies more."""
 
 
+MAX_NAMED = 8
+"""Differences that are said with both values."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One limit. within: None where the journals do not say; that is outside only where the limit was asked for."""
@@ -60,19 +64,29 @@ def main(argv: Sequence[str]) -> int:
 
 def check(pair: Pair, given: argparse.Namespace) -> Iterator[Check]:
     """Every limit but the run's own findings, in the order in which people ask."""
-    keys = [each.key for each in pair.differences]
-    yield Check("settings", not keys, f"differ in {', '.join(keys)}" if keys else "the same beside the precision")
+    yield _settings(pair)
     yield _speed(pair, given.slower)
     yield _memory(pair, given.memory)
-    yield _validation(pair, given.drift)
+    yield from _validation(pair, given.drift)
     if given.reproducible:
         yield _reproducible(pair)
+
+
+def _settings(pair: Pair) -> Check:
+    """What differs, and of that what forbids a comparison. What is only named is within."""
+    said = [each.said for each in pair.forbidding]
+    if said:
+        more = f", and {len(said) - MAX_NAMED} more" if len(said) > MAX_NAMED else ""
+        keys = ", ".join(each.key for each in pair.forbidding)
+        return Check("settings", False, f"differ in {keys}: {'; '.join(said[:MAX_NAMED])}{more}")
+    named = "".join(f"; {each.said}" for each in pair.differences)
+    return Check("settings", True, f"the same beside the precision{named}")
 
 
 def _speed(pair: Pair, limit: float | None) -> Check:
     allowed, speed = DEFAULTS["slower"] if limit is None else limit, pair.speed
     if speed is None:
-        return Check("speed", None, "too few steps in common", limit is not None)
+        return Check("speed", None, pair.why("speed") or "too few steps in common", limit is not None)
     said = (
         f"{1000 * speed.run:.3g} ms a {speed.per} against {1000 * speed.baseline:.3g} ms, {_percent(speed.ratio - 1)}"
     )
@@ -82,21 +96,30 @@ def _speed(pair: Pair, limit: float | None) -> Check:
 def _memory(pair: Pair, limit: float | None) -> Check:
     allowed, memory = DEFAULTS["memory"] if limit is None else limit, pair.memory
     if memory is None:
-        return Check("memory", None, "no device memory was read in both", limit is not None)
+        return Check("memory", None, pair.why("memory") or "no device memory was read in both", limit is not None)
     said = f"{memory.run / 2**30:.2f} GiB against {memory.baseline / 2**30:.2f} GiB, {_percent(memory.ratio - 1)}"
     return Check("memory", 100 * (memory.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
 
 
-def _validation(pair: Pair, limit: float | None) -> Check:
+def _validation(pair: Pair, limit: float | None) -> Iterator[Check]:
+    """One for each metric that both have; val_loss is called validation."""
     allowed = DEFAULTS["drift"] if limit is None else limit
-    if not pair.validations:
-        return Check("validation", None, "no step at which both were validated", limit is not None)
-    last = pair.validations[-1]
-    said = f"{last.run:.4g} against {last.baseline:.4g} at step {last.step}, {_percent(last.delta)}"
-    return Check("validation", 100 * last.delta <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
+    if not pair.validated:
+        said = pair.why("validation") or "no step at which both were validated"
+        yield Check("validation", None, said, limit is not None)
+    for metric, several in pair.validated.items():
+        last = several[-1]
+        name = "validation" if metric == "val_loss" else metric
+        better = "" if last.better == "lower" else f", {last.better} is better"
+        worse = f"{_percent(last.delta)}{' worse' if better else ''}"
+        said = f"{last.run:.4g} against {last.baseline:.4g} at step {last.step}, {worse}"
+        within = 100 * last.delta <= allowed
+        yield Check(name, within, f"{said}; at most {allowed:+g} %{better}", limit is not None)
 
 
 def _reproducible(pair: Pair) -> Check:
+    if why := pair.why("validation"):
+        return Check("same losses", None, why, asked=True)
     if not pair.common:
         return Check("same losses", None, "no loss that both have", asked=True)
     if pair.parted is None:

@@ -113,13 +113,20 @@ def _beside(baseline: dict[str, Any]) -> str:
         parts.append(f"{baseline['speedup']:.2f} times its speed ({times} a {baseline['per']})")
     if baseline["memory_ratio"]:
         parts.append(f"{words.percent(baseline['memory_ratio'])} of its memory")
-    if baseline["validation_delta"] is not None:
-        delta = baseline["validation_delta"]
-        worse = (
-            "not finite" if delta == "Infinity" else f"{words.percent(abs(delta))} {'worse' if delta > 0 else 'better'}"
-        )
-        parts.append(f"validation {worse} at step {baseline['validation_step']}")
+    parts += [_metric(each) for each in baseline["metrics"]]
+    reasons: dict[str, list[str]] = {}
+    for question, why in baseline["not_compared"].items():
+        reasons.setdefault(why, []).append(question)
+    parts += [f"{words.several(questions)} {why}" for why, questions in reasons.items()]
     return ", ".join([baseline["name"], *parts]) if parts else f"{baseline['name']}, nothing in common to compare"
+
+
+def _metric(metric: dict[str, Any]) -> str:
+    """'validation 5.0 % worse at step 39'."""
+    name = "validation" if metric["name"] == "val_loss" else metric["name"]
+    delta = metric["delta"]
+    worse = "not finite" if delta == "Infinity" else f"{words.percent(abs(delta))} {'worse' if delta > 0 else 'better'}"
+    return f"{name} {worse} at step {metric['step']}"
 
 
 def _lives(lives: list[dict[str, Any]]) -> Iterator[str]:

@@ -6,7 +6,6 @@ import atexit
 import logging
 import multiprocessing.util
 import os
-import platform
 import sys
 import time
 import traceback
@@ -18,12 +17,14 @@ from typing import Any
 
 import torch
 
-from ammeter import __version__, identity, journal
+from ammeter import identity, journal
+from ammeter.environment import environment
 from ammeter.redaction import here
 from ammeter.run import Run
 from ammeter.schedule import PRESETS
 from ammeter.session import Session
 from ammeter.settings import Settings, disabled, settings, variables
+from ammeter.verdicts.course import BETTER, check_direction
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema
 
@@ -34,13 +35,19 @@ HOT_FREE_BYTES = 256 * 2**20
 HOT_HOST_BYTES = 16 * 2**20
 """tmpfs for open segments is used where this much is free, and all ranks of a host together take at most 16 MiB."""
 
-_DICTS = {"config": "vars(arguments)", "tags": "{'team': 'vision'}", "also": "{'ema': ema_model}"}
+_DICTS = {
+    "config": "vars(arguments)",
+    "tags": "{'team': 'vision'}",
+    "better": "{'val_accuracy': 'higher'}",
+    "also": "{'ema': ema_model}",
+}
 
 
 def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
     if options["preset"] not in PRESETS:
         raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
+    options = {"better": {}, **options}
     for name, example in _DICTS.items():
         if not isinstance(options[name], Mapping):
             raise TypeError(f"{name} is a {type(options[name]).__name__}; watch() takes a dict, such as {example}")
@@ -49,6 +56,8 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
             raise TypeError(
                 f"also[{name!r}] is a {type(copy).__name__}; watch() takes a Module, such as a copy of the model"
             )
+    for name, direction in {**options["better"], **_directions(options["tags"])}.items():
+        check_direction(name, direction)
     models = _several(model, torch.nn.Module, "model")
     optimizers = _several(optimizer, torch.optim.Optimizer, "optimizer")
     scalers = _several(scaler, torch.amp.GradScaler, "scaler")
@@ -66,6 +75,11 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         return _start(watched, chosen, options, guards)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         return _unwatched(error)
+
+
+def _directions(tags: Mapping[Any, Any]) -> dict[str, Any]:
+    """Those that tags say: better.NAME."""
+    return {str(key)[len(BETTER) :]: value for key, value in tags.items() if str(key).startswith(BETTER)}
 
 
 def _unwatched(error: Exception) -> Run:
@@ -143,7 +157,7 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
     project = options["project"] or "default"
     run, said = identity.run_id(project)
     rank, world_size = identity.rank()
-    config, tags = here.plain(options["config"]), here.tags(options["tags"])  # first: what is withheld is known then
+    config, tags = here.plain(options["config"]), here.tags(_tags(options))  # first: what is withheld is known then
     return Hello(
         run=run,
         stream=uuid.uuid4().hex,
@@ -157,39 +171,13 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         project=here.words(project),
         config=config,
         tags=tags,
-        environment={**_environment(watched), "command": here.command(sys.argv)},
+        environment={**environment(watched), "command": here.command(sys.argv)},
     )
 
 
-def _environment(watched: Watched) -> dict[str, str]:
-    found = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
-    if torch.cuda.is_available():
-        found["device"] = torch.cuda.get_device_name()
-        found["cuda"] = str(torch.version.cuda)
-        found |= _capability() | _uuids(watched)
-    else:
-        found["device"] = platform.machine()
-    dtypes = sorted({tensor.dtype for tensor in watched.tensors})
-    return {**found, **identity.launcher(), "dtypes": ",".join(dtypes)}
-
-
-def _capability() -> dict[str, str]:
-    """What NVIDIA calls the generation of a GPU, such as 8.0; others count in another way."""
-    if torch.version.cuda is None:
-        return {}
-    major, minor = torch.cuda.get_device_capability()
-    return {"capability": f"{major}.{minor}"}
-
-
-def _uuids(watched: Watched) -> dict[str, str]:
-    """The devices that the model lies on, as NVML names them; the present one where it is still on its way."""
-    if torch.version.cuda is None:
-        return {}
-    devices = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
-    present = devices or {torch.device("cuda", torch.cuda.current_device())}
-    several = [torch.cuda.get_device_properties(each) for each in present]
-    told = sorted(f"GPU-{each.uuid}" for each in several if getattr(each, "uuid", None))
-    return {"device_uuid": ",".join(told)} if told else {}
+def _tags(options: Mapping[str, Any]) -> dict[Any, Any]:
+    """With the directions of metrics among them."""
+    return {**options["tags"], **{f"{BETTER}{name}": direction for name, direction in options["better"].items()}}
 
 
 def _hot_folder(hello: Hello) -> Path | None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ammeter import verdicts
+from ammeter.verdicts.course import declared
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.pair import Pair, agreed
 from ammeter_server import meters
@@ -28,6 +29,11 @@ def names_one(run: Row[Any]) -> str | None:
     """The run that this one says it is to be compared with, by tag or in its config."""
     name = run.tags.get("baseline") or run.config.get("baseline")
     return str(name) if name else None
+
+
+def metrics_of(*runs: Row[Any]) -> list[str]:
+    """The metrics of validation that any of the runs declares."""
+    return sorted({name for run in runs for name in declared(run.tags)})
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ def judged(store: Store, courses: Courses, run: Row[Any], before: Mapping[str, A
         state = baseline and _state(connection, run, baseline)
     if baseline is None or state is None or not _is_due(before, state):
         return Beside(known, dict(before))
-    other, mine = courses.of(store, baseline, until), courses.of(store, run, until)
+    metrics = metrics_of(run, baseline)
+    other, mine = (courses.of(store, each, until, metrics) for each in (baseline, run))
     if other is None or mine is None:
         return Beside(known, dict(before), finished=False)
     both = Pair(mine, other, delta=agreed(run.tags.get("validation_delta")))

@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter import verdicts
 from ammeter.block import Floats, Ints
-from ammeter.merging import lives
 from ammeter.verdicts.causes import as_consequence, explain
-from ammeter.verdicts.course import COLUMNS, Curve
+from ammeter.verdicts.course import COLUMNS, Course, Curve
 from ammeter.verdicts.pair import Pair, agreed
 from ammeter_server import curves
+from ammeter_server.beside import metrics_of
 from ammeter_server.collector import Collector, Here
 from ammeter_server.courses import course
 from ammeter_server.curves import Asked
@@ -26,7 +26,6 @@ from ammeter_server.plain import number, plain
 from ammeter_server.points import choose
 from ammeter_server.runs import found
 from ammeter_server.series import names_of
-from ammeter_server.store import Row, series
 
 router = APIRouter(prefix="/api/v1/runs/{run}/compare", tags=["runs"])
 
@@ -53,7 +52,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Comparison:
-    """numbers: the run against the baseline, null for what cannot be said. differences: settings, beside the precision.
+    """numbers: the run against the baseline, null for what cannot be said; `not_compared` of them says why something
+    must not be. differences: settings, beside the precision, and what each `forbids` to compare.
 
     findings: as in a report, causes first, each with the address of its runbook.
     """
@@ -76,13 +76,15 @@ def read_comparison(
     last: Last = None,
     points: Annotated[int, Query(ge=32, le=100_000, description="Points of one series at most.")] = 2000,
 ) -> Response:
-    """What the run did against the baseline, of the lowest rank of each. Series are at the steps that both have,
-    between those that are asked for. Where there are more than points, minima, maxima and non-finite values of both
-    are kept. What the run did is told of all of it."""
+    """What the run did against the baseline, of the lowest rank of each, over all lives of runs that came back. What
+    must not be compared is null, and `not_compared` says why. Series are at the steps that both have, between those
+    that are asked for. Where there are more than points, minima, maxima and non-finite values of both are kept. What
+    the run did is told of all of it."""
     more = names_of(names) if names else []
     with here.store.reading() as connection:
         rows = found(connection, run), found(connection, baseline)
-    mine, theirs = (course(here.store, row) for row in rows)
+    metrics = metrics_of(*rows)
+    mine, theirs = (course(here.store, row, metrics) for row in rows)
     pair = Pair(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
     told = Comparison(
@@ -93,7 +95,7 @@ def read_comparison(
         list(_findings(pair, here.settings.links)),
         [
             _thinned(name, steps, mine, theirs, points)
-            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, rows, more, first, last)]
+            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, pair, more, first, last)]
             if len(steps)
         ],
     )
@@ -112,30 +114,41 @@ Common = tuple[Ints, Floats, Floats]
 
 
 def _told(pair: Pair, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
-    for name in COLUMNS:
-        steps, *values = pair.run.curve(name).with_common(pair.baseline.curve(name))
-        asked = Asked((), 0, first, last).within(steps)
-        mine, theirs = (column[asked] for column in values)
-        yield name, (steps[asked], mine, theirs)
+    for name in dict.fromkeys((*COLUMNS, *pair.metrics)):
+        yield name, _within(pair.run.curve(name), pair.baseline.curve(name), first, last)
 
 
 def _further(
-    here: Collector, rows: Sequence[Row[Any]], names: Sequence[str], first: int | None, last: int | None
+    here: Collector, pair: Pair, names: Sequence[str], first: int | None, last: int | None
 ) -> Iterator[tuple[str, Common]]:
-    """Of columns that no comparison is made of, every value that the first life of the lowest rank has."""
-    asked = Asked([name for name in names if name not in COLUMNS], EVERY_VALUE, first, last)
-    if not asked.names:
+    """Of columns that no comparison is made of, every value that the compared lives have."""
+    further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
+    if not further:
         return
-    with here.store.reading() as connection:
-        known = [lives(series.lives(connection, row.id)) for row in rows]
-    mine, theirs = (
-        curves.read(here.store, row.id, life[0][0].stream, asked) if life else {}
-        for row, life in zip(rows, known, strict=True)
-    )
-    for name in asked.names:
+    mine, theirs = (_read(here, each, Asked(further, EVERY_VALUE)) for each in (pair.run, pair.baseline))
+    for name in further:
         if name in mine and name in theirs:
-            one, other = (Curve(each.steps, each.values) for each in (mine[name], theirs[name]))
-            yield name, one.with_common(other)
+            yield name, _within(mine[name], theirs[name], first, last)
+
+
+def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> Common:
+    steps, *values = mine.with_common(theirs)
+    asked = Asked((), 0, first, last).within(steps)
+    run, baseline = (column[asked] for column in values)
+    return steps[asked], run, baseline
+
+
+def _read(here: Collector, of: Course, asked: Asked) -> dict[str, Curve]:
+    """The columns of all lives of a run, by the steps of the whole."""
+    found: dict[str, list[Curve]] = {}
+    for part in of.parts:
+        run, _, stream = part.stream.partition("/")
+        for name, each in curves.read(here.store, run, stream, asked).items():
+            found.setdefault(name, []).append(part.place(Curve(each.steps, each.values)))
+    return {
+        name: Curve(np.concatenate([each.steps for each in some]), np.concatenate([each.values for each in some]))
+        for name, some in found.items()
+    }
 
 
 def _thinned(name: str, steps: Ints, mine: Floats, theirs: Floats, points: int) -> Curves:

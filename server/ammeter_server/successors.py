@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate, islice, repeat
 from typing import Any
 
-from ammeter_server.store import Connection, Row, streams
+from ammeter_server.store import Connection, Row, judgements, streams
 
 AFTER = 3600 * 10**9
 """ns after its end for which a run goes on when a process of it begins: a job queued again, a node that reboots."""
@@ -31,6 +31,23 @@ def predecessor(run: str, named: str) -> str:
     while successor(before) != run:
         before = successor(before)
     return before
+
+
+def line_of(connection: Connection, run: str) -> list[Row[Any]]:
+    """The runs of one line: those that this one continues, itself, and those that continue it, the first one first."""
+    found: list[Row[Any]] = []
+    before: str | None = run
+    while before is not None and len(found) <= LONGEST:
+        row = judgements.look_at(connection, before)
+        if row is None:
+            break
+        found.insert(0, row)
+        before = (row.environment or {}).get("continues")
+    following = successor(run)
+    while len(found) <= LONGEST and (row := judgements.look_at(connection, following)) is not None:
+        found.append(row)
+        following = successor(following)
+    return found
 
 
 def home(connection: Connection, run: str, stream: str, began: int | None, project: str | None) -> str:

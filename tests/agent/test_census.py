@@ -51,9 +51,32 @@ def test_dtypes_are_counted_before_the_first_step_and_with_the_optimizers_state_
     dtype: str, tmp_path: Path
 ) -> None:
     weights = {"parameters": {dtype: 15}, "trainable": {dtype: 15}, "masters": False}
-    assert [(0, {**weights, "state": {}}), (0, {**weights, "state": {dtype: 30}})] == _census(
-        tmp_path, _linear(getattr(torch, dtype))
-    )
+    before: dict[str, Any]
+    before, after = {"state": {}, "updates": None}, {"state": {dtype: 30}, "updates": 0}
+    assert [(0, weights | before), (0, weights | after)] == _census(tmp_path, _linear(getattr(torch, dtype)))
+
+
+@pytest.mark.parametrize("loaded", ["before watch()", "after watch()"])
+def test_updates_that_an_optimizer_has_behind_it_are_told(loaded: str, tmp_path: Path) -> None:
+    model = _linear()
+    optimizer, earlier = (_adamw(list(model.parameters())) for _ in range(2))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(7):
+        earlier.step()
+    if loaded == "before watch()":
+        optimizer.load_state_dict(earlier.state_dict())
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    if loaded == "after watch()":
+        optimizer.load_state_dict(earlier.state_dict())
+    optimizer.step()
+    optimizer.zero_grad()
+    run.close()
+    frames = stream(run.id, tmp_path)[1]
+    counted = [
+        each.data["updates"] for each in (*events(frames, "weights.census"), *events(frames, "optimizer.restored"))
+    ]
+    assert {7} == {each for each in counted if each is not None}
 
 
 def test_frozen_weights_are_parameters_that_are_not_trained(tmp_path: Path) -> None:

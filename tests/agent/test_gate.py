@@ -85,7 +85,7 @@ def test_other_settings_are_outside_unless_they_may_differ(tmp_path: Path, capsy
     train(tmp_path, "base")
     other = train(tmp_path, "other", depth=3)
     code, checks = gate(capsys, other, "base", *NO_SPEED)
-    assert (3, "differ in depth") == (code, checks["settings"]["said"])
+    assert (3, "differ in depth: depth is 3 against not set") == (code, checks["settings"]["said"])
     assert 0 == gate(capsys, other, "base", "--ignore", "depth", *NO_SPEED)[0]
 
 

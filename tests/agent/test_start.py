@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import start
+from ammeter import environment
 from ammeter.session import HOLD_SECONDS
 from ammeter.watched import Watched
 from ammeter.wire import Hello
@@ -309,10 +309,10 @@ def test_a_run_names_its_device_as_nvml_does(monkeypatch: pytest.MonkeyPatch) ->
     uuid = "604ac76c-d9cf-fef3-62e9-d92044ab6e52"
     model = torch.nn.Linear(2, 2)
     watched = Watched([model], [torch.optim.SGD(model.parameters(), lr=0.1)], [])
-    assert {} == start._uuids(watched)
+    assert {} == environment.uuids(watched)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=uuid))
-    assert {"device_uuid": f"GPU-{uuid}"} == start._uuids(watched)
+    assert {"device_uuid": f"GPU-{uuid}"} == environment.uuids(watched)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="before torch told it"))
-    assert {} == start._uuids(watched)
+    assert {} == environment.uuids(watched)

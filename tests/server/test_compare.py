@@ -91,12 +91,22 @@ def test_settings_that_differ_are_told_and_come_first(client: httpx.Client) -> N
     base = train(new(client, "base"))
     run = train(new(client, "half", config={**CONFIG, "batch": 8}), dtype="float16", row=worse)
     told = compared(client, run, base)
-    assert [{"key": "batch", "run": 8, "baseline": None}] == told["differences"]
-    first = told["findings"][0]
-    assert ("not-comparable", ["validation-drift"]) == (
-        first["verdict"],
-        [each["verdict"] for each in first["consequences"]],
+    everything = ["speed", "memory", "cost", "validation"]
+    assert [{"key": "batch", "run": 8, "baseline": None, "forbids": everything}] == told["differences"]
+    assert ["not-comparable"] == [each["verdict"] for each in told["findings"]]
+    assert dict.fromkeys(everything, "not comparable: batch is 8 against not set") == told["numbers"]["not_compared"]
+    assert (None, None, None, []) == tuple(
+        told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta", "metrics")
     )
+
+
+def test_another_learning_rate_forbids_to_compare_validation_and_nothing_else(client: httpx.Client) -> None:
+    base = train(new(client, "base"))
+    run = train(new(client, "half", config={**CONFIG, "lr": 1.0}), dtype="float16", row=worse)
+    told = compared(client, run, base)
+    assert {"validation": "not comparable: lr is 1.0 against 0.0003"} == told["numbers"]["not_compared"]
+    assert (1.0, 1.0, None) == tuple(told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta"))
+    assert ["not-comparable", "memory-not-saved"] == [each["verdict"] for each in told["findings"]]
 
 
 def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: httpx.Client) -> None:

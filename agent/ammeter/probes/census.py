@@ -11,7 +11,7 @@ import torch
 from ammeter import tap
 from ammeter.stats import transfer
 from ammeter.stats.slices import MOST, readable
-from ammeter.stats.unseen import unseen
+from ammeter.stats.unseen import has_numbers, unseen
 
 if TYPE_CHECKING:
     from ammeter.row import Row
@@ -36,6 +36,9 @@ class Census:
         self._told: Found | None = None
         self._due: set[int] = set()
         self._steps = 0
+        self._began: set[int] = set()
+        self._updates: int | None = None
+        """What an optimizer had behind it before the first step of this process; None while nobody knows."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         watched = self._session.watched
@@ -47,14 +50,18 @@ class Census:
 
     def finish(self, row: Row) -> None:
         """What was counted is told once it is known whether masters were among it."""
-        for found, arriving in row.raw.get("census", ()):
+        for found, arriving, behind in row.raw.get("census", ()):
             found["masters"] = found["masters"] or any(_are_equal(each) for each in arriving)
+            if self._updates is None and behind is not None:
+                self._updates = max(0, round(behind.number()) - 1)
+            found["updates"] = self._updates
             self._tell(row, found)
 
     def _start(self) -> None:
         if self._told is None:
             self._due = set(map(id, self._session.watched.optimizers))
-            self._told = self._count() | {"masters": self._has_masters()}
+            self._updates = self._updates_known()
+            self._told = self._count() | {"masters": self._has_masters(), "updates": self._updates}
             self._session.tell("weights.census", self._told)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
@@ -64,7 +71,9 @@ class Census:
             given = args[1] if len(args) > 1 else kwargs.get("state_dict")
             state = _elements(each for _, _, each in _states(args[0]))
             told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
-            self._session.tell("optimizer.restored", told)
+            updates = None if self._began else self._updates_known()
+            self._updates = self._updates if updates is None else updates
+            self._session.tell("optimizer.restored", told | {"updates": updates})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         """State comes with the first step, and again in another form where a checkpoint is loaded."""
@@ -73,15 +82,21 @@ class Census:
             return
         if optimizer in self._session.watched.optimizers:
             self._due.discard(id(optimizer))
+            is_first = id(optimizer) not in self._began
+            self._began.add(id(optimizer))
             with torch.no_grad():
-                unseen(lambda: self._take(self._session.row), ())
+                unseen(lambda: self._take(self._session.row, optimizer if is_first else None), ())
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: Row, beginner: torch.optim.Optimizer | None) -> None:
+        """beginner: the optimizer, where this was its first step here."""
         found = self._count() | {"masters": self._has_masters()}
         arriving = [] if found["masters"] else [transfer.of(each) for each in self._compared()]
         for each in arriving:
             row.later("census", each)
-        row.raw.setdefault("census", []).append((found, arriving))
+        behind = None if beginner is None or self._updates is not None else _updates_of(beginner)
+        if behind is not None:
+            row.wait_for(behind)
+        row.raw.setdefault("census", []).append((found, arriving, behind))
 
     def _tell(self, row: Row, found: Found) -> None:
         if found != self._told:
@@ -104,6 +119,11 @@ class Census:
         """Copies such as an EMA are not what is trained."""
         copies = {index for index, _, _ in self._session.watched.copies}
         return [tensor for index, tensor in self._session.watched.alive() if index not in copies]
+
+    def _updates_known(self) -> int | None:
+        """The most that any optimizer's state counts, where the host knows it."""
+        counts = [_updates_of(each, here=True) for each in self._session.watched.optimizers]
+        return max((round(each.number()) for each in counts if each is not None), default=None)
 
     def _has_masters(self) -> bool:
         """Whether what is stepped are float32 weights of the optimizer's own, in place of the model's half ones."""
@@ -148,6 +168,18 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
             for name, each in state.items():
                 if isinstance(each, torch.Tensor) and each.dim() > 0:
                     yield parameter, str(name), each
+
+
+def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> transfer.Transfer | None:
+    """The steps that an optimizer's state counts, None where it counts none. here: only where the host has it."""
+    for state in optimizer.state.values():
+        count = state.get("step") if isinstance(state, dict) else None
+        if isinstance(count, torch.Tensor):
+            usable = count.numel() == 1 and has_numbers(count) and (count.is_cpu or not here)
+            return transfer.of(count) if usable else None
+        if isinstance(count, int | float):
+            return transfer.number(float(count))
+    return None
 
 
 def _saved(given: Any) -> Iterator[torch.Tensor]:

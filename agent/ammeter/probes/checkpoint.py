@@ -223,6 +223,7 @@ class Checkpoint:
             return
         missing = self._judge.missing(found)
         data = {"path": _whole(path), "seconds": seconds, "contents": found.plain(), "missing": missing}
+        data["steps"] = self._steps_behind()
         data.update(_of_file(path))
         if not path:
             self._give_up(threading.get_ident())
@@ -231,6 +232,11 @@ class Checkpoint:
             self._placed.append(data)
         if path or threading.get_ident() == self._thread:
             self._tell("checkpoint.saved", data)
+
+    def _steps_behind(self) -> int:
+        """Steps that this process has made; one that was stepped counts before it closes."""
+        row = self._session.row
+        return row.step + bool(row.stepped or row.skipped)
 
     def _tell_restored(self, path: str, seconds: float, loaded: Any) -> None:
         if isinstance(loaded, torch.Tensor) or _within("_load_state_dict"):

@@ -108,7 +108,7 @@ def _conclude(state: State) -> Finding:
 def against(state: State, pair: Pair) -> tuple[State, Finding | None]:
     """The peak of a run in half precision beside that of its float32 baseline, where the same work was done."""
     halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
-    memory = pair.memory if halves and not pair.differences else None
+    memory = pair.memory if halves else None
     large = memory is not None and memory.baseline >= LEAST_BYTES
     return state, _nothing_saved(pair, memory) if memory and large and memory.ratio >= SAVED else None
 

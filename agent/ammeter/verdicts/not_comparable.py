@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ammeter.verdicts import words
 from ammeter.verdicts.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.pair import Difference, Pair
+from ammeter.verdicts.likeness import QUESTIONS
+from ammeter.verdicts.pair import Pair
 
 NAMED = 8
 """Settings that are named: more than a person takes in help nobody."""
 
-LONGEST = 40
-"""Characters of a value that are shown."""
+QUESTION_WORDS = {
+    "speed": "how long a step takes",
+    "memory": "memory",
+    "cost": "cost",
+    "validation": "validation",
+}
 
 
 def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
-    return state, _conclude(pair) if pair.differences else None
+    return state, _conclude(pair) if pair.forbidding else None
 
 
 def _conclude(pair: Pair) -> Finding:
-    named = pair.differences[:NAMED]
-    keys, said = [each.key for each in named], "; ".join(map(_said, named))
-    more = f", and {len(pair.differences) - NAMED} more" if len(pair.differences) > NAMED else ""
+    forbidding = pair.forbidding
+    named = forbidding[:NAMED]
+    keys, said = [each.key for each in named], "; ".join(each.said for each in named)
+    more = f", and {len(forbidding) - NAMED} more" if len(forbidding) > NAMED else ""
+    questions = [each for each in QUESTIONS if pair.why(each)]
+    left = [each for each in QUESTIONS if each not in questions]
+    not_compared = words.several([QUESTION_WORDS[each] for each in questions])
+    rest = f" Still compared: {words.several([QUESTION_WORDS[each] for each in left])}." if left else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The baseline was set up differently: {', '.join(keys[:3])}",
         cause=f"The run and its baseline {pair.baseline.name or 'run'} differ in"
-        f" {words.count(len(pair.differences), 'setting')} beside their precision: {said}{more}."
-        " So a difference in speed or validation may not come from the precision alone.",
+        f" {words.count(len(forbidding), 'setting')} beside their precision: {said}{more}."
+        f" A difference between them need not come from the precision, so nothing is said of {not_compared}.{rest}",
         fix="Start the baseline again with the run's values, or name one that has them in the run's tag `baseline`."
-        f" Where it is meant, say so: `ammeter gate RUN BASELINE --ignore {','.join(keys)}`.",
+        f" Where it is meant, say so: the run's tag `baseline_ignore={','.join(keys)}`, or"
+        f" `ammeter gate RUN BASELINE --ignore {','.join(keys)}`.",
         first_step=0,
         opened_step=0,
         last_step=max(0, pair.run.last_step),
         evidence={
-            "differences": [{"key": each.key, "run": each.run, "baseline": each.baseline} for each in named],
-            "count": len(pair.differences),
+            "differences": [each.as_json() for each in named],
+            "count": len(forbidding),
+            "not_compared": questions,
             "baseline": pair.baseline.name,
         },
     )
-
-
-def _said(difference: Difference) -> str:
-    return f"{difference.key} is {_value(difference.run)} against {_value(difference.baseline)}"
-
-
-def _value(value: Any) -> str:
-    shown = "not set" if value is None else str(value)
-    return " ".join(shown.split())[:LONGEST] or "empty"
 
 
 VERDICT = Verdict(

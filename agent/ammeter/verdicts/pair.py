@@ -1,12 +1,13 @@
 """Two runs side by side: in what they were set up differently, and how one did against the other.
 
-Pure. Everything is of the steps that both have, so a run can be compared while it goes on.
+Pure. Everything is of the steps that both have, so a run can be compared while it goes on. What a difference forbids to
+compare is None, and why() says which.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,27 +15,18 @@ from typing import Any
 import numpy as np
 
 from ammeter.block import Floats
-from ammeter.verdicts.course import Course
-
-_PRECISION = (
-    "precision dtype torch_dtype amp amp_dtype use_amp autocast mixed_precision fp16 bf16 fp32 half tf32 scaler"
-    " grad_scaler init_scale loss_scale growth_interval growth_factor backoff_factor"
+from ammeter.verdicts.course import HIGHER, LOWER, VALIDATION, Course, declared
+from ammeter.verdicts.likeness import (
+    PRECISION,
+    QUESTIONS,
+    SEEDS,
+    Difference,
+    differences,
+    ignored_by,
+    last_part,
+    settings_of,
+    usual,
 )
-PRECISION = frozenset(_PRECISION.split())
-"""Names of settings that say in which precision a run trains: that is what is compared."""
-
-_BESIDE = (
-    "name run_name job_name id project group notes tags baseline output_dir out_dir save_dir log_dir logdir checkpoint"
-    " resume steps max_steps epochs max_epochs num_epochs iterations"
-)
-BESIDE = frozenset(_BESIDE.split())
-BESIDE_TOO = ("_every", "_freq")
-"""Names of settings, and ends of such names, that say how a run is called, where it is kept, what is told of it and how
-long it is: they change no step of it."""
-
-SEEDS = frozenset(("seed", "random_seed", "manual_seed"))
-
-ENVIRONMENT = ("torch", "device")
 
 WARM_UP = 64
 """Steps that no speed is taken of: kernels are compiled and chosen, Ammeter reads densely. Of a short run a third."""
@@ -45,14 +37,8 @@ ENOUGH = 20
 READINGS = 3
 """Of the memory, from which on their largest is a peak."""
 
-
-@dataclass(frozen=True)
-class Difference:
-    """A setting that the two runs have not in common; None where one has it not at all."""
-
-    key: str
-    run: Any
-    baseline: Any
+MAX_REASONS = 3
+"""Differences that a reason names."""
 
 
 @dataclass(frozen=True)
@@ -92,23 +78,27 @@ class Memory:
 
 @dataclass(frozen=True)
 class Validation:
-    """The validation losses at a step that both validated at."""
+    """A metric at a step at which both have it. better: `lower` or `higher`."""
 
     step: int
     run: float
     baseline: float
+    metric: str = "val_loss"
+    better: str = LOWER
 
     @property
     def delta(self) -> float:
         """By how much the run is worse, relative to the baseline; infinite when it is not finite."""
         if not math.isfinite(self.run):
             return math.inf
-        return (self.run - self.baseline) / max(abs(self.baseline), 1e-12)
+        worse = self.baseline - self.run if self.better == HIGHER else self.run - self.baseline
+        return worse / max(abs(self.baseline), 1e-12)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A run, and the one that it is held against. ignored: settings that may differ. delta: see validation-drift."""
+    """A run, and the one that it is held against. ignored: settings that may differ, beside those that the run's tag
+    `baseline_ignore` names. delta: see validation-drift."""
 
     run: Course
     baseline: Course
@@ -117,30 +107,40 @@ class Pair:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """The settings that differ and are not meant to, of the configs and of where they ran."""
-        mine, theirs = (dict(_settings(each)) for each in (self.run, self.baseline))
-        return [
-            Difference(key, mine.get(key), theirs.get(key))
-            for key in sorted({*mine, *theirs})
-            if mine.get(key) != theirs.get(key)
-            and not {key, _last(key)} & self.ignored
-            and _last(key) not in PRECISION | BESIDE | SEEDS
-            and not _last(key).endswith(BESIDE_TOO)
-        ]
+        """The settings that differ and are not meant to, of what was trained, on what, and where."""
+        return differences(self.run, self.baseline, self.ignored | ignored_by(self.run.tags))
+
+    @property
+    def forbidding(self) -> list[Difference]:
+        """Those because of which something cannot be compared."""
+        return [each for each in self.differences if each.forbids]
+
+    def why(self, question: str) -> str | None:
+        """Why the two cannot be compared in one of QUESTIONS; None where they can."""
+        found = [each.said for each in self.differences if question in each.forbids]
+        if not found:
+            return None
+        more = f", and {len(found) - MAX_REASONS} more" if len(found) > MAX_REASONS else ""
+        return f"not comparable: {'; '.join(found[:MAX_REASONS])}{more}"
 
     @cached_property
     def seeds(self) -> tuple[Any, Any]:
         """Of both; None where the config has none."""
         mine, theirs = (
-            next((value for key, value in _settings(each) if _last(key) in SEEDS), None)
+            next((value for key, value in settings_of(each) if last_part(key) in SEEDS), None)
             for each in (self.run, self.baseline)
         )
         return mine, theirs
 
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What validation is compared in -> which values are better, as the run says it, else the baseline."""
+        return {**declared(self.baseline.tags), **declared(self.run.tags)}
+
     def as_json(self) -> dict[str, Any]:
-        """Both in numbers; null for what cannot be said."""
-        speed, memory = self.speed, self.memory
-        last = self.validations[-1] if self.validations else None
+        """Both in numbers; null for what cannot be said. not_compared: why, for what must not be compared."""
+        speed, memory, worst = self.speed, self.memory, self.worst
+        reasons = {question: why for question in QUESTIONS if (why := self.why(question))}
         return {
             "name": self.baseline.name,
             "speedup": 1 / speed.ratio if speed else None,
@@ -148,23 +148,29 @@ class Pair:
             "seconds": speed.run if speed else None,
             "baseline_seconds": speed.baseline if speed else None,
             "memory_ratio": memory.ratio if memory else None,
-            "validation_delta": last.delta if last else None,
-            "validation_step": last.step if last else None,
-            "first_other_loss": self.parted[0] if self.parted else None,
-            "differences": [vars(each) for each in self.differences],
+            "validation_delta": worst.delta if worst else None,
+            "validation_step": worst.step if worst else None,
+            "validation_metric": worst.metric if worst else None,
+            "metrics": [self._metric(several[-1]) for several in self.validated.values()],
+            "first_other_loss": self.parted[0] if self.parted and not self.why("validation") else None,
+            "not_compared": reasons,
+            "differences": [each.as_json() for each in self.differences],
         }
 
     @property
     def same_precision(self) -> bool:
         """Whether both train in one precision, as they ran and as they were told to."""
         mine, theirs = (
-            {key: value for key, value in _settings(each) if _last(key) in PRECISION}
+            {key: value for key, value in settings_of(each) if last_part(key) in PRECISION}
             for each in (self.run, self.baseline)
         )
-        return self.run.precision == self.baseline.precision and mine == theirs
+        weights = [each.model.dtypes if each.model else None for each in (self.run, self.baseline)]
+        return self.run.precision == self.baseline.precision and mine == theirs and weights[0] == weights[1]
 
     @cached_property
     def speed(self) -> Speed | None:
+        if self.why("speed"):
+            return None
         steps, mine, theirs = self.run.curve("step_seconds").with_common(self.baseline.curve("step_seconds"))
         usable = np.isfinite(mine) & np.isfinite(theirs) & (mine > 0) & (theirs > 0)
         steps, mine, theirs = steps[usable], mine[usable], theirs[usable]
@@ -172,28 +178,43 @@ class Pair:
         steps, mine, theirs = steps[begin:], mine[begin:], theirs[begin:]
         if len(steps) < ENOUGH:
             return None
-        samples, of_baseline = (_usual(each, "samples") for each in (self.run, self.baseline))
+        samples, of_baseline = (usual(each, "samples") for each in (self.run, self.baseline))
         apart = samples > 0 and of_baseline > 0 and abs(samples / of_baseline - 1) > 0.01
         by = (samples, of_baseline) if apart else (1.0, 1.0)
         median, quarter = float(np.median(mine)) / by[0], float(np.quantile(mine, 0.25)) / by[0]
-        usual = float(np.median(theirs)) / by[1]
+        normal = float(np.median(theirs)) / by[1]
         per = "sample" if apart else "step"
-        return Speed(median, usual, per, int(steps[0]), int(steps[-1]), len(steps), quarter > usual)
+        return Speed(median, normal, per, int(steps[0]), int(steps[-1]), len(steps), quarter > normal)
 
     @cached_property
     def memory(self) -> Memory | None:
         mine, theirs = (each.curve("device_allocated_bytes") for each in (self.run, self.baseline))
-        if len(mine) < READINGS or len(theirs) < READINGS:
+        if self.why("memory") or len(mine) < READINGS or len(theirs) < READINGS:
             return None
-        peak, usual = float(mine.values.max()), float(theirs.values.max())
-        return Memory(peak, usual, int(mine.steps[0]), int(mine.steps[-1])) if peak > 0 and usual > 0 else None
+        peak, other = float(mine.values.max()), float(theirs.values.max())
+        return Memory(peak, other, int(mine.steps[0]), int(mine.steps[-1])) if peak > 0 and other > 0 else None
 
     @cached_property
+    def validated(self) -> dict[str, list[Validation]]:
+        """Metric -> all the steps at which both have it, where the baseline's is finite; of none without such steps."""
+        found: dict[str, list[Validation]] = {}
+        for metric, better in {} if self.why("validation") else self.metrics.items():
+            steps, mine, theirs = self.run.curve(metric).with_common(self.baseline.curve(metric))
+            every = zip(steps.tolist(), mine.tolist(), theirs.tolist(), strict=True)
+            several = [Validation(*each, metric, better) for each in every if math.isfinite(each[2])]
+            if several:
+                found[metric] = several
+        return found
+
+    @property
     def validations(self) -> list[Validation]:
-        """At all the steps that both validated at, where the baseline's is finite."""
-        steps, mine, theirs = self.run.curve("val_loss").with_common(self.baseline.curve("val_loss"))
-        every = zip(steps.tolist(), mine.tolist(), theirs.tolist(), strict=True)
-        return [Validation(*each) for each in every if math.isfinite(each[2])]
+        """Those of val_loss."""
+        return self.validated.get(next(iter(VALIDATION)), [])
+
+    @property
+    def worst(self) -> Validation | None:
+        """Of the metrics' last values that which is worst against the baseline's."""
+        return max((several[-1] for several in self.validated.values()), key=lambda each: each.delta, default=None)
 
     @cached_property
     def parted(self) -> tuple[int, float, float] | None:
@@ -207,6 +228,16 @@ class Pair:
         """Steps of which both have a loss."""
         return len(self.run.curve("loss").with_common(self.baseline.curve("loss"))[0])
 
+    def _metric(self, last: Validation) -> dict[str, Any]:
+        return {
+            "name": last.metric,
+            "better": last.better,
+            "step": last.step,
+            "run": last.run,
+            "baseline": last.baseline,
+            "delta": last.delta,
+        }
+
 
 def agreed(said: str | None) -> float | None:
     """What a tag says of how much worse validation may be, as a share; None for one that says nothing of it."""
@@ -215,30 +246,6 @@ def agreed(said: str | None) -> float | None:
     except ValueError:
         return None
     return share if math.isfinite(share) and share >= 0 else None
-
-
-def _settings(course: Course) -> Iterator[tuple[str, Any]]:
-    yield from _flat(course.config)
-    yield from ((name, course.environment.get(name)) for name in ENVIRONMENT)
-    yield "world_size", course.world_size
-
-
-def _flat(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    """'model.width' for what lies deeper."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{within}{key}.")
-        else:
-            yield f"{within}{key}", value
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2].lower().replace("-", "_")
-
-
-def _usual(course: Course, name: str) -> float:
-    values = course.curve(name).values
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def _same(mine: Floats, theirs: Floats) -> np.typing.NDArray[np.bool_]:

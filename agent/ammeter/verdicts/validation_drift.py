@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ammeter.verdicts import words
+from ammeter.verdicts.course import LOWER
 from ammeter.verdicts.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.pair import Pair, Validation
 
@@ -20,12 +21,17 @@ IN_A_ROW = 3
 
 
 def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
+    """Of several metrics that drift, the one that is worst."""
     limit = limit_of(pair)
-    series = _series(pair.validations, limit)
-    enough = len(series) >= IN_A_ROW or (pair.run.over and len(series) == len(pair.validations))
-    if not series or not (enough or not math.isfinite(series[-1].run)):
+    drifting = []
+    for validations in pair.validated.values():
+        series = _series(validations, limit)
+        enough = len(series) >= IN_A_ROW or (pair.run.over and len(series) == len(validations))
+        if series and (enough or not math.isfinite(series[-1].run)):
+            drifting.append((series, validations))
+    if not drifting:
         return state, None
-    return state, _conclude(pair, series, limit)
+    return state, _conclude(pair, *max(drifting, key=lambda each: each[0][-1].delta), limit)
 
 
 def limit_of(pair: Pair) -> float:
@@ -45,20 +51,20 @@ def _series(validations: Sequence[Validation], limit: float) -> list[Validation]
     return found
 
 
-def _conclude(pair: Pair, series: Sequence[Validation], limit: float) -> Finding:
+def _conclude(pair: Pair, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:
     first, last = series[0], series[-1]
     opened = series[min(IN_A_ROW, len(series)) - 1]
     baseline = pair.baseline.name or "its baseline"
     worse = f"{words.percent(last.delta)} worse" if math.isfinite(last.delta) else "no finite number"
     seeds = " The seeds differ, so a part of it may be chance." if pair.seeds[0] != pair.seeds[1] else ""
-    good = [each.step for each in pair.validations if each.step < first.step]
+    good = [each.step for each in every if each.step < first.step]
     alone = f"step {first.step} is the first at which both have one"
     until = f"the one of step {good[-1]} was within it" if good else alone
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Validation is worse than the baseline's since step {first.step}",
-        cause=f"At step {last.step} the validation loss is {last.run:.4g} against {last.baseline:.4g} of {baseline}:"
+        cause=f"At step {last.step} {_named(last)} is {last.run:.4g} against {last.baseline:.4g} of {baseline}:"
         f" {worse}, where {words.percent(limit)} is the limit. It has been so since step {first.step},"
         f" {words.count(len(series), 'validation')} in a row; {until}.{seeds}",
         fix=f"Go back to the last checkpoint from before step {first.step}, and from there train in"
@@ -69,14 +75,21 @@ def _conclude(pair: Pair, series: Sequence[Validation], limit: float) -> Finding
         opened_step=opened.step,
         last_step=last.step,
         evidence={
-            "val_loss": words.number(last.run),
-            "baseline_val_loss": words.number(last.baseline),
+            "metric": last.metric,
+            last.metric: words.number(last.run),
+            f"baseline_{last.metric}": words.number(last.baseline),
             "delta": words.number(round(last.delta, 5)),
             "limit": limit,
             "in_a_row": len(series),
             "baseline": pair.baseline.name,
         },
     )
+
+
+def _named(last: Validation) -> str:
+    if last.metric == "val_loss" and last.better == LOWER:
+        return "the validation loss"
+    return f"{last.metric}, of which {last.better} is better,"
 
 
 VERDICT = Verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -22,6 +23,12 @@ def sentence(text: str) -> str:
 def count(number: int, noun: str) -> str:
     """'1 step', '5 steps'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def several(names: Sequence[str]) -> str:
+    """'speed', 'speed and memory', 'speed, memory and cost'."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def earlier(step: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,11 +88,15 @@ def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | Non
 
 
 def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
-    """How far the run's ranks have come, and whether all have said goodbye; None before the first step."""
-    query = select(streams.c.last_step, streams.c.bye_reason)
+    """How many steps the run's rank that made most of them has made over all its lives, less one, and whether all have
+    said goodbye; None before the first step."""
+    query = select(streams.c.rank, streams.c.last_step, streams.c.bye_reason)
     rows = connection.execute(query.where(streams.c.run == run, streams.c.role == "rank")).all()
-    steps = [row.last_step for row in rows if row.last_step is not None]
-    return (max(steps), all(row.bye_reason is not None for row in rows)) if steps else None
+    steps: Counter[int] = Counter()
+    for row in rows:
+        steps[row.rank] += 0 if row.last_step is None else row.last_step + 1
+    most = max(steps.values(), default=0)
+    return (most - 1, all(row.bye_reason is not None for row in rows)) if most else None
 
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:

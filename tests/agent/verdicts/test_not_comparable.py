@@ -43,14 +43,26 @@ def test_what_may_differ_can_be_said() -> None:
     assert {} == judged(course(config=other), course(), ignored=frozenset(("lr",)))
 
 
-def test_it_explains_what_the_settings_explain() -> None:
-    slow = course(precision="bfloat16", config={**CONFIG, "batch": 64}, row=lambda step: {"step_seconds": 0.1})
+def test_what_differs_in_everything_says_nothing_of_speed_or_validation() -> None:
+    slow = course(
+        precision="bfloat16", config={**CONFIG, "batch": 64}, row=lambda step: {"step_seconds": 0.1, "val_loss": 9.0}
+    )
+    found = judged(slow, course())
+    assert ["not-comparable"] == list(found)
+    assert "nothing is said of how long a step takes, memory, cost and validation." in found["not-comparable"].cause
+
+
+def test_it_explains_what_it_does_not_forbid() -> None:
+    slow = course(precision="bfloat16", config={**CONFIG, "lr": 0.5}, row=lambda step: {"step_seconds": 0.1})
     found = judged(slow, course())
     assert {"not-comparable", "slower-than-fp32"} == set(found)
-    (cause,) = explain([("stream", each) for each in found.values()])
+    (told,) = explain([("", finding) for finding in found.values()])
     assert ("not-comparable", ["slower-than-fp32"]) == (
-        cause.finding.verdict,
-        [each.verdict for each in cause.consequences],
+        told.finding.verdict,
+        [each.verdict for each in told.consequences],
+    )
+    assert (
+        "nothing is said of validation. Still compared: how long a step takes, memory and cost." in told.finding.cause
     )
 
 

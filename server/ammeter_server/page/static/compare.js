@@ -44,7 +44,7 @@ async function compare() {
   showHead(told);
   keep(document.getElementById("findings"), told.findings, (finding) => finding.verdict, showFinding);
   showCharts(told);
-  showDifferences(document.getElementById("differences"), told.differences);
+  showDifferences(document.getElementById("differences"), told);
 }
 
 function named({ id, name }) {
@@ -54,10 +54,13 @@ function named({ id, name }) {
 function showHead({ run: mine, baseline: theirs, numbers }) {
   document.title = visible(`${named(mine)} against ${named(theirs)} · Ammeter`);
   const link = (each) => make("a", { href: path(each.id) }, make("bdi", {}, named(each)));
+  const forbidden = numbers.not_compared;
+  const validations = numbers.metrics.map(({ name, better, step, delta }) =>
+    ({ name: metricName(name), value: percent(delta, better), under: `at step ${whole(step)}${better === "higher" ? "; higher is better" : ""}` }));
   const figures = [
-    { name: "Speed", value: times(numbers.speedup), under: numbers.per ? `per ${numbers.per}: ${short(numbers.seconds)} s, not ${short(numbers.baseline_seconds)} s` : "" },
-    { name: "Memory", value: times(numbers.memory_ratio), under: "its peak" },
-    { name: "Validation loss", value: percent(numbers.validation_delta), under: numbers.validation_step === null ? "" : `at step ${whole(numbers.validation_step)}` },
+    { name: "Speed", value: times(numbers.speedup), under: forbidden.speed ?? (numbers.per ? `per ${numbers.per}: ${short(numbers.seconds)} s, not ${short(numbers.baseline_seconds)} s` : "") },
+    { name: "Memory", value: times(numbers.memory_ratio), under: forbidden.memory ?? "its peak" },
+    ...(validations.length ? validations : [{ name: metricName("val_loss"), value: "–", under: forbidden.validation ?? "" }]),
     { name: "First other loss", value: numbers.first_other_loss === null ? "–" : `step ${whole(numbers.first_other_loss)}` },
   ];
   replace(document.getElementById("head"),
@@ -71,9 +74,16 @@ function times(ratio) {
   return ratio === null ? "–" : `${short(ratio, 3)} times`;
 }
 
-function percent(delta) {
-  const x = number(delta);
-  return x === null ? "–" : `${x > 0 ? "+" : ""}${short(100 * x, 3)} %`;
+// delta: by which share the run is worse. Of what is better when it is higher, worse is less.
+function percent(delta, better) {
+  const worse = number(delta);
+  if (worse === null) return "–";
+  const x = better === "higher" ? -worse : worse;
+  return `${x > 0 ? "+" : ""}${short(100 * x, 3)} %`;
+}
+
+function metricName(name) {
+  return name === "val_loss" ? "Validation loss" : visible(name);
 }
 
 function showFinding({ verdict, severity, title, cause, fix, runbook }) {
@@ -83,9 +93,11 @@ function showFinding({ verdict, severity, title, cause, fix, runbook }) {
     make("footer", {}, make("a", { href: runbook }, "Runbook")));
 }
 
-function showCharts({ run: mine, baseline: theirs, series }) {
+function showCharts({ run: mine, baseline: theirs, series, numbers }) {
   const zoom = (first, last) => narrow({ from: first, to: last });
-  plots ??= CHARTS.map((chart) => new Plot(charts, chart, { zoom, all: () => narrow({}) }));
+  const declared = numbers.metrics.filter(({ name }) => CHARTS.every((chart) => chart.name !== name))
+    .map(({ name, better }) => ({ title: `${visible(name)}, ${better} is better`, name, say: short, empty: CHARTS[0].empty }));
+  plots ??= [...CHARTS, ...declared].map((chart) => new Plot(charts, chart, { zoom, all: () => narrow({}) }));
   const range = between.from === undefined ? null : [between.from, between.to];
   for (const plot of plots) {
     const { steps, ...values } = series.find((each) => each.name === plot.chart.name) ?? { steps: [], run: [], baseline: [] };
@@ -102,13 +114,14 @@ function narrow(steps) {
   return compare();
 }
 
-function showDifferences(section, differences) {
+function showDifferences(section, { differences, numbers }) {
   const cell = (value) => make("td", {}, make("bdi", {}, value === null ? "–" : plain(value)));
   replace(section, differences.length === 0 ? make("p", { class: "quiet" }, "Beside the precision no setting differs.") : [
     make("h2", {}, "Settings that differ"),
+    make("p", { class: "quiet" }, Object.keys(numbers.not_compared).length ? `So these two are not compared in ${Object.keys(numbers.not_compared).join(", ")}.` : "They are named; none of them forbids a comparison."),
     make("div", { class: "scroll" }, make("table", {},
-      make("thead", {}, make("tr", {}, ["Setting", "This run", "Baseline"].map((name) => make("th", { scope: "col" }, name)))),
-      make("tbody", {}, differences.map((each) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, each.key)), cell(each.run), cell(each.baseline))))))]);
+      make("thead", {}, make("tr", {}, ["Setting", "This run", "Baseline", "Forbids to compare"].map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, differences.map((each) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, each.key)), cell(each.run), cell(each.baseline), make("td", {}, each.forbids.join(", ") || "nothing"))))))]);
 }
 
 // Without a baseline: the runs of the same project, newest first.

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ammeter import __version__, identity
-from ammeter.guarding import text
+from ammeter.redaction import here
 from ammeter.stats import transfer
 from ammeter.watched import Watched
 
@@ -49,7 +49,7 @@ def environment(watched: Watched) -> Facts:
             found |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
     found |= identity.launcher() | {"dtypes": ",".join(dtypes)}
-    return {name: text(value, MAX_FACT_CHARS) for name, value in found.items()}
+    return {name: here.text(value)[:MAX_FACT_CHARS] for name, value in found.items()}
 
 
 def _of_device(watched: Watched) -> Facts:

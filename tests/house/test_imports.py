@@ -31,7 +31,7 @@ AGENT_ORDER = (
     ("block",),
     ("journal", "merging"),
     ("verdicts", "watched", "row", "forward", "losses"),
-    ("notes", "environment",),
+    ("notes", "environment"),
     ("seen",),
     ("tally",),
     ("overall", "folders"),

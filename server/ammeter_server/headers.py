@@ -1,8 +1,9 @@
-"""The security headers that every answer carries."""
+"""The security headers that every answer carries, and redirects that lead nowhere else."""
 
 from __future__ import annotations
 
 from functools import cache
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,9 +50,20 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 said = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(each for each in ours if each[0] not in said)]
+                if b"location" in said:
+                    message["headers"] = [(name, _relative(name, value)) for name, value in message["headers"]]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+def _relative(name: bytes, value: bytes) -> bytes:
+    """The value; of Location without scheme and host, which come from the request and may be anybody's."""
+    if name.lower() != b"location":
+        return value
+    parts = urlsplit(value.decode("latin-1"))
+    path = "/" + parts.path.lstrip("/")  # of two slashes the second would begin a host
+    return (f"{path}?{parts.query}" if parts.query else path).encode("latin-1")
 
 
 @cache

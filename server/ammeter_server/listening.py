@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import service_unavailable
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from ammeter_server.headers import HEADERS
+from ammeter_server.problems import Problem, answer
 from ammeter_server.settings import Settings
 
 HEAD_SECONDS = 20.0
@@ -29,8 +34,16 @@ SHARE_OF_FILES = 0.75
 """Of the files that the process may open, those that may be connections; the database and channels need some."""
 
 
-TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+LINGER_SECONDS = 1.0
+"""From the answer to what was no request until its connection is closed, while whatever else comes is thrown away."""
+
+MOST_THROWN_AWAY = 4 * 2**20
+"""Bytes that come meanwhile; who sends more is not about to read."""
+
+VERSIONS = ("1.0", "1.1")
+
+ONCE = (b"host", b"authorization")
+"""Fields of which a second one would mean something else to us than to a proxy before us."""
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -38,7 +51,7 @@ class PatientProtocol(HttpToolsProtocol):
     end within MOST_HEAD, or on which an answer makes no way for ANSWER_SECONDS.
 
     uvicorn itself waits for ever for all of them, so a byte now and then would hold a connection, a head without an end
-    all memory, and none an answer.
+    all memory, and none an answer. What is answered before the application hears of it is a problem as well.
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -47,12 +60,18 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _held = 0
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._held += len(data)
+            if self._held > MOST_THROWN_AWAY:
+                self.transport.close()
+            return
         messages = self._messages
         super().data_received(data)
         if self._in_head and self._messages == messages:
@@ -69,10 +88,17 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            raise ValueError("fields behind a body")  # which nobody reads, and which would be held
+            raise ValueError("there are fields behind the body")  # which nobody reads, and which would be held
         super().on_header(name, value)
+        if self.headers[-1][0] in ONCE and sum(each == self.headers[-1][0] for each, _ in self.headers) > 1:
+            raise ValueError(f"there is more than one field {self.headers[-1][0].decode()}")
 
     def on_headers_complete(self) -> None:
+        version = self.parser.get_http_version()
+        if version not in VERSIONS:
+            raise ValueError("Invalid HTTP version")
+        if version == "1.1" and not any(name == b"host" for name, _ in self.headers):
+            raise ValueError("there is no field Host")
         self._in_head, self._in_body = False, True
         super().on_headers_complete()
 
@@ -102,9 +128,41 @@ class PatientProtocol(HttpToolsProtocol):
     def _hold(self, size: int) -> None:
         """Counts what is held of a head that goes on."""
         self._held += size
-        if self._held > MOST_HEAD and not self.transport.is_closing():
-            self.transport.write(TOO_LARGE)
+        if self._held > MOST_HEAD and not self._refused and not self.transport.is_closing():
+            what, status = ("fields", 431) if self.headers else ("address", 414)
+            self._refuse(status, f"the {what} of the request take more than {MOST_HEAD} bytes; send less")
+
+    def send_400_response(self, msg: str) -> None:
+        """Called where the parser has raised, with that error at hand."""
+        error = sys.exc_info()[1]
+        reason = str(getattr(error, "__context__", None) or error or msg)
+        if "HTTP version" in reason:
+            self._refuse(505, "the request is of another version of HTTP; use HTTP/1.1")
+        else:
+            self._refuse(400, f"this is no HTTP request ({reason[:200]}); see what sent it, and whether it speaks TLS")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answers and closes. Nothing is said into the answer to an earlier request."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or (self._in_body and not cycle.response_started):
+            said = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))
+            fields = [*self.server_state.default_headers, *said.raw_headers, (b"connection", b"close")]
+            head = STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % each for each in fields)
+            self.transport.write(head + b"\r\n" + bytes(said.body))
+            self._linger()
+        else:
             self.transport.close()
+
+    def _linger(self) -> None:
+        """Closes once the other end has had time to read: closing with data unread would take the answer back."""
+        self._refused = True
+        self._stop_waiting()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        super()._start_asgi_task(cycle, _crowded if app is service_unavailable else app)  # type: ignore[arg-type]
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up)
@@ -120,11 +178,23 @@ class PatientProtocol(HttpToolsProtocol):
             self._answering = None
 
     def _give_up(self) -> None:
-        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
+        if (
+            self._refused
+            or self.transport.is_closing()
+            or (self.cycle is not None and not self.cycle.response_complete)
+        ):
             return
-        if not self._in_body:
-            self.transport.write(TOO_SLOW)
-        self.transport.close()
+        if self._in_body:
+            self.transport.close()
+        else:
+            self._refuse(408, f"no whole request came within {HEAD_SECONDS:.0f} s; send it at once")
+
+
+async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers one connection more than there may be."""
+    headers = {**HEADERS, "Retry-After": "5", "Connection": "close", "Cache-Control": "no-store"}
+    said = f"there are more than {most_connections()} connections; ask again, and close those that you do not use"
+    await answer(Problem(503, said, headers=headers))(scope, receive, send)
 
 
 def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 import resource
 import socket
 import ssl
@@ -16,6 +18,7 @@ import pytest
 from ammeter import wire
 from ammeter.shipping.sending import Collector
 from ammeter_server import listening
+from ammeter_server.headers import HEADERS
 from ammeter_server.listening import PatientProtocol
 from ammeter_server.settings import Settings, SettingsError
 from ammeter_server.store import connect
@@ -91,6 +94,119 @@ def test_fields_behind_a_body_are_refused(client: httpx.Client) -> None:
             b"2\r\n{}\r\n0\r\nX-Late: 1\r\n\r\n"
         )
         assert rest(connection).startswith(b"HTTP/1.1 400")
+
+
+GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+NO_REQUESTS = {
+    "garbage": (400, b"hello\r\n\r\n"),
+    "TLS": (400, bytes.fromhex("1603010200010001fc0303")),
+    "a method that is none": (400, b"FOO / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "the preface of HTTP/2": (400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    "HTTP/2.0": (505, b"GET /livez HTTP/2.0\r\nHost: localhost\r\n\r\n"),
+    "HTTP/3.0": (505, b"GET /livez HTTP/3.0\r\nHost: localhost\r\n\r\n"),
+    "HTTP/0.9": (505, b"GET /livez\r\n\r\n"),
+    "no Host": (400, b"GET /livez HTTP/1.1\r\n\r\n"),
+    "two Hosts": (400, GET + b"Host: evil.example\r\n\r\n"),
+    "two tokens": (400, GET + b"Authorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n"),
+    "a NUL": (400, GET + b"X: a\x00b\r\n\r\n"),
+    "a name with a space": (400, GET + b"X y: z\r\n\r\n"),
+    "a folded field": (400, GET + b"X: y\r\n z\r\n\r\n"),
+    "two lengths": (400, POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x"),
+    "a length and chunks": (400, POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "a length below zero": (400, POST + b"Content-Length: -2\r\n\r\n"),
+    "an encoding that is none": (400, POST + b"Transfer-Encoding: foo\r\n\r\n"),
+    "a chunk that is none": (400, POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+    "fields behind a body": (400, POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Late: 1\r\n\r\n"),
+    "a path that is no text": (400, b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "a head that does not come": (408, GET),
+    "nothing": (408, b""),
+    "an address that is too long": (414, b"GET /" + b"a" * 2**20),
+    "fields that are too long": (431, GET + b"X: " + b"a" * 2**20),
+    "a body that is too large": (413, POST + b"Content-Length: 9999\r\n\r\n"),
+    "a media type that is none": (415, POST.replace(b"application/json", b"x") + b"Content-Length: 2\r\n\r\n{}"),
+    "a method that is not there": (405, GET.replace(b"GET", b"TRACE") + b"\r\n"),
+    "a tunnel": (400, b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", NO_REQUESTS)
+def test_what_is_no_request_is_answered_with_a_problem(client: httpx.Client, name: str) -> None:
+    status, sent = NO_REQUESTS[name]
+    with line(client) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(sent)
+        head, _, body = answered(connection).partition(b"\r\n\r\n")
+    said = json.loads(body)
+    fields = dict(each.lower().split(b": ", 1) for each in head.split(b"\r\n")[1:])
+    assert head.startswith(b"HTTP/1.1 %d " % status), head
+    assert b"application/problem+json" == fields[b"content-type"]
+    assert (status, "about:blank") == (said["status"], said["type"])
+    assert said["title"]
+    assert len(said["detail"]) > 20
+    assert all(fields[each.lower().encode()] == value.lower().encode() for each, value in HEADERS.items())
+    assert b"no-store" == fields[b"cache-control"]
+    assert len(body) == int(fields[b"content-length"])
+    assert 200 == client.get("/livez").status_code
+
+
+def answered(connection: socket.socket) -> bytes:
+    """The first answer that comes."""
+    found = b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            found += part
+            head, _, body = found.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            if length and len(body) >= int(length[1]):
+                break
+    return found
+
+
+def test_nothing_is_said_into_the_answer_to_an_earlier_request(client: httpx.Client) -> None:
+    with line(client) as connection:
+        connection.sendall(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\nnonsense\r\n\r\n")
+        found = rest(connection)
+    assert found.count(b"HTTP/1.1 ") <= 1
+    assert b"400" not in found.partition(b"\r\n")[0]
+
+
+def test_one_connection_too_many_is_told_so_in_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "most_connections", lambda: 3)
+    with serving(tmp_path) as client, line(client), line(client), line(client), line(client):
+        refused = client.get("/livez")
+        assert (503, "application/problem+json") == (refused.status_code, refused.headers["content-type"])
+        assert ("5", "DENY") == (refused.headers["retry-after"], refused.headers["x-frame-options"])
+        assert "connections" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("/api/v1/runs/", "/api/v1/runs"),
+        ("/api/v1/runs/?page_size=5&x=//evil.example", "/api/v1/runs?page_size=5&x=//evil.example"),
+        ("/runs/x/", "/runs/x"),
+        ("/livez/", "/livez"),
+        ("/static", "/static/"),
+        ("/runbooks/run-lost/", "/runbooks/run-lost"),
+    ],
+)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost@evil.example", "localhost"])
+def test_a_redirect_leads_to_no_other_host(client: httpx.Client, host: str, path: str, to: str) -> None:
+    for more in ({}, {"X-Forwarded-Host": "evil.example"}, {"X-Forwarded-Proto": "https"}):
+        answer = client.get(path, headers={"Host": host, **more})
+        assert (307, to) == (answer.status_code, answer.headers["location"])
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/", "//evil.example/livez/", "/\\evil.example/", "//livez/", "/%2f/livez/"]
+)
+def test_no_path_makes_a_redirect_to_a_host(client: httpx.Client, path: str) -> None:
+    with line(client) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = answered(connection).partition(b"\r\n\r\n")[0].lower()
+    assert b"location: //" not in head
+    assert b"location: http" not in head
 
 
 def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(client: httpx.Client) -> None:

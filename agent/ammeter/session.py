@@ -423,6 +423,11 @@ class Session(Guarded):
         return msgspec.structs.replace(self._hello, schema=schema)
 
 
+def watching() -> list[Session]:
+    """The sessions of this thread that have not ended."""
+    return [each for each in _here if not each._off and each.thread == get_ident()]
+
+
 _here: weakref.WeakSet[Session] = weakref.WeakSet()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import multiprocessing.util
 import os
@@ -10,7 +11,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ammeter.environment import environment
 from ammeter.redaction import here
 from ammeter.run import Run
 from ammeter.schedule import PRESETS
-from ammeter.session import Session
+from ammeter.session import Session, watching
 from ammeter.settings import Settings, disabled, settings, variables
 from ammeter.verdicts.course import BETTER, check_direction
 from ammeter.watched import Watched
@@ -69,6 +70,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     except OSError as error:
         return _unwatched(error)
     try:
+        _end_those_before(optimizers)
         watched = Watched(models, optimizers, scalers)
         for name, copy in options["also"].items():
             watched.follow(here.words(name), copy)
@@ -82,10 +84,37 @@ def _directions(tags: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key)[len(BETTER) :]: value for key, value in tags.items() if str(key).startswith(BETTER)}
 
 
+refused: list[str] = []
+"""Why watch() could not watch, each time that it could not: what the log was told, for who asks later."""
+
+
 def _unwatched(error: Exception) -> Run:
+    refused.append(f"{type(error).__name__}: {error}")
     with suppress(Exception):  # somebody's log handler may raise
         log.warning("ammeter cannot watch this run (%s: %s); training goes on without it", type(error).__name__, error)
     return Run()
+
+
+def _end_those_before(optimizers: list[torch.optim.Optimizer]) -> None:
+    """A cell of a notebook is run again: what it watched ends here, whether its objects are the same or were made anew.
+
+    Runs that train other parameters go on, as several in one program do.
+    """
+    before = watching()
+    if not before:
+        return
+    gc.collect()  # optimizers lie in cycles, and what a cell has made anew may not have been freed
+    mine = set(_parameters(optimizers))
+    for session in before:
+        present = list(session.watched.optimizers)
+        if not present:
+            session.close("closed", "its optimizers are gone, and another run begins")
+        elif not mine.isdisjoint(_parameters(present)):
+            session.close("closed", "another watch() of the same parameters has taken over")
+
+
+def _parameters(optimizers: list[torch.optim.Optimizer]) -> Iterator[int]:
+    return (id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"])
 
 
 def _guards(given: Any, models: list[torch.nn.Module]) -> tuple[Any, ...]:
@@ -270,10 +299,16 @@ def _close_at_exit(session: Session, farewell: Callable[[], None]) -> None:
 
 def _fatal_error() -> BaseException | None:
     """What ends this process: an uncaught error, or the one behind the exit code of a multiprocessing child."""
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    error = sys.exc_info()[1] or (None if _is_interactive() else getattr(sys, "last_value", None))
     if isinstance(error, SystemExit):
         error = error.__context__ if error.code else None
     return error
+
+
+def _is_interactive() -> bool:
+    """Whether an error ends a cell or a line that was typed, and not the program: in a notebook, IPython, a console."""
+    outer = getattr(sys, "last_traceback", None)
+    return hasattr(sys, "ps1") or (outer is not None and outer.tb_frame.f_globals.get("__name__") == "code")
 
 
 def _several(given: Any, kind: type, what: str) -> list[Any]:

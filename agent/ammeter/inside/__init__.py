@@ -5,6 +5,8 @@ Begun by launch/site/sitecustomize.py. A program that calls ammeter.watch() itse
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ammeter.inside.finding import Found
 from ammeter.inside.standin import StandIn
 from ammeter.run import stand_ins
@@ -13,10 +15,14 @@ from ammeter.settings import disabled, launched
 __all__ = ["Found", "arm"]
 
 
-def arm() -> None:
-    """Watches the training that this process begins, from its first step on. Call it once, with torch imported."""
+def arm(note: Callable[..., None]) -> None:
+    """Watches the training that this process begins, from its first step on. Call it once, with torch imported.
+
+    note: called with an event and words about it, for the launcher: why nothing is watched here.
+    """
     if disabled():
+        note("failed", "AMMETER_DISABLE is set")
         return
-    stand_in = StandIn(launched())
+    stand_in = StandIn(launched(), note)
     stand_ins.append(stand_in.make_way)
     stand_in.attach()

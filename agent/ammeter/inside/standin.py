@@ -32,8 +32,9 @@ MOST_LATER = 8
 class StandIn:
     """attach() makes it wait; make_way() ends it for good."""
 
-    def __init__(self, said: Launched) -> None:
+    def __init__(self, said: Launched, note: Callable[..., None]) -> None:
         self._said = said
+        self._note = note
         self._run: Run | None = None
         self._session: Session | None = None
         self._over = False
@@ -51,6 +52,7 @@ class StandIn:
     def make_way(self) -> None:
         """The program watches itself: whatever we have begun ends here."""
         self._over = True
+        self._note("own")
         run, self._run, self._session = self._run, None, None
         self._stop_waiting()
         if run is not None:
@@ -126,6 +128,7 @@ class StandIn:
             handle.remove()
         if self._session is None:
             self._over = True
+            self._note("failed", "; ".join(start.refused))
             return
         with suppress(OSError):
             note_termination(self._session.journal.folder)
@@ -171,6 +174,7 @@ class StandIn:
                 self._over = True
                 what = "this run" if self._session is None else "an optimizer that came later"
                 _say(f"ammeter: {what} is not watched ({type(error).__name__}: {error}); training goes on")
+                self._note("failed", f"a fault of Ammeter's own ({type(error).__name__}: {error})")
 
         return tap.uncompiled(guarded)
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ammeter.launch import ending, parent
-from ammeter.launch.command import blind, runnable
+from ammeter.launch.command import runnable
 from ammeter.launch.naming import run_of
+from ammeter.launch.noting import Notes
+from ammeter.launch.observing import Observer
+from ammeter.launch.reasons import why
 from ammeter.launch.witness import Witness
 from ammeter.settings import Settings, disabled, settings
 
@@ -40,13 +44,25 @@ def main(words: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     run, environment = _environment(given, chosen, command)
-    for line in blind(command):
-        parent.say(line)
     return _run(command, environment, chosen, run)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], chosen: Settings, run: str | None) -> int:
+    notes = Notes()
+    try:
+        return _watched(command, environment, chosen, run, notes)
+    finally:
+        notes.end()
+
+
+def _watched(
+    command: Sequence[str], environment: Mapping[str, str], chosen: Settings, run: str | None, notes: Notes
+) -> int:
     witness = Witness(chosen.dir, run)
+    observer = Observer(lambda: {each.process for each in notes.read()})
+    if notes.path is not None:
+        environment = {**environment, "AMMETER_LAUNCH": str(notes.path)}
+        notes.hand_on(environment)
     with parent.waiting() as waiting:
         try:
             process = waiting.start(command, environment)
@@ -54,14 +70,17 @@ def _run(command: Sequence[str], environment: Mapping[str, str], chosen: Setting
             witness.stop(0)
             return _not_started(command, error)
         witness.start()
+        observer.start(process)
         status = waiting.wait(process)
         seen = witness.stop(status)
+        closed = observer.stop()
         parent.reap(process)
     try:
         if _speaks(environment):
-            ending.tell(chosen, run, seen)
+            ending.tell(chosen, run, seen, partial(why, command, notes.read(), closed, SITE, parent.ended(status)))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command's end is not changed by our words
         parent.say(f"ammeter: no last words ({type(error).__name__}: {error})")
+    notes.end()
     return parent.end_like(status)
 
 

@@ -10,11 +10,6 @@ from pathlib import Path
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 
-_CLOSED = {
-    "I": "is isolated and does not look at PYTHONPATH",
-    "E": "does not look at PYTHONPATH",
-    "S": "does not import site",
-}
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -26,15 +21,6 @@ def runnable(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def blind(command: Sequence[str]) -> Iterator[str]:
-    """A line for each option of Python that keeps us out."""
-    for option in _options(command):
-        for letter, why in _CLOSED.items():
-            if letter in option:
-                yield f"ammeter: python -{letter} {why}: nothing can be watched; leave it out, or call ammeter.watch()"
-                return
-
-
 def value_of(command: Sequence[str], *names: str) -> str | None:
     """What an option of the command says, as '--name value' or '--name=value'."""
     for word, behind in zip(command, [*command[1:], ""], strict=True):
@@ -44,7 +30,7 @@ def value_of(command: Sequence[str], *names: str) -> str | None:
     return None
 
 
-def _options(command: Sequence[str]) -> Iterator[str]:
+def python_options(command: Sequence[str]) -> Iterator[str]:
     """The letters of Python's own options: what stands between it and the script."""
     if not command or not _PYTHON.match(os.path.basename(command[0])):
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +18,13 @@ MOST_BYTES = 64 * 2**20
 """Of a longer journal nobody waits for a diagnosis at the end of his command."""
 
 
-def tell(chosen: Settings, run: str | None, seen: Seen) -> None:
-    """Says on stderr how the run looks."""
+def tell(chosen: Settings, run: str | None, seen: Seen, why: Callable[[], list[str]]) -> None:
+    """Says on stderr how the run looks, or why there is none."""
     if run is None:
         say(f"ammeter: the ranks have agreed on their run; read it with: ammeter report {_quoted(chosen.dir)}")
         return
     if not seen.streams:
-        say("ammeter: nothing was watched: no optimizer of torch made a step in a Python that has ammeter")
+        say("\n".join(f"ammeter: nothing was watched: {each}" for each in why()))
         return
     if chosen.url and seen.died:
         _await_delivery(seen.died, chosen.flush)

@@ -97,6 +97,14 @@ def end_like(status: int) -> int:
     return 128 + number
 
 
+def ended(status: int) -> str:
+    """How a command ended by its wait status, in words; '' where it ended well."""
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    code = os.waitstatus_to_exitcode(status)
+    return f"ended with exit code {code}" if code else ""
+
+
 def say(line: str) -> None:
     """A line on stderr; one that is closed hears nothing."""
     with contextlib.suppress(OSError, ValueError):

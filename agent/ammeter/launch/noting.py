@@ -1,0 +1,95 @@
+"""The launcher's folder: what it hands on beside the environment, and what the Pythons below it leave there as notes.
+
+_ammeter_startup.py, which runs in those Pythons, writes the notes and finds the folder by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ammeter import journal
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+
+
+@dataclass(frozen=True)
+class Note:
+    """event: began, torch, armed, refused, own, failed, ended or missing. text: a version, a command line, a reason."""
+
+    process: int
+    event: str
+    text: str
+
+
+class Notes:
+    """A folder for as long as the command runs. path: None where none could be made; then there are no notes."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        with suppress(OSError):
+            self.path = _made()
+            (self.path / "notes").touch(mode=0o600)
+
+    def hand_on(self, environment: Mapping[str, str]) -> None:
+        """For processes that find us although somebody has cleared their environment."""
+        if self.path is not None:
+            said = (f"{name}={value}" for name, value in environment.items() if name.startswith("AMMETER_"))
+            with suppress(OSError):
+                (self.path / "environment").touch(mode=0o600)
+                (self.path / "environment").write_text("\0".join(said), encoding="utf-8", errors="surrogateescape")
+
+    def read(self) -> list[Note]:
+        """What was noted so far, in that order."""
+        try:
+            lines = (self.path / "notes").read_text(errors="replace").splitlines() if self.path else []
+        except OSError:
+            return []
+        return [Note(int(each[0]), *each[1:]) for line in lines if _is_note(each := line.split("\t"))]
+
+    def end(self) -> None:
+        """Twice is fine."""
+        path, self.path = self.path, None
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.parent.rmdir()  # which fails, as it should, while another launcher runs
+
+
+def started(process: int) -> str:
+    """When a process was started, in the kernel's ticks: a number that comes again is another process."""
+    said = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    return said.rpartition(")")[2].split()[19]
+
+
+def _made() -> Path:
+    """Where processes of this user look for it; where that cannot be, in a place that only the environment names."""
+    try:
+        everyone = journal.private_folder(SHARED_MEMORY / f"ammeter-launches-{os.geteuid()}")
+        for old in _left(everyone):
+            shutil.rmtree(old, ignore_errors=True)
+        path = everyone / f"{os.getpid()}.{started(os.getpid())}"
+        path.mkdir(mode=0o700)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="ammeter-"))
+    return path
+
+
+def _left(everyone: Path) -> Iterator[Path]:
+    """Folders of launchers that were killed."""
+    for each in everyone.iterdir():
+        process, _, ticks = each.name.partition(".")
+        try:
+            if not process.isdigit() or started(int(process)) != ticks:
+                yield each
+        except OSError:
+            yield each
+
+
+def _is_note(words: list[str]) -> bool:
+    return len(words) == 3 and words[0].isdigit()

@@ -133,7 +133,6 @@ READS_ENVIRONMENT = {
     "agent/ammeter/identity.py": "which run and rank: what launchers say, and AMMETER_RUN_ID before them",
     "agent/ammeter/start.py": "LOCAL_WORLD_SIZE, which is the launcher's",
     "agent/ammeter/launch/__init__.py": "hands the environment on to the command, and what it was told with it",
-    "agent/ammeter/launch/site/sitecustomize.py": "LOCAL_RANK: one process of a host speaks",
     "agent/ammeter/ship.py": "hands a part of the environment on to the shipper",
     "server/ammeter_server/settings.py": "the collector's settings",
     "server/ammeter_server/demo/__init__.py": "hands the environment on to the processes it starts",

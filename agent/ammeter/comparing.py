@@ -31,6 +31,11 @@ def metrics_of(run: Path) -> list[str]:
     return [name for hello in hellos for name in declared(hello.tags)]
 
 
+def course(run: Path) -> Course:
+    """A run's course, as its journal has it. Raises NoJournal where no rank has written."""
+    return _read(run)[0]
+
+
 def find(run: Path, name: str | None) -> Pair | None:
     """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
     for the baseline itself.

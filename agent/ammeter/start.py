@@ -69,6 +69,9 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         chosen = settings(options["url"], options["dir"], options["budget"])
     except OSError as error:
         return _unwatched(error)
+    for guard in guards:
+        if hasattr(guard, "prepare"):
+            guard.prepare(options["tags"].get("baseline") or options["config"].get("baseline"), chosen.dir)
     try:
         _end_those_before(optimizers)
         watched = Watched(models, optimizers, scalers)

@@ -46,13 +46,14 @@ class Update:
 class Saved:
     """A checkpoint. step: the one that was open when it was written, so its weights are those after step - 1.
 
-    sure: it was written by a guard, which saw that all of it was finite.
+    sure: it was written by a guard, which saw that all of it was finite. broken: it was read back and is not whole.
     """
 
     path: str
     step: int
     missing: tuple[str, ...]
     sure: bool = False
+    broken: bool = False
 
 
 class Duty:
@@ -139,9 +140,11 @@ class Duty:
         """The run ends with this error once everybody has been asked."""
         self._ended = self._ended or stopped
 
-    def newest_before(self, step: int) -> Saved | None:
-        """The newest complete checkpoint from before this step; one that is sure to be finite may be younger."""
-        good = [each for each in self.saved if not each.missing and (each.sure or each.step < step)]
+    def newest_before(self, step: int, *, finite: bool = False) -> Saved | None:
+        """The newest complete checkpoint from before this step that was not found broken. finite: one that is sure to
+        be finite may be younger."""
+        good = [each for each in self.saved if not each.missing and not each.broken]
+        good = [each for each in good if (finite and each.sure) or each.step < step]
         return max(good, key=lambda each: (each.step, each.sure), default=None)
 
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:

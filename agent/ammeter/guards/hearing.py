@@ -7,8 +7,9 @@ from time import monotonic
 from typing import Any
 
 from ammeter import block, verdicts
+from ammeter.guards.beside import Beside
 from ammeter.journal import Journal
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.finding import Finding, never
 from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 
@@ -40,12 +41,21 @@ class Overheard(Journal):
 class Judging:
     """Runs some verdicts over the frames of one stream: the code that the report and the collector run.
 
-    patience: seconds that frames may wait for company, so that many verdicts cost little.
+    patience: seconds that frames may wait for company, so that many verdicts cost little. beside: what holds the run
+    against its baseline, where somebody asked for that.
     """
 
-    def __init__(self, ids: Collection[str], patience: float = 0.0, clock: Callable[[], float] = monotonic) -> None:
-        self._verdicts = [each for each in verdicts.ALL if each.id in ids]
+    def __init__(
+        self,
+        ids: Collection[str],
+        patience: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+        beside: Beside | None = None,
+    ) -> None:
+        self._all = [each for each in verdicts.ALL if each.id in ids]
+        self._verdicts = [each for each in self._all if each.judge is not never]
         self._states: dict[str, Any] = {each.id: each.state() for each in self._verdicts}
+        self._beside = beside
         self._schema: Schema | None = None
         self._waiting: list[Frame] = []
         self._patience, self._clock, self._judged = patience, clock, clock()
@@ -61,7 +71,12 @@ class Judging:
         waiting, self._waiting = self._waiting, []
         for view in self._views(waiting):
             self._judge(view)
-        found = [self.findings[each.id] for each in self._verdicts if each.id in self.findings]
+            if self._beside is not None:
+                self._beside.add(view)
+        if self._beside is not None:
+            for finding in self._beside.judge(last=last):
+                self.findings.setdefault(finding.verdict, finding)
+        found = [self.findings[each.id] for each in self._all if each.id in self.findings]
         new = [each for each in found if each.active and each.times > self._opened.get(each.verdict, 0)]
         self._opened |= {each.verdict: each.times for each in new}
         return new

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ammeter.guards import beside
 from ammeter.guards.hearing import Judging
 from ammeter.guards.naming import known
 from ammeter.redaction import text
@@ -17,6 +19,7 @@ from ammeter.wire import Frame
 
 if TYPE_CHECKING:
     from ammeter.guards.duty import Duty
+    from ammeter.verdicts.course import Course
 
 log = logging.getLogger("ammeter")
 
@@ -32,22 +35,35 @@ class OnIncident:
     The finding is what the report shows: verdict, severity, title, cause, fix, evidence, steps. What is a consequence
     of a finding that is open already is not told. Up to four verdicts are judged at each row as it is written, more of
     them, or None for all, ten times a second. Training waits for the callback, and for nothing of ours in it.
-    What it raises is caught, counted in `failures` and told once.
+    What it raises is caught, counted in `failures` and told once. baseline: as for Stop; without one the verdicts that
+    compare runs are none of `None`, and raise ValueError in watch() where they are named.
     """
 
     name = "on-incident"
 
-    def __init__(self, callback: Callable[[Finding], Any], verdicts: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        callback: Callable[[Finding], Any],
+        verdicts: Sequence[str] | None = None,
+        baseline: str | Path | None = None,
+    ) -> None:
         if not callable(callback):
             raise TypeError(f"callback is a {type(callback).__name__}; use a function that takes a finding")
         self.callback = callback
         self.verdicts = None if verdicts is None else known(verdicts)
         self.failures = 0
+        self.baseline = baseline
+        self._course: Course | None = None
+
+    def prepare(self, named: str | None, root: Path) -> None:
+        """Reads the baseline. named: what the run's tag says. Raises ValueError where it is needed and not there."""
+        self._course = beside.course_for(self, self.verdicts or (), self.baseline, named, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
         ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
-        self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE)
+        compared = beside.Beside(self._course, ids) if self._course is not None else None
+        self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE, beside=compared)
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
         new = {each.verdict for each in self._judging.hear(frames, last=last)}

@@ -1,15 +1,29 @@
-"""Which verdicts a guard is given by name."""
+"""Which verdicts a guard is given by name, and which of them can be reached in the process that trains."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-from ammeter.verdicts import BY_ID
+from ammeter.verdicts import BY_ID, OF_A_STREAM, OF_RUNS
+
+ELSEWHERE = {
+    "run-lost": "the process is gone by then",
+    "run-stalled": "no step ends while it holds, and guards act between two steps",
+    "ranks-disagree": "it takes the rows of all ranks, which the collector and `ammeter report` have",
+}
+"""Verdicts that no guard can act on, and why."""
+
+REACHED = tuple(each.id for each in OF_A_STREAM if each.id not in ELSEWHERE)
+"""Those that the rows and events of one process decide."""
+
+COMPARED = tuple(each.id for each in OF_RUNS if each.id not in REACHED)
+"""Those that take the journal of a baseline as well."""
 
 
 def known(ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids as they are. Raises ValueError for one that no verdict has, TypeError for a single text."""
+    """The ids as they are. Raises ValueError for one that no verdict has or that no guard can act on, TypeError for a
+    single text."""
     if isinstance(ids, str):
         raise TypeError(f"verdicts is {ids!r}; use a list, such as [{ids!r}]")
     for each in ids:
@@ -17,4 +31,13 @@ def known(ids: Sequence[str]) -> tuple[str, ...]:
             near = difflib.get_close_matches(str(each), BY_ID, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "docs/verdicts.md lists them"
             raise ValueError(f"there is no verdict {each!r}; {hint}")
+        if each in ELSEWHERE:
+            usable = ", ".join((*REACHED, *COMPARED))
+            raise ValueError(
+                f"no guard can act on {each!r}: {ELSEWHERE[each]}. Leave it out, or use of these: {usable}"
+            )
     return tuple(ids)
+
+
+def needs_baseline(ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each for each in ids if each in COMPARED)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ammeter.guards import beside
 from ammeter.guards.hearing import Judging
 from ammeter.guards.naming import known
 from ammeter.verdicts.finding import Finding
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from ammeter.guards.duty import Duty, Saved
+    from ammeter.verdicts.course import Course
 
 POISONED = ("nonfinite-weights", "scale-underflowed")
 """Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
@@ -41,17 +44,26 @@ class Stop:
     the model, backward() or step(). The journal has its goodbye by then. On the CPU that is the step whose numbers
     show it; on a device, and where rows wait for run.log, one or more steps later.
 
-    verdicts: ids from docs/verdicts.md. Raises ValueError for one that does not exist.
+    verdicts: ids from docs/verdicts.md. baseline: path, id or name of the run that this one is held against, for those
+    verdicts that compare runs; else the tag `baseline` of watch(). Raises ValueError for a verdict that does not exist
+    or that no guard can act on, and watch() does where a baseline is needed whose journal is not there.
     """
 
     name = "stop"
 
-    def __init__(self, verdicts: Sequence[str] = POISONED) -> None:
+    def __init__(self, verdicts: Sequence[str] = POISONED, baseline: str | Path | None = None) -> None:
         self.verdicts = known(verdicts)
+        self.baseline = baseline
+        self._course: Course | None = None
+
+    def prepare(self, named: str | None, root: Path) -> None:
+        """Reads the baseline. named: what the run's tag says. Raises ValueError where it is needed and not there."""
+        self._course = beside.course_for(self, self.verdicts, self.baseline, named, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
-        self._judging = Judging(self.verdicts)
+        compared = beside.Beside(self._course, self.verdicts) if self._course is not None else None
+        self._judging = Judging(self.verdicts, beside=compared)
 
     def scaling(self, scaler: torch.amp.GradScaler) -> None:
         """A step at a scale without an inverse poisons the weights: that one is not rested in."""
@@ -66,7 +78,8 @@ class Stop:
         for finding in self._judging.hear(frames, last=last):
             if last:
                 return
-            stopped = Stopped(finding, duty.step, duty.newest_before(finding.first_step))
+            back = duty.newest_before(finding.first_step, finite=finding.verdict in POISONED)
+            stopped = Stopped(finding, duty.step, back)
             duty.tell(self, "stopped", finding.title, verdict=finding.verdict, to=stopped.checkpoint)
             duty.end(stopped)
             return

@@ -50,6 +50,10 @@ VALIDATION = {"val_loss": LOWER}
 """What is compared without being asked for."""
 
 
+MOST_PARTS = 512
+"""Parts of a column that are kept apart: small arrays cost more than the numbers in them."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """One column where it was measured: steps ascending, each once."""
@@ -141,6 +145,15 @@ class Reading:
             there = measured(column)
             if there.any():
                 parts.append(Curve(view.steps[there], column[there].copy()))
+
+    def compact(self) -> None:
+        """Brings together what came row by row, so that a long run takes no more memory than its numbers do."""
+        for name, parts in self._parts.items():
+            if len(parts) >= MOST_PARTS:
+                steps, values = (
+                    np.concatenate([getattr(each, part) for each in parts]) for part in ("steps", "values")
+                )
+                self._parts[name] = [Curve(steps, values)]
 
     def event(self, name: str, step: int, data: Mapping[str, Any]) -> None:
         """What was said beside the rows: the precision, values of steps whose rows had been written, and what was saved

@@ -1,0 +1,104 @@
+"""The verdicts that hold a run against its baseline, asked in the process that trains: the baseline's journal is read
+once, as watch() is called, and the run's own rows as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ammeter import comparing, verdicts
+from ammeter.block import View, measured
+from ammeter.folders import NoJournal, find_baseline
+from ammeter.guards.naming import REACHED, needs_baseline
+from ammeter.verdicts.course import Course, Reading
+from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.pair import Pair, agreed
+
+SHARE = 0.002
+"""Of the time that comparing may take, where no validation has come: it costs more the longer a run is."""
+
+LEAST_SECONDS = 1.0
+"""Between two comparisons that no validation asks for."""
+
+NEW = "new run"
+"""Name of a folder that cannot be a run's: find_baseline() looks beside it."""
+
+
+class Beside:
+    """A run beside its baseline. Each verdict that raises is left out from then on."""
+
+    def __init__(self, baseline: Course, ids: Collection[str], clock: Callable[[], float] = monotonic) -> None:
+        self._baseline = baseline
+        self._verdicts = [each for each in verdicts.OF_RUNS if each.id in ids]
+        self._reading = Reading()
+        self._clock = clock
+        self._due, self._validated = clock() + LEAST_SECONDS, False
+
+    def add(self, view: View) -> None:
+        self._reading.add(view)
+        self._reading.compact()
+        logged = any(getattr(frame, "name", "") == "values.logged" for _, frame in view.frames)
+        self._validated = self._validated or logged or bool(measured(view.scalar("val_loss")).any())
+
+    def judge(self, *, last: bool = False) -> list[Finding]:
+        """What holds now, where something new has come; else nothing."""
+        began = self._clock()
+        if not (last or self._validated or began >= self._due):
+            return []
+        self._validated = False
+        found = list(self._found())
+        took = self._clock() - began
+        self._due = began + max(LEAST_SECONDS, took / SHARE)
+        return found
+
+    def _found(self) -> Sequence[Finding]:
+        hello = self._reading.hello
+        delta = agreed(hello.tags.get("validation_delta")) if hello else None
+        pair = Pair(self._reading.course(over=False), self._baseline, frozenset(), delta)
+        found = []
+        for verdict in list(self._verdicts):
+            try:
+                _, finding = verdict.runs(verdict.state(), pair)
+            except Exception:  # noqa: BLE001 - the collector tells of it; here the others go on
+                self._verdicts.remove(verdict)
+                continue
+            found += [finding] if finding is not None else []
+        return found
+
+
+def course_for(
+    guard: Any, ids: Sequence[str], given: str | Path | None, tagged: str | None, root: Path
+) -> Course | None:
+    """The baseline that a guard needs for its verdicts, or was given; None where it is neither.
+
+    Raises ValueError where it is needed and not there, and where one that was given is not needed.
+    """
+    asked = needs_baseline(ids)
+    name = str(given or tagged or "")
+    if not asked and given is None:
+        return None
+    if not name:
+        raise ValueError(
+            f"{type(guard).__name__} is to act on {asked[0]!r}, which holds the run against a baseline, and none is"
+            f" named; use {type(guard).__name__}(..., baseline='fp32-monday'), watch(..., tags={{'baseline': ...}}), or"
+            f" verdicts that need none: {', '.join(REACHED)}"
+        )
+    try:
+        return course_of(name, root)
+    except (NoJournal, OSError) as error:
+        raise ValueError(
+            f"{type(guard).__name__} is to act on {', '.join(map(repr, asked)) or 'a baseline'}, and the journal of the"
+            f" baseline is not at hand: {error}"
+        ) from error
+
+
+def course_of(name: str, root: Path) -> Course:
+    """The baseline of this name: a path, or beside the runs in `root` an id or the newest of that name.
+
+    Raises NoJournal where there is none.
+    """
+    if not root.is_dir() and not Path(name).is_dir():
+        raise NoJournal(f"no baseline {name!r} lies in {root}; give a path, or the id or name of a run there")
+    return comparing.course(find_baseline(name, root / NEW))

@@ -31,11 +31,6 @@ def metrics_of(run: Path) -> list[str]:
     return [name for hello in hellos for name in declared(hello.tags)]
 
 
-def course(run: Path) -> Course:
-    """A run's course, as its journal has it. Raises NoJournal where no rank has written."""
-    return _read(run)[0]
-
-
 def find(run: Path, name: str | None) -> Pair | None:
     """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
     for the baseline itself.
@@ -56,16 +51,23 @@ def find(run: Path, name: str | None) -> Pair | None:
 
 def read(run: Path, metrics: Sequence[str] = ()) -> Course:
     """The course of a run's lowest rank over all its lives. Raises NoJournal where no rank has written anything."""
+    found, over, name = lives(run, metrics)
+    return joined(found, over, name=name)
+
+
+def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[Reading], bool, str]:
+    """The lives of a run's lowest rank, the first one first; whether all are over, and the run's name. Raises NoJournal
+    where no rank has written anything."""
     known = [(stream, hello) for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     if not known:
         raise NoJournal(f"no rank has written into {str(run)!r}; a run that is watched does")
     lowest = min(hello.rank for _, hello in known)
     streams = sorted(((hello.started, stream) for stream, hello in known if hello.rank == lowest))
-    lives = []
+    found = []
     for _, stream in streams:
-        lives.append(Reading(stream.name, metrics))
+        found.append(Reading(stream.name, metrics))
         for view in views(stream):
-            lives[-1].add(view)
+            found[-1].add(view)
     over = not any(journal.is_alive(stream) for _, stream in streams)
     first = min((hello for _, hello in known if hello.rank == lowest), key=lambda hello: hello.started)
-    return joined(lives, over, name=first.name or run.name)
+    return found, over, first.name or run.name

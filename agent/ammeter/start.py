@@ -71,7 +71,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         return _unwatched(error)
     for guard in guards:
         if hasattr(guard, "prepare"):
-            guard.prepare(options["tags"].get("baseline") or options["config"].get("baseline"), chosen.dir)
+            guard.prepare(_said_of_a_baseline(options), chosen.dir)
     try:
         _end_those_before(optimizers)
         watched = Watched(models, optimizers, scalers)
@@ -127,6 +127,12 @@ def _guards(given: Any, models: list[torch.nn.Module]) -> tuple[Any, ...]:
     from ammeter import guards
 
     return guards.checked(given, models)
+
+
+def _said_of_a_baseline(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's tags, as they will be told, with the baseline that its config may name."""
+    named = options["tags"].get("baseline") or options["config"].get("baseline")
+    return {**_tags(options), "baseline": named}
 
 
 def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guards: tuple[Any, ...]) -> Run:

@@ -3,7 +3,8 @@ once, as watch() is called, and the run's own rows as they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,7 +13,7 @@ from ammeter import comparing, verdicts
 from ammeter.block import View, measured
 from ammeter.folders import NoJournal, find_baseline
 from ammeter.guards.naming import REACHED, needs_baseline
-from ammeter.verdicts.course import Course, Reading
+from ammeter.verdicts.course import Course, Reading, declared, joined
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.pair import Pair, agreed
 
@@ -26,13 +27,26 @@ NEW = "new run"
 """Name of a folder that cannot be a run's: find_baseline() looks beside it."""
 
 
-class Beside:
-    """A run beside its baseline. Each verdict that raises is left out from then on."""
+@dataclass(frozen=True)
+class Held:
+    """A baseline as it was read, with the metrics of validation that it is compared in."""
 
-    def __init__(self, baseline: Course, ids: Collection[str], clock: Callable[[], float] = monotonic) -> None:
-        self._baseline = baseline
+    course: Course
+    metrics: tuple[str, ...]
+
+
+class Beside:
+    """A run beside its baseline. Each verdict that raises is left out from then on. stream: the folder of its journal,
+    beside which those of its earlier lives lie."""
+
+    def __init__(
+        self, held: Held, ids: Collection[str], stream: Path | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._baseline = held.course
         self._verdicts = [each for each in verdicts.OF_RUNS if each.id in ids]
-        self._reading = Reading()
+        self._earlier = _earlier(stream, held.metrics) if stream is not None else []
+        self._reading = Reading(stream.name if stream is not None else "", held.metrics)
+        self._metrics = held.metrics
         self._clock = clock
         self._due, self._validated = clock() + LEAST_SECONDS, False
 
@@ -40,7 +54,8 @@ class Beside:
         self._reading.add(view)
         self._reading.compact()
         logged = any(getattr(frame, "name", "") == "values.logged" for _, frame in view.frames)
-        self._validated = self._validated or logged or bool(measured(view.scalar("val_loss")).any())
+        read = any(bool(measured(view.scalar(name)).any()) for name in self._metrics)
+        self._validated = self._validated or logged or read
 
     def judge(self, *, last: bool = False) -> list[Finding]:
         """What holds now, where something new has come; else nothing."""
@@ -54,10 +69,9 @@ class Beside:
         return found
 
     def _found(self) -> Sequence[Finding]:
-        hello = self._reading.hello
-        delta = agreed(hello.tags.get("validation_delta")) if hello else None
-        pair = Pair(self._reading.course(over=False), self._baseline, frozenset(), delta)
-        found = []
+        mine = joined([*self._earlier, self._reading], over=False)
+        pair = Pair(mine, self._baseline, frozenset(), agreed(mine.tags.get("validation_delta")))
+        found: list[Finding] = []
         for verdict in list(self._verdicts):
             try:
                 _, finding = verdict.runs(verdict.state(), pair)
@@ -68,15 +82,24 @@ class Beside:
         return found
 
 
-def course_for(
-    guard: Any, ids: Sequence[str], given: str | Path | None, tagged: str | None, root: Path
-) -> Course | None:
+def _earlier(stream: Path, metrics: Sequence[str]) -> list[Reading]:
+    """What this run did before it was started again, as its lowest rank has it."""
+    try:
+        found, _, _ = comparing.lives(stream.parent, metrics)
+    except (NoJournal, OSError):  # nothing can be read of them: the run is compared from here on
+        return []
+    return [each for each in found if each.stream != stream.name]
+
+
+def held_for(
+    guard: Any, ids: Sequence[str], given: str | Path | None, tags: Mapping[str, Any], root: Path
+) -> Held | None:
     """The baseline that a guard needs for its verdicts, or was given; None where it is neither.
 
     Raises ValueError where it is needed and not there, and where one that was given is not needed.
     """
     asked = needs_baseline(ids)
-    name = str(given or tagged or "")
+    name = str(given or tags.get("baseline") or "")
     if not asked and given is None:
         return None
     if not name:
@@ -86,7 +109,7 @@ def course_for(
             f" verdicts that need none: {', '.join(REACHED)}"
         )
     try:
-        return course_of(name, root)
+        return _held(name, root, declared(tags))
     except (NoJournal, OSError) as error:
         raise ValueError(
             f"{type(guard).__name__} is to act on {', '.join(map(repr, asked)) or 'a baseline'}, and the journal of the"
@@ -94,11 +117,13 @@ def course_for(
         ) from error
 
 
-def course_of(name: str, root: Path) -> Course:
+def _held(name: str, root: Path, metrics: Collection[str]) -> Held:
     """The baseline of this name: a path, or beside the runs in `root` an id or the newest of that name.
 
     Raises NoJournal where there is none.
     """
     if not root.is_dir() and not Path(name).is_dir():
         raise NoJournal(f"no baseline {name!r} lies in {root}; give a path, or the id or name of a run there")
-    return comparing.course(find_baseline(name, root / NEW))
+    found = find_baseline(name, root / NEW)
+    wanted = tuple(sorted({*metrics, *comparing.metrics_of(found)}))
+    return Held(comparing.read(found, wanted), wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from ammeter.wire import Frame
 
 if TYPE_CHECKING:
     from ammeter.guards.duty import Duty
-    from ammeter.verdicts.course import Course
 
 log = logging.getLogger("ammeter")
 
@@ -53,16 +52,18 @@ class OnIncident:
         self.verdicts = None if verdicts is None else known(verdicts)
         self.failures = 0
         self.baseline = baseline
-        self._course: Course | None = None
+        self._held: beside.Held | None = None
 
-    def prepare(self, named: str | None, root: Path) -> None:
-        """Reads the baseline. named: what the run's tag says. Raises ValueError where it is needed and not there."""
-        self._course = beside.course_for(self, self.verdicts or (), self.baseline, named, root)
+    def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
+        """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
+        is needed and not there."""
+        self._held = beside.held_for(self, self.verdicts or (), self.baseline, tags, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
         ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
-        compared = beside.Beside(self._course, ids) if self._course is not None else None
+        folder = duty.session.journal.folder
+        compared = beside.Beside(self._held, ids, folder) if self._held is not None else None
         self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE, beside=compared)
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ammeter.guards import beside
 from ammeter.guards.hearing import Judging
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from ammeter.guards.duty import Duty, Saved
-    from ammeter.verdicts.course import Course
 
 POISONED = ("nonfinite-weights", "scale-underflowed")
 """Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
@@ -54,15 +53,17 @@ class Stop:
     def __init__(self, verdicts: Sequence[str] = POISONED, baseline: str | Path | None = None) -> None:
         self.verdicts = known(verdicts)
         self.baseline = baseline
-        self._course: Course | None = None
+        self._held: beside.Held | None = None
 
-    def prepare(self, named: str | None, root: Path) -> None:
-        """Reads the baseline. named: what the run's tag says. Raises ValueError where it is needed and not there."""
-        self._course = beside.course_for(self, self.verdicts, self.baseline, named, root)
+    def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
+        """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
+        is needed and not there."""
+        self._held = beside.held_for(self, self.verdicts, self.baseline, tags, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
-        compared = beside.Beside(self._course, self.verdicts) if self._course is not None else None
+        folder = duty.session.journal.folder
+        compared = beside.Beside(self._held, self.verdicts, folder) if self._held is not None else None
         self._judging = Judging(self.verdicts, beside=compared)
 
     def scaling(self, scaler: torch.amp.GradScaler) -> None:

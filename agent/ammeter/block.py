@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from ammeter.wire import ABSENT_BITS, Block, Bye, Event, Hello, Lost, Schema, Steps
+from ammeter.wire import ABSENT_BITS, LOSS, Block, Bye, Event, Hello, Lost, Schema, Steps
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -65,6 +65,25 @@ class View:
         found: Floats = self.values[place]
         return found
 
+    def loss(self) -> Floats:
+        """float32[n]: the loss of each step, of several the first that it has, or one that is not finite."""
+        found, (_, *others) = self.scalar(LOSS), (LOSS, *(each for each in self.schema.losses if each != LOSS))
+        if not others:
+            return found
+        found = found.copy()
+        for name in others:
+            column = self.scalar(name)
+            there = measured(column)
+            taken = there & (~measured(found) | ~np.isfinite(column) & np.isfinite(found))
+            found[taken] = column[taken]
+        return found
+
+    def loss_at(self, at: int) -> str:
+        """Which column loss() has of this row."""
+        values = {name: self.scalar(name)[at : at + 1] for name in self.schema.losses}
+        there = [name for name, value in values.items() if measured(value)[0]]
+        return next((name for name in there if not np.isfinite(values[name][0])), there[0] if there else LOSS)
+
     def stat(self, name: str) -> Floats:
         """float32[tensors, n] of a per-tensor stat; all absent when the stream does not have it."""
         if name not in self.schema.stats:
@@ -97,8 +116,9 @@ class View:
             yield self.rows(begin, len(self))
 
     def records(self, *scalars: str) -> Iterator[tuple[int, tuple[float, ...]]]:
-        """(step, numbers) of each row as Python numbers, in the order of the names; what is absent is NaN."""
-        columns = [self.scalar(name).tolist() for name in scalars]
+        """(step, numbers) of each row as Python numbers, in the order of the names; what is absent is NaN.
+        The loss is that of loss()."""
+        columns = [(self.loss() if name == LOSS else self.scalar(name)).tolist() for name in scalars]
         return zip(self.steps.tolist(), zip(*columns, strict=True), strict=True)
 
     def rows(self, begin: int, end: int) -> View:

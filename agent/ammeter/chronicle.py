@@ -148,7 +148,7 @@ def _said(told: Chronicle, event: Event) -> str | None:
 
 
 def _rows(told: Chronicle, rows: View, asked: Collection[int], middle: int | None) -> None:
-    losses = rows.scalar("loss")
+    losses = rows.loss()
     bad = np.flatnonzero(measured(losses) & ~np.isfinite(losses))
     if bad.size and not told._bad:
         at, told._bad = int(bad[0]), True

@@ -90,6 +90,10 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
         **{told: sums[name] for name, told in COUNTS.items()},
         "scale": scale.as_json() if scale.first is not None else None,
         "loss": _joined([life.loss for life in lead]).as_json(),
+        "losses": {
+            name: _joined([life.losses[name] for life in lead if name in life.losses]).as_json()
+            for name in dict.fromkeys(name for life in lead for name in life.losses)
+        },
         "val_loss": _joined([life.val_loss for life in lead]).as_json(),
         "grad_norm": (whole or _joined([life.grad_norm for life in lead])).as_json(),
         "grad_norm_of": "run" if whole or not sharded else f"rank {lead[0].rank}",

@@ -85,13 +85,12 @@ def _head(report: Report, run: dict[str, Any], summary: dict[str, Any]) -> Itera
     yield "|---|---|"
     yield f"| when | {run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s |"
     yield f"| steps | {summary['steps']}, {summary['applied']} applied, {summary['skipped']} skipped |"
-    for name, column in (("loss", "loss"), ("validation loss", "val_loss"), ("gradient norm", "grad_norm")):
-        numbers = summary[column]
-        if numbers["first"] is not None:
-            yield (
-                f"| {name} | {number(numbers['first'])} at first, {number(numbers['last'])} at last, lowest"
-                f" {number(numbers['lowest'])}, highest {number(numbers['highest'])} |"
-            )
+    figures = [(text(name), numbers) for name, numbers in summary["losses"].items()]
+    figures = [("loss", summary["loss"]), *figures, ("validation loss", summary["val_loss"])]
+    for name, numbers in (*figures, ("gradient norm", summary["grad_norm"])):
+        if numbers["read"]:
+            course = words.course(numbers, run["last_step"], summary["steps"], sampled=name == "gradient norm")
+            yield f"| {name} | {course} |"
 
 
 def _what_happened(report: Report) -> Iterator[str]:
@@ -249,7 +248,7 @@ def _lost(summary: dict[str, Any], report: Report) -> Iterator[str]:
         for reason, counts in sorted(summary["lost"].items())
     ]
     lines += [f"{verdict} could not be judged: {text(error)}" for verdict, error in sorted(report.faults.items())]
-    if summary["loss"]["first"] is None:
+    if all(each["first"] is None for each in (summary["loss"], *summary["losses"].values())):
         lines.append("no finite loss was recorded")
     if summary["grad_norm"]["first"] is None:
         lines.append("no finite gradient norm was read")

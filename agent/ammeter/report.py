@@ -176,7 +176,7 @@ def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
     for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
         ranks = {each.rank: views(folders[each.stream]) for each in life}
         for view in merging.merged(ranks, max(each.world_size for each in life)):
-            course.add(view.scalar("grad_norm"))
+            course.add(view.scalar("grad_norm"), view.steps)
     return course
 
 

@@ -90,11 +90,10 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
         )
         yield "scale", f"{_course(scale)}; {moved}"
     norm = "gradient norm" if summary["grad_norm_of"] == "run" else f"gradient norm of {summary['grad_norm_of']}"
-    for name, column in (("loss", "loss"), ("validation", "val_loss"), (norm, "grad_norm")):
-        numbers = summary[column]
-        if numbers["first"] is not None:
-            reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
-            yield name, f"{numbers['first']:.4g} at first, {numbers['last']:.4g} at last, {reach}"
+    figures = (("loss", summary["loss"]), *_named(summary["losses"]), ("validation", summary["val_loss"]))
+    for name, numbers in (*figures, (norm, summary["grad_norm"])):
+        if numbers["read"]:
+            yield name, words.course(numbers, run["last_step"], steps, sampled=name == norm)
     yield "speed", _speed(summary)
     if summary["steps"]:
         yield "our cost", _cost(summary)
@@ -103,6 +102,13 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
+
+
+def _named(losses: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each of several losses, and what nobody knows to be the batch's."""
+    for column, numbers in losses.items():
+        kind = "loss" if column.startswith("loss@") else "backward() on"
+        yield f"{kind}{words.of_loss(column)}".removesuffix(" on"), numbers
 
 
 def _beside(baseline: dict[str, Any]) -> str:
@@ -144,15 +150,20 @@ def _speed(summary: dict[str, Any]) -> str:
         parts += [
             f"{summary[name]['last'] / seconds:,.0f} {name}/s"
             for name in ("samples", "tokens")
-            if summary[name]["last"]
+            if _number(summary[name]["last"])
         ]
-    if summary["low_precision_share"]["last"] is not None:
+    if _number(summary["low_precision_share"]["last"]) is not None:
         parts.append(f"{words.percent(summary['low_precision_share']['last'])} of the FLOPs in low precision")
-    if summary["host_rss_bytes"]["last"]:
+    if _number(summary["host_rss_bytes"]["last"]):
         parts.append(f"{summary['host_rss_bytes']['last'] / 2**30:.2f} GiB resident")
     if summary["device_allocated_bytes"]["last"]:
         parts.append(f"{summary['device_allocated_bytes']['highest'] / 2**30:.2f} GiB on the device")
     return ", ".join(parts) or "not measured"
+
+
+def _number(value: Any) -> float | None:
+    """What is not finite is text by now."""
+    return None if isinstance(value, str) else value
 
 
 def _cost(summary: dict[str, Any]) -> str:
@@ -173,9 +184,9 @@ def _small(share: float) -> str:
 
 def _weights(summary: dict[str, Any]) -> str:
     parts = []
-    if summary["update_ratio"]["last"] is not None:
+    if _number(summary["update_ratio"]["last"]) is not None:
         parts.append(f"a step moves them by {summary['update_ratio']['last']:.2g} of their norm")
-    if summary["lost_updates"]["last"] is not None:
+    if _number(summary["lost_updates"]["last"]) is not None:
         parts.append(f"{words.percent(summary['lost_updates']['last'])} of the updates are lost to rounding")
     return ", ".join(parts)
 
@@ -262,6 +273,8 @@ def _seen(told: list[dict[str, Any]]) -> Table:
 def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     """The last words: what to do next, or that nothing was found and what was looked for."""
     for column, line in NOT_SEEN.items():
+        if column == "loss" and any(each["first"] is not None for each in summary["losses"].values()):
+            continue
         if summary[column]["first"] is None and summary["steps"]:
             yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
     for verdict, error in sorted(report.faults.items()):

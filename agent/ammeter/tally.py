@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ammeter.block import Mask, View, measured
+from ammeter.block import Floats, Ints, Mask, View, measured
 from ammeter.merging import Life, is_sharded
 from ammeter.seen import sentence, verdict_of
 from ammeter.verdicts.vitals import Standing, standing
-from ammeter.wire import Bye, Event, Hello, Lost
+from ammeter.wire import LOSS, Bye, Event, Hello, Lost
 
 MAX_SEEN = 40
 MAX_TIMES = 10_000
+MAX_LOSSES = 64
 
 START_STEPS = 64
 START_SECONDS = 1.0
@@ -35,32 +36,56 @@ SAMPLED = (
 
 @dataclass
 class Span:
-    """The finite numbers of one column: the first, the last, and how far they reached."""
+    """The numbers of one column: the first finite one, how far the finite ones reached, and the last one of all.
+
+    last_step: where the last one was measured; read: in how many steps one was.
+    """
 
     first: float | None = None
     last: float | None = None
     lowest: float | None = None
     highest: float | None = None
+    last_step: int | None = None
+    read: int = 0
 
-    def add(self, column: npt.NDArray[np.floating[Any]]) -> None:
-        finite = column[np.isfinite(column)]
-        if not finite.size:
+    def add(self, column: Floats, steps: Ints) -> None:
+        there = np.flatnonzero(measured(column))
+        if not there.size:
             return
-        low, high = float(finite.min()), float(finite.max())
-        self.first = float(finite[0]) if self.first is None else self.first
-        self.last = float(finite[-1])
-        self.lowest = low if self.lowest is None else min(low, self.lowest)
-        self.highest = high if self.highest is None else max(high, self.highest)
+        self.read += int(there.size)
+        self.last, self.last_step = float(column[there[-1]]), int(steps[there[-1]])
+        finite = column[np.isfinite(column)]
+        if finite.size:
+            low, high = float(finite.min()), float(finite.max())
+            self.first = float(finite[0]) if self.first is None else self.first
+            self.lowest = low if self.lowest is None else min(low, self.lowest)
+            self.highest = high if self.highest is None else max(high, self.highest)
 
     def join(self, later: Span) -> Span:
         """The numbers of both, one behind the other."""
-        both = Span()
-        for each in (self, later):
-            both.add(np.array([each.first, each.lowest, each.highest, each.last], np.float64))
-        return both
+        newer = later if later.read else self
+        lows, highs = ([each for each in pair if each is not None] for pair in self._reach(later))
+        return Span(
+            first=later.first if self.first is None else self.first,
+            last=newer.last,
+            lowest=min(lows, default=None),
+            highest=max(highs, default=None),
+            last_step=newer.last_step,
+            read=self.read + later.read,
+        )
+
+    def _reach(self, later: Span) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+        return (self.lowest, later.lowest), (self.highest, later.highest)
 
     def as_json(self) -> dict[str, float | None]:
-        return {"first": self.first, "last": self.last, "lowest": self.lowest, "highest": self.highest}
+        return {
+            "first": self.first,
+            "last": self.last,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "last_step": self.last_step,
+            "read": self.read,
+        }
 
 
 @dataclass
@@ -130,6 +155,8 @@ class Tally:
     """Whether the optimizers had a state when the run began, as those that have stepped do; None if nothing says it."""
     scale: Span = field(default_factory=Span)
     loss: Span = field(default_factory=Span)
+    losses: dict[str, Span] = field(default_factory=dict)
+    """By column, where a run has several, or only what backward() was called on is known."""
     val_loss: Span = field(default_factory=Span)
     grad_norm: Span = field(default_factory=Span)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -159,9 +186,16 @@ class Tally:
         self.followed += int((follows > 0).sum())
         self.followable += int(measured(follows).sum())
         for name in ("scale", "loss", "val_loss", "grad_norm"):
-            getattr(self, name).add(view.scalar(name))
+            getattr(self, name).add(view.scalar(name), view.steps)
         for name, span in self.sampled.items():
-            span.add(view.scalar(name))
+            span.add(view.scalar(name), view.steps)
+        for name in view.schema.losses:
+            if (
+                name != LOSS
+                and (name in self.losses or len(self.losses) < MAX_LOSSES)
+                and measured(column := view.scalar(name)).any()
+            ):
+                self.losses.setdefault(name, Span()).add(column, view.steps)
         times = view.scalar("step_seconds")
         self.step_seconds = (self.step_seconds + times[np.isfinite(times)].tolist())[-MAX_TIMES:]
         if self.precision is None and view.schema.tensors:
@@ -259,7 +293,7 @@ def _words(said: Any) -> list[str]:
 
 def _nonfinite(view: View) -> Mask:
     norms, elements = view.scalar("grad_norm"), view.scalar("grad_nonfinite")
-    loss = view.scalar("loss")
+    loss = view.loss()
     gradients = (measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0)
     found: Mask = gradients | (measured(loss) & ~np.isfinite(loss))
     return found

@@ -124,6 +124,11 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         return {name: place for place, name in enumerate(self.scalars)}
 
     @cached_property
+    def losses(self) -> tuple[str, ...]:
+        """The columns that are training losses of the run's."""
+        return tuple(name for name in self.scalars if is_loss(name))
+
+    @cached_property
     def numels(self) -> array[int]:
         """Elements of each tensor, as int64."""
         return array("q", (tensor.numel for tensor in self.tensors))

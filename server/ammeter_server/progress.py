@@ -29,12 +29,14 @@ SUMS = (
     "overhead_seconds",
     "checkpoints_complete",
     "checkpoints_partial",
+    "grad_norms_read",
 )
 """Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
 
 steps: rows. applied, skipped: steps in which an optimizer stepped, or in which the scaler kept one from it.
 nonfinite_steps: with NaN or Inf in the gradients; nonfinite_nan, nonfinite_inf: those elements where they were told
 apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_seconds, overhead_seconds: sums.
+grad_norms_read: steps that have a norm; 0 for a stream that began before this was counted.
 checkpoints_complete, checkpoints_partial: saved, with all that the run needs to go on and without some of it.
 """
 
@@ -61,6 +63,8 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
     after: Counters = {**dict.fromkeys(SUMS + LATEST, 0), **counters}
     if len(view):
         _add_rows(after, view)
+        if "grad_norms_read" in counters or not counters.get("steps"):
+            after["grad_norms_read"] += _count(measured(view.scalar("grad_norm")))
     for _, frame in view.frames:
         if isinstance(frame, Event):
             add_event(after, frame)
@@ -72,7 +76,8 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
 def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
     """Scalar name -> its last measured value, as a number; NaN and Inf stay what they are.
 
-    And what only the tensors tell, grad_underflow: share of gradient elements that are zero or subnormal in float16.
+    And what only the tensors tell, grad_underflow: share of gradient elements that are zero or subnormal in float16;
+    loss_step and grad_norm_step: where those were measured last.
     """
     after = dict(before)
     if not len(view):
@@ -87,7 +92,15 @@ def _last_measured(view: View) -> dict[str, float]:
     last = len(view) - 1 - there[:, ::-1].argmax(axis=1)
     columns = np.flatnonzero(there.any(axis=1))
     values = scalars[columns, last[columns]].tolist()
-    return {names[column]: value for column, value in zip(columns.tolist(), values, strict=True)}
+    found = {names[column]: value for column, value in zip(columns.tolist(), values, strict=True)}
+    return found | _measured_at(view)
+
+
+def _measured_at(view: View) -> dict[str, float]:
+    """Where the loss, of several any, and the norm were measured last."""
+    columns = {"loss_step": view.loss(), "grad_norm_step": view.scalar("grad_norm")}
+    places = {name: np.flatnonzero(measured(column)) for name, column in columns.items()}
+    return {name: float(view.steps[at[-1]]) for name, at in places.items() if at.size}
 
 
 def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]:
@@ -184,7 +197,7 @@ def _add_rows(after: Counters, view: View) -> None:
     after["skipped"] += _count(skipped)
     after["nonfinite_steps"] += _count(nonfinite)
     after["overflow_events"] += _count(_positive(view.scalar("found_inf")))
-    loss = view.scalar("loss")
+    loss = view.loss()
     after["nonfinite_loss_steps"] += _count(measured(loss) & ~np.isfinite(loss))
     for name, stat in (("nonfinite_nan", "grad.nans"), ("nonfinite_inf", "grad.infs")):
         after[name] += int(_sum(view.stat(stat)))

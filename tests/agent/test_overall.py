@@ -61,7 +61,8 @@ def test_the_gradient_norm_of_a_sharded_run_is_that_of_all_shards(
     written(reading([3, 6, 30]).bye(), tmp_path, 0)
     written(reading([4, 8, 40]).bye(), tmp_path, 1)
     _, told, text = report(tmp_path, capsys)
-    assert {"first": 5.0, "last": 50.0, "lowest": 5.0, "highest": 50.0} == told["summary"]["grad_norm"]
+    reached = {"first": 5.0, "last": 50.0, "lowest": 5.0, "highest": 50.0, "last_step": 2, "read": 3}
+    assert reached == told["summary"]["grad_norm"]
     assert "run" == told["summary"]["grad_norm_of"]
     assert "gradient norm 5 at first, 50 at last, lowest 5, highest 50" in text
 
@@ -109,7 +110,8 @@ def test_lives_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     restarted(tmp_path)
     _, told, _ = report(tmp_path, capsys)
     assert (5, 5) == (told["summary"]["steps"], told["summary"]["applied"])
-    assert {"first": 5.0, "last": 100.0, "lowest": 5.0, "highest": 100.0} == told["summary"]["grad_norm"]
+    reached = {"first": 5.0, "last": 100.0, "lowest": 5.0, "highest": 100.0, "last_step": 2, "read": 4}
+    assert reached == told["summary"]["grad_norm"]
     assert 5.0 == told["summary"]["seconds"]
     lives = [(each["last_step"], each["state"], each["goodbye"]) for each in told["run"]["lives"]]
     assert [(1, "lost", "lost: killed by SIGKILL"), (2, "ended", "exit")] == lives

@@ -89,6 +89,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
     told: tuple[Any, ...] = ()
     """SAID, as it was when it last held: what is looked into later is no part of it."""
+    column: str = ""
+    """Which loss it is, where the run has several."""
 
     @property
     def loss_known(self) -> bool:
@@ -134,7 +136,7 @@ def _near(state: State, logs: Floats) -> int:
 def _learnt(state: State, rows: View, logs: Floats, taken: Ints) -> State:
     """These readings are part of what the run is like; what is far changes only where the level is taken anew."""
     before, level = state.level, state.level.with_readings(logs)
-    losses = (state.losses + rows.scalar("loss")[taken[-LOSSES:]].tobytes())[-4 * LOSSES :]
+    losses = (state.losses + rows.loss()[taken[-LOSSES:]].tobytes())[-4 * LOSSES :]
     state = replace(state, level=level, losses=losses)
     if level.taken == before.taken:
         return state
@@ -147,7 +149,7 @@ def _jumps(state: State, rows: View, at: int, log: float) -> bool:
     if log > state.high:
         return log > float(state.level.recent.max()) + math.log(JUMP)
     falls = log < float(state.level.recent.min()) - math.log(ENORMOUS)
-    return falls and _kept(_median(state.losses), float(rows.scalar("loss")[at]))
+    return falls and _kept(_median(state.losses), float(rows.loss()[at]))
 
 
 def _begun(state: State, rows: View, at: int, log: float) -> State:
@@ -165,14 +167,15 @@ def _begun(state: State, rows: View, at: int, log: float) -> State:
         usual=math.exp(state.level.middle),
         tensor=_largest(rows, at) if up else "",
         clip=clip if clip > 0 else 0.0,
-        loss=float(rows.scalar("loss")[at]),
+        loss=float(rows.loss()[at]),
         loss_before=_median(state.losses),
+        column=rows.loss_at(at),
     )
 
 
 def _looked_into(state: State, rows: View, at: int, log: float) -> State:
     """One more reading after a far one, until it is settled what it was."""
-    step, loss = int(rows.steps[at]), float(rows.scalar("loss")[at])
+    step, loss = int(rows.steps[at]), float(rows.loss()[at])
     far = log > state.high if state.up else log < state.low and _kept(state.loss_before, loss)
     state = replace(state, since=state.since + 1, far=state.far + far, calm=0 if far else state.calm + 1)
     if not state.opened.active and loss > _highest(state.losses):
@@ -274,7 +277,10 @@ def _times(times: float) -> str:
 
 def _rise(state: State, times: float) -> str:
     most = f", most of it in {state.tensor}" if state.tensor else ""
-    loss = f" The loss was {state.loss:.4g} there and {state.loss_before:.4g} before." if state.loss_known else ""
+    which = words.of_loss(state.column)
+    loss = (
+        f" The loss{which} was {state.loss:.4g} there and {state.loss_before:.4g} before." if state.loss_known else ""
+    )
     return (
         f"At step {state.first} the norm of the gradients left the {state.usual:.3g} it had been around and reached"
         f" {state.norm:.3g}, {_times(times)} times as much{most}, in {words.count(state.far, 'step')} that were read."
@@ -285,8 +291,8 @@ def _rise(state: State, times: float) -> str:
 def _fall(state: State) -> str:
     return (
         f"From step {state.first} on the norm of the gradients was {state.norm:.3g} or less in"
-        f" {words.count(state.far, 'reading')}, where it had been around {state.usual:.3g}, while the loss was"
-        f" {state.loss:.4g}: steps of that size hardly learn."
+        f" {words.count(state.far, 'reading')}, where it had been around {state.usual:.3g}, while the"
+        f" loss{words.of_loss(state.column)} was {state.loss:.4g}: steps of that size hardly learn."
     )
 
 
@@ -314,7 +320,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients jump or vanish",
     question="Has the gradient norm jumped far beyond, or fallen far below, anything the run has shown?",
-    columns=("grad_norm", "applied", "clip_max", "loss", "grad.norm"),
+    columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "grad.norm"),
     events=(),
     state=State,
     judge=judge,

@@ -101,10 +101,10 @@ def _rows(state: State, rows: View) -> State:
 
 def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
     """The rows whose loss leaves something to learn; those that say no loss do, too."""
-    losses = np.abs(rows.scalar("loss")).astype(np.float64)
+    losses = np.abs(rows.loss()).astype(np.float64)
     finite = np.isfinite(losses)
     highest = np.maximum.accumulate(np.append(state.loss, np.where(finite, losses, 0.0)))[1:]
-    learning = ~measured(rows.scalar("loss")) | (finite & (losses > LEARNT * highest))
+    learning = ~measured(rows.loss()) | (finite & (losses > LEARNT * highest))
     return replace(state, loss=float(highest[-1])) if highest.size else state, learning
 
 
@@ -254,7 +254,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients underflow",
     question="Is most of the gradient zero or subnormal in float16?",
-    columns=("grad_absmax", "scale", "loss", "grad.zeros", "grad.subnormals", "grad.fp16_grid"),
+    columns=("grad_absmax", "scale", "loss", "loss_backward", "grad.zeros", "grad.subnormals", "grad.fp16_grid"),
     events=("autocast.entered",),
     state=State,
     judge=judge,

@@ -108,7 +108,7 @@ def _rows(state: State, rows: View) -> State:
     if not (state.series or state.opened.active or state.room.overflowed or bad.any()):
         after = room.all_good(state.room, rows)
         return state if after is state.room else replace(state, room=after)
-    losses = rows.scalar("loss")
+    losses = rows.loss()
     losses_read = measured(losses)
     loss_bad = losses_read & ~np.isfinite(losses)
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
@@ -330,6 +330,7 @@ VERDICT = Verdict(
         "grad_nonfinite",
         "grad_absmax",
         "loss",
+        "loss_backward",
         "scale",
         "applied",
         "skipped",

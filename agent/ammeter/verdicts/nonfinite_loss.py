@@ -49,6 +49,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Such steps that the scaler skipped for one optimizer and not for another."""
     moved: bool = False
     """Whether a gradient of a step that was applied was read and was not zero."""
+    column: str = ""
+    """Which loss it was, where the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -85,7 +87,7 @@ def _weights(state: State, event: Event) -> State:
 
 
 def _rows(state: State, rows: View) -> State:
-    losses = rows.scalar("loss")
+    losses = rows.loss()
     bad = measured(losses) & ~np.isfinite(losses)
     if not state.opened.active and not bad.any():
         return state
@@ -95,7 +97,8 @@ def _rows(state: State, rows: View) -> State:
     for at, (step, (loss, skipped, applied, scale, norm)) in enumerate(records):
         if bad[at]:
             read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
-            state = _bad(state, step, loss, skipped > 0, applied > 0, read)
+            column = state.column if state.opened.active else rows.loss_at(at)
+            state = replace(_bad(state, step, loss, skipped > 0, applied > 0, read), column=column)
             moved = applied > 0 and bool(gradients[at]) and norm > 0
             state = replace(state, scaled=state.scaled or scale >= 0, moved=state.moved or moved)
             if broken[at] and not state.origin.count and (place := origin.of_row(rows, at)):
@@ -127,14 +130,14 @@ def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gra
 
 def _conclude(state: State) -> Finding:
     opened, place, source = state.opened, state.origin, state.born
-    name = str(words.number(state.value))
+    name, which = str(words.number(state.value)), words.of_loss(state.column)
     since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times {opened.since}"
     page = state.applied > 0 or state.bad >= REPEATED or not state.scaled or _weights_were_bad(state)
     return Finding(
         verdict=VERDICT.id,
         severity="page" if page else "ticket",
-        title=f"Loss is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
-        cause=f"The training loss was {name} {since}.{_damage(state)}{source.words() or place.words()}",
+        title=f"Loss{which} is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
+        cause=f"The training loss{which} was {name} {since}.{_damage(state)}{source.words() or place.words()}",
         fix=_fix(state),
         tensor=source.tensor or state.weights or place.tensor,
         module=source.module or place.module,
@@ -241,7 +244,17 @@ VERDICT = Verdict(
     severity="page",
     title="The loss is not finite",
     question="Is the training loss NaN or Inf?",
-    columns=("loss", "skipped", "applied", "scale", "grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
+    columns=(
+        "loss",
+        "loss_backward",
+        "skipped",
+        "applied",
+        "scale",
+        "grad_norm",
+        "grad_nonfinite",
+        "grad.norm",
+        "grad.infs",
+    ),
     events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
     state=State,
     judge=judge,

@@ -59,7 +59,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    losses = rows.scalar("loss")
+    losses = rows.loss()
     bad = measured(losses) & ~np.isfinite(losses)
     if state.begun < 0 and not state.opened.active and not bad.any():
         return state
@@ -193,7 +193,7 @@ VERDICT = Verdict(
     severity="page",
     title="Weights are not finite",
     question="Do the weights or the optimizer's state hold NaN or Inf?",
-    columns=("loss", "applied", "skipped", "weights_nonfinite"),
+    columns=("loss", "loss_backward", "applied", "skipped", "weights_nonfinite"),
     events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
     state=State,
     judge=judge,

@@ -70,6 +70,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     tensor: str = ""
     cosine: float = 0.0
     """What is told: medians of the losses, the tensor, the mean of the cosines when it was reached."""
+    column: str = ""
+    """Which loss it is, where the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -78,7 +80,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    cosines, losses = rows.scalar("grad_agreement"), rows.scalar("loss")
+    cosines, losses = rows.scalar("grad_agreement"), rows.loss()
     taken = np.flatnonzero(np.isfinite(cosines))
     begin = 0
     while begin < len(taken):
@@ -151,6 +153,7 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
         loss=_median(now),
         tensor=_most(rows, at),
         cosine=state.total / state.count,
+        column=rows.loss_at(at),
     )
 
 
@@ -181,7 +184,8 @@ def _most(rows: View, at: int) -> str:
 
 def _conclude(state: State) -> Finding:
     known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
-    loss = f" The loss was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
+    which = words.of_loss(state.column)
+    loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
     most = f", most of all in {state.tensor}" if state.tensor else ""
     module = module_of(state.tensor)
     return Finding(
@@ -222,7 +226,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients turn round from step to step",
     question="Do gradients point against those of the step before, as they did not earlier in the run?",
-    columns=("grad_agreement", "loss", "grad.agreement", "grad.norm"),
+    columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm"),
     events=(),
     state=State,
     judge=judge,

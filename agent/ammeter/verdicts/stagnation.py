@@ -67,6 +67,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     faint: float = math.nan
     """The present loss, the largest of the ratios, and the norm of the gradients, as they were when it was reached."""
     steps: int = 0
+    column: str = ""
+    """Which loss it is, where the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -92,7 +94,7 @@ def _rows(state: State, rows: View) -> State:
     if state.past:
         return state
     applied = rows.scalar("applied") > 0
-    losses, ratios = rows.scalar("loss"), rows.scalar("update_ratio")
+    losses, ratios = rows.loss(), rows.scalar("update_ratio")
     counted = np.flatnonzero(applied & np.isfinite(losses))
     if not counted.size:
         return state
@@ -106,7 +108,10 @@ def _rows(state: State, rows: View) -> State:
         if state.applied == LOSSES:
             state = replace(state, first=_median(state.losses), begun=int(rows.steps[at]))
         if at in read and state.applied > SETTLED:
+            reached = state.opened.active
             state = _read(state, int(rows.steps[at]), float(ratios[at]), float(rows.scalar("grad_norm")[at]))
+            if state.opened.active and not reached:
+                state = replace(state, column=rows.loss_at(at))
         begin = end
     return state
 
@@ -147,8 +152,9 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="Neither the loss nor the weights move",
-        cause=f"After {state.steps} applied steps the loss is {state.loss:.4g}; it began at {state.first:.4g}. A step"
-        f" moves the weights by {state.ratio:.1g} of their norm, where about 0.001 is usual{norm}. So the steps are"
+        cause=f"After {state.steps} applied steps the loss{words.of_loss(state.column)} is {state.loss:.4g}; it began"
+        f" at {state.first:.4g}. A step moves the weights by {state.ratio:.1g} of their norm, where about 0.001 is"
+        f" usual{norm}. So the steps are"
         " made and change next to nothing.",
         fix=_fix(state),
         evidence=words.finite(
@@ -190,7 +196,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Nothing is learnt from the start",
     question="Are steps applied that move neither the loss nor the weights, since the run began?",
-    columns=("applied", "loss", "update_ratio", "grad_norm"),
+    columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
     events=("weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
     state=State,
     judge=judge,

@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 
 from ammeter.block import Floats, Ints, View
+from ammeter.wire import LOSS
 
 VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
 
@@ -95,7 +96,7 @@ def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
     for view in views:
         begin = int(np.searchsorted(view.steps, after, "right"))
         if begin < len(view):
-            columns = np.array([view.scalar(name)[begin:] for name in VITALS], np.float32)
+            columns = np.array([_column(view, name)[begin:] for name in VITALS], np.float32)
             yield _Rows(view.steps[begin:], columns, view.schema.sharded)
 
 
@@ -124,3 +125,7 @@ def _stacked(rows_of: Mapping[int, _Rows]) -> Together:
     found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in every], np.float32)
     columns = {name: found[:, place] for place, name in enumerate(VITALS)}
     return Together(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))
+
+
+def _column(view: View, name: str) -> Floats:
+    return view.loss() if name == LOSS else view.scalar(name)

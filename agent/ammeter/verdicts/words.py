@@ -36,8 +36,31 @@ def earlier(step: int) -> str:
     return f"a checkpoint from before step {step}" if step > 0 else "what this run began from"
 
 
+def of_loss(column: str) -> str:
+    """' of gan.py:41' for one of several losses, '' for the one that a run has."""
+    place = column.partition("@")[2][:200]
+    return f" of {place}" if place else ""
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def course(numbers: dict[str, Any], last_step: int | None, steps: int, *, sampled: bool) -> str:
+    """How a column went, from the first reading to the last one, whatever that was. numbers: a span in JSON."""
+    last, at = numbers["last"], numbers["last_step"]
+    newest = last if isinstance(last, str) else f"{last:.4g}"
+    if last_step is None or at is None or at >= last_step:
+        ended = f"{newest} at last" + (f" (step {at})" if isinstance(last, str) else "")
+    else:
+        ended = f"{newest} when it was read last (step {at}; the last step is {last_step})"
+    parts = [ended]
+    if numbers["first"] is not None:
+        reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
+        parts = [f"{numbers['first']:.4g} at first", ended, reach]
+    if sampled and numbers["read"] < steps:
+        parts.append(f"read in {numbers['read']} of {count(steps, 'step')}")
+    return ", ".join(parts)
 
 
 def number(value: float) -> float | str:

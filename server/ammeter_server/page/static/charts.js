@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { make, replace } from "./dom.js";
 import { breaksOf, Plot } from "./plot.js";
-import { number, scale, short, whole } from "./words.js";
+import { number, scale, severalLosses, short, whole } from "./words.js";
 
 const POINTS = 2000;
 const ANEW_AFTER_MS = 30000;
@@ -15,7 +15,7 @@ const LOGGED = new Set(["val_loss"]);
 const CHARTS = [
   { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, say: scale, skips: true, empty: "No loss scaler: nothing to show for bf16 or float32." },
   { title: "Gradient norm", names: ["grad_norm"], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet." },
-  { title: "Loss", names: ["loss", "val_loss"], words: ["training", "validation"], say: short, empty: "Not seen yet. run.log(loss=...) tells it." },
+  { title: "Loss", names: ["loss", "val_loss"], words: ["training", "validation"], say: short, empty: "Not seen yet. run.log(loss=...) tells it.", losses: true },
 ];
 
 export class Charts {
@@ -55,7 +55,9 @@ export class Charts {
   // What is new only, and everything anew from time to time: another life of the rank may have begun.
   async update(run) {
     this.run = run;
-    if (!this.plots.length) this.build();
+    const losses = severalLosses(run).join("\n");
+    if (this.plots.length && losses !== this.losses) this.forget();
+    if (!this.plots.length || losses !== this.losses) this.build();
     const anew = this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;
     if (anew || run.last_step > this.reached) await this.grow(anew);
     this.draw();
@@ -112,7 +114,9 @@ export class Charts {
 
   build() {
     this.plots.forEach((plot) => plot.remove());
-    const charts = [...CHARTS];
+    const several = severalLosses(this.run);
+    this.losses = several.join("\n");
+    const charts = CHARTS.map((chart) => (chart.losses ? { ...chart, names: [...chart.names, ...several], words: [...chart.words, ...several] } : chart));
     if (this.tensor) charts.push({ title: "Gradient norm of", of: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet.", close: () => this.show(null) });
     replace(this.place, this.head);
     this.showHead();

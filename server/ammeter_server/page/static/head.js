@@ -1,7 +1,7 @@
 // The head of a run's page: its name, whether it lives, and the numbers asked for first.
 
 import { keep, make, replace, visible } from "./dom.js";
-import { ago, moment, plain, plural, scaleLong, share, short, span, whole } from "./words.js";
+import { ago, moment, plain, plural, scaleLong, severalLosses, share, short, span, whole } from "./words.js";
 
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
@@ -34,20 +34,37 @@ function numbers(run) {
   const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
   return [
     { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true },
-    { name: "Loss", value: short(latest.loss), under: latest.val_loss === undefined ? "" : `validation ${short(latest.val_loss)}`, bad: typeof latest.loss === "string" },
+    loss(run, latest),
     { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
-    { name: "Gradient norm", value: short(latest.grad_norm), ...norm(latest, counters) },
+    { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
     { name: "Skipped steps", value: whole(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${whole(attempts)}` : "" },
     { name: "Non-finite steps", value: whole(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
   ];
 }
 
-// The newest reading is not the newest step: after a skipped one that the scaler has got over, NaN is no alarm.
-function norm({ grad_norm, loss }, { skipped, nonfinite_steps, consecutive_skipped }) {
-  if (typeof grad_norm !== "string") return {};
+// One of several losses is told by its line; what is known only as backward() got it, by that.
+function loss(run, latest) {
+  const names = [...(latest.loss === undefined ? [] : ["loss"]), ...severalLosses(run)];
+  const alone = names.length < 2 && names[0] !== "loss_backward";
+  const value = names.length ? names.map((name) => short(latest[name])).join(" · ") : short(latest.loss);
+  const validation = latest.val_loss === undefined ? [] : [`validation ${short(latest.val_loss)}`];
+  const under = [...(alone ? [] : [names.join(" · ")]), ...stale(run, latest.loss_step), ...validation].join(", ");
+  return { name: "Loss", value, under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
+}
+
+// The newest reading is not the newest step: which one it is of is said, and in how many there was one. After a skipped
+// step that the scaler has got over NaN is no alarm.
+function norm(run, { grad_norm, grad_norm_step, loss }, { skipped, steps, nonfinite_steps, consecutive_skipped, grad_norms_read }) {
+  const some = grad_norms_read > 0 && grad_norms_read < steps ? [`in ${whole(grad_norms_read)} of ${whole(steps)} steps`] : [];
+  const read = [...stale(run, grad_norm_step), ...some].join(", ");
+  if (typeof grad_norm !== "string") return { under: read };
   const over = skipped > 0 && skipped === nonfinite_steps && consecutive_skipped === 0 && typeof loss !== "string";
-  return over ? { under: "read last at a skipped step" } : { bad: true };
+  return over ? { under: "read last at a skipped step" } : { bad: true, under: read };
+}
+
+function stale({ last_step }, step) {
+  return step === undefined || step >= last_step ? [] : [`read last at step ${whole(step)}`];
 }
 
 function figure({ name, value, under, since, bad }) {

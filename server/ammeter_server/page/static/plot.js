@@ -9,6 +9,7 @@ import { plural, raised, short, whole } from "./words.js";
 const HEIGHT = 190;
 const FEW = 60;
 const HOLE = 5;
+const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 
 // Between which steps a line is broken off, because none between them was read: [last before, first behind] of each gap.
 // complete: the points are all there were; of some that were chosen only what is far wider than the rest is such a gap, for
@@ -135,7 +136,8 @@ export class Plot {
     const toPixels = (plot) => (ends) => ends.map((step) => Math.round(plot.valToPos(step, "x", true)));
     return {
       label: lives > 1 ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
-      stroke: ink.tones[line.tone],
+      stroke: ink.tones[line.tone % ink.tones.length],
+      dash: DASHES[Math.floor(line.tone / ink.tones.length) % DASHES.length],
       width: line.steps.length > 1000 ? 1 : 1.5,
       gaps: (plot, _, __, ___, found) => merged([...found, ...this.lines[index].breaks.map(toPixels(plot))]),
       points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(this.lines[index]))) },

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { keep, make, replace } from "./dom.js";
 import { poll } from "./live.js";
-import { ago, moment, plural, scale, short, whole } from "./words.js";
+import { ago, moment, plural, scale, severalLosses, short, whole } from "./words.js";
 
 const place = document.getElementById("runs");
 const alarms = document.getElementById("alarms");
@@ -91,6 +91,12 @@ function table() {
   );
 }
 
+function losses(run) {
+  const latest = run.latest ?? {};
+  const several = latest.loss === undefined ? severalLosses(run) : [];
+  return several.length ? several.map((name) => short(latest[name])).join(" · ") : short(latest.loss);
+}
+
 function row(run) {
   const latest = run.latest ?? {};
   const counters = run.counters ?? {};
@@ -102,7 +108,7 @@ function row(run) {
     make("td", {}, badge(run)),
     make("td", { class: "num" }, whole(run.last_step)),
     make("td", { class: "num" }, scale(latest.scale)),
-    make("td", { class: "num" + (typeof latest.loss === "string" ? " bad" : "") }, short(latest.loss)),
+    make("td", { class: "num" + (typeof latest.loss === "string" ? " bad" : "") }, losses(run)),
     make("td", { class: "num wide" }, whole(counters.skipped ?? 0)),
     make("td", { class: "num quiet" }, make("time", { "data-since": run.last_step_time, datetime: run.last_step_time, title: moment(run.last_step_time) }, ago(run.last_step_time))),
   );

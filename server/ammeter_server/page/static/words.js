@@ -88,3 +88,8 @@ export function plain(value) {
   }
   return String(value);
 }
+
+// The losses of a run that has several, and what is known of a loss only as backward() got it. Of the lowest rank.
+export function severalLosses({ latest = {} }) {
+  return Object.keys(latest).filter((name) => /^loss(_backward)?@|^loss_backward$/.test(name)).sort();
+}

@@ -12,8 +12,8 @@ from pathlib import Path
 from ammeter import comparing, shown
 from ammeter.block import BadBlock
 from ammeter.folders import NoJournal, find_baseline, find_runs
-from ammeter.report import diagnose
-from ammeter.verdicts import words
+from ammeter.report import diagnose, verdict
+from ammeter.verdicts import silence, words
 from ammeter.verdicts.pair import Pair
 from ammeter.verdicts.slower_than_fp32 import SLOWER
 from ammeter.verdicts.validation_drift import DELTA
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         (run,) = find_runs(given.run)
         pair = comparing.pair(run, find_baseline(given.baseline, run), frozenset(_keys(given.ignore)))
         checks = list(check(pair, given))
-        checks.append(_findings(run))
+        checks.append(_findings(run, silence.names(given.silence)))
     except (NoJournal, BadBlock, OSError) as error:
         print(f"ammeter gate: {error}", file=sys.stderr)
         return WRONG_CALL
@@ -128,9 +128,12 @@ def _reproducible(pair: Pair) -> Check:
     return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", asked=True)
 
 
-def _findings(run: Path) -> Check:
-    grave = [told.finding.verdict for told in diagnose(run).paging]
-    return Check("findings", not grave, ", ".join(grave) if grave else "none that wakes a person")
+def _findings(run: Path, quiet: Sequence[str]) -> Check:
+    report = diagnose(run, quiet=quiet)
+    grave = [told.finding.verdict for told in report.paging]
+    hidden = [name for name, reached in report.silenced.items() if reached]
+    beside = f"; silenced: {', '.join(hidden)}" if hidden else ""
+    return Check("findings", not grave, (", ".join(grave) if grave else "none that wakes a person") + beside)
 
 
 def _percent(share: float) -> str:
@@ -168,6 +171,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=_limit, metavar="PERCENT", help=shown)
     parser.add_argument("--reproducible", action="store_true", help="the losses have to be equal to the bit")
     parser.add_argument("--ignore", default="", metavar="KEYS", help="settings that may differ, between commas")
+    parser.add_argument(
+        "--silence", action="append", default=[], type=verdict, metavar="VERDICT", help="a verdict that may be reached"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser.parse_args(argv)
 

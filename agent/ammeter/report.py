@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ammeter.folders import NoJournal, streams_in, views
 from ammeter.folders import find_runs as find_runs
 from ammeter.settings import settings
 from ammeter.tally import Span, Tally
-from ammeter.verdicts import words
+from ammeter.verdicts import silence, words
 from ammeter.verdicts.causes import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.finding import Finding, Verdict
 from ammeter.verdicts.pair import Pair
@@ -52,6 +52,8 @@ class Report:
     whole_norm: Span = field(default_factory=Span)
     pair: Pair | None = None
     unknown: str | None = None
+    silenced: dict[str, bool] = field(default_factory=dict)
+    """Verdicts that nobody wants to hear of, and whether they were reached."""
     undelivered: list[str] = field(default_factory=list)
 
     @property
@@ -77,13 +79,14 @@ class Report:
         told = {
             "run": overall.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
-            "seen": overall.seen_in(self.streams),
+            "seen": [each for each in overall.seen_in(self.streams) if each.get("verdict") not in self.silenced],
             "baseline": self.pair.as_json() if self.pair else None,
             "summary": {
                 **overall.summary_of(self.streams, self.whole_norm),
                 "checked": [each.id for each in self.asked],
                 "verdicts_failed": self.faults,
                 "undelivered": self.undelivered,
+                "silenced": self.silenced,
             },
         }
         finite: dict[str, Any] = words.finite(told)
@@ -95,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
     try:
         runs = find_runs(given.path, every=given.all)
-        reports = [diagnose(run, given.baseline) for run in runs]
+        reports = [diagnose(run, given.baseline, silence.names(given.silence)) for run in runs]
         if given.postmortem is not None:
             _write(given.postmortem, runs, reports)
     except (NoJournal, block.BadBlock, OSError) as error:
@@ -126,10 +129,11 @@ def _write(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
         Path(file).write_text(said, encoding="utf-8")
 
 
-def diagnose(path: Path, baseline: str | None = None) -> Report:
+def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = ()) -> Report:
     """The report on a run's folder or on one stream's, beside a baseline: the one given, else the one it names.
 
-    Raises NoJournal where there is none.
+    quiet: verdicts that are left out, beside those that the run's own tag silences. Raises NoJournal where there is no
+    journal.
     """
     report, findings = Report(), []
     ranks: dict[str, int] = {}
@@ -145,6 +149,8 @@ def diagnose(path: Path, baseline: str | None = None) -> Report:
     findings += _judge_runs(report, path, baseline)
     went_on = overall.continued(report.streams)
     present = [each for each in findings if not _is_over(*each, went_on)]
+    report.silenced = _silenced(report.streams, quiet, {finding.verdict for _, finding in present})
+    present = [each for each in present if each[1].verdict not in report.silenced]
     report.findings = _merged(explain(of_ranks(present, ranks)), ranks)
     report.whole_norm = _whole_norm(report.streams, folders)
     return report
@@ -197,8 +203,25 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="a document for the review of an incident, in Markdown; - or nothing for the output",
     )
+    parser.add_argument(
+        "--silence", action="append", default=[], type=verdict, metavar="VERDICT", help="leave this verdict out"
+    )
     parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
     return parser.parse_args(argv)
+
+
+def verdict(text: str) -> str:
+    """The type of an option that names verdicts, between commas."""
+    try:
+        return ",".join(silence.names([text]))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _silenced(streams: Sequence[Tally], quiet: Collection[str], reached: Collection[str]) -> dict[str, bool]:
+    """The verdicts that are left out, by whoever asks and by the run's tag, and whether each was reached."""
+    tagged = {name for each in streams if each.hello for name in silence.of_tags(each.hello.tags)}
+    return {name: name in reached for name in sorted({*quiet, *tagged} & verdicts.BY_ID.keys())}
 
 
 def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:

@@ -285,6 +285,7 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
         )
     for line in report.undelivered:
         yield shown.line(f"The collector does not have all of this run: {line}.")
+    yield from _silenced(report)
     yield from _followed(summary)
     yield from _no_step(summary["no_step"], report, seen)
     about_training = [told for told in report.findings if not is_note(told.finding)]
@@ -296,6 +297,13 @@ def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
     asked = ", ".join(each.id for each in report.asked if each.id not in report.faults)
     reached = "No verdict on the training was reached" if report.findings else "No verdict was reached"
     yield f"{reached}{', but see above' if seen or report.findings else ''}. What was looked for: {asked}."
+
+
+def _silenced(report: Report) -> Iterator[str]:
+    for found, said in ((True, "and found"), (False, "and not found")):
+        names = [name for name, reached in report.silenced.items() if reached is found]
+        if names:
+            yield f"Silenced, {said}: {', '.join(names)}."
 
 
 def _followed(summary: dict[str, Any]) -> Iterator[str]:

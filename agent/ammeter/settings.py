@@ -36,6 +36,11 @@ class Launched:
     profile: bool
 
 
+def silenced(environment: Mapping[str, str] = os.environ) -> str:
+    """The verdicts that AMMETER_SILENCE names, between commas."""
+    return environment.get("AMMETER_SILENCE", "")
+
+
 def launched(environment: Mapping[str, str] = os.environ) -> Launched:
     """What `ammeter run` was told, for the process in which training is watched."""
     return Launched(

@@ -24,7 +24,8 @@ from ammeter.redaction import here
 from ammeter.run import Run
 from ammeter.schedule import PRESETS
 from ammeter.session import Session, watching
-from ammeter.settings import Settings, disabled, settings, variables
+from ammeter.settings import Settings, disabled, settings, silenced, variables
+from ammeter.verdicts import silence
 from ammeter.verdicts.course import BETTER, check_direction
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema
@@ -57,6 +58,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
             raise TypeError(
                 f"also[{name!r}] is a {type(copy).__name__}; watch() takes a Module, such as a copy of the model"
             )
+    _silenced(options["tags"])
     for name, direction in {**options["better"], **_directions(options["tags"])}.items():
         check_direction(name, direction)
     models = _several(model, torch.nn.Module, "model")
@@ -215,7 +217,16 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
 
 def _tags(options: Mapping[str, Any]) -> dict[Any, Any]:
     """With the directions of metrics among them."""
-    return {**options["tags"], **{f"{BETTER}{name}": direction for name, direction in options["better"].items()}}
+    quiet = _silenced(options["tags"])
+    better = {f"{BETTER}{name}": direction for name, direction in options["better"].items()}
+    return {**options["tags"], **better, **({silence.TAG: quiet} if quiet else {})}
+
+
+def _silenced(tags: Mapping[Any, Any]) -> str:
+    """The verdicts that nobody wants to hear of, by the run's tag and AMMETER_SILENCE.
+
+    Raises ValueError for a name that is none."""
+    return ",".join(silence.names([str(tags.get(silence.TAG) or ""), silenced()]))
 
 
 def _hot_folder(hello: Hello) -> Path | None:

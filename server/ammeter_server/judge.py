@@ -17,6 +17,7 @@ import msgspec
 
 from ammeter.verdicts.causes import explain, of_ranks
 from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.silence import of_tags
 from ammeter_server import cost, progress, whole
 from ammeter_server.channels import Channel
 from ammeter_server.courses import Courses
@@ -152,7 +153,9 @@ class Judge:
         quiet = frozenset[str]() if told else awaited | _continued(streams)
         findings = judgements.findings_of(connection, row.id)
         findings = [each for each in findings if each.verdict != "run-lost" or each.stream not in quiet]
-        causes = _causes(streams, findings, seen.findings)
+        quiet_verdicts = of_tags(row.tags)
+        heard = [each for each in findings if each.verdict not in quiet_verdicts]
+        causes = _causes(streams, heard, [each for each in seen.findings if each[1].verdict not in quiet_verdicts])
         silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)

@@ -88,6 +88,17 @@ def test_a_finding_becomes_an_incident_and_one_message_per_channel(store: Store,
     assert f"http://collector.example/runs/{run}" in told[0].message["body"]
 
 
+def test_nobody_hears_of_a_verdict_that_the_run_silences_and_of_another_they_do(store: Store, judge: Judge) -> None:
+    run = add_run(store, tags={"silence": "scale-collapse,of-tomorrow"})
+    stream = add_stream(store, run)
+    conclude(store, run, stream, PAGE)
+    judge.judge_due(NOW)
+    assert ([], []) == (rows(store, incidents), rows(store, outbox))
+    conclude(store, run, stream, Finding("nonfinite-loss", "page", 10, 12, 15, "why", "do", "NaN"))
+    assert judge.judge_due(NOW + SECOND)
+    assert ["nonfinite-loss"] == [each.verdict for each in rows(store, incidents)]
+
+
 def test_what_was_judged_is_not_due_until_something_moves_or_ages(store: Store, judge: Judge) -> None:
     run = add_run(store)
     stream = add_stream(store, run)

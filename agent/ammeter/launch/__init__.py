@@ -19,7 +19,7 @@ from ammeter.launch.noting import Notes
 from ammeter.launch.observing import Observer
 from ammeter.launch.reasons import why
 from ammeter.launch.witness import Witness
-from ammeter.settings import Settings, disabled, settings
+from ammeter.settings import Settings, disabled, settings, silenced
 
 SITE = Path(__file__).parent / "site"
 PRESETS = ("light", "default", "full")
@@ -41,6 +41,7 @@ def main(words: Sequence[str]) -> int:
         return _replaced_by(command)
     try:
         chosen = settings(given.url, given.dir, given.budget)
+        given.silence = _silenced(given.silence)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     run, environment = _environment(given, chosen, command)
@@ -84,6 +85,15 @@ def _watched(
     return parent.end_like(status)
 
 
+def _silenced(said: Sequence[str]) -> Sequence[str]:
+    """With what the environment names. Raises ValueError for a name that is no verdict's."""
+    if not said and not silenced():
+        return ()
+    from ammeter.verdicts import silence
+
+    return silence.names([*said, silenced()])
+
+
 def _speaks(environment: Mapping[str, str]) -> bool:
     """Of many launchers of one run, the first rank's."""
     return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
@@ -102,6 +112,7 @@ def _environment(
         "AMMETER_PROJECT": given.project,
         "AMMETER_PRESET": given.preset,
         "AMMETER_PROFILE": "1" if given.profile else None,
+        "AMMETER_SILENCE": ",".join(given.silence) or None,
     }
     environment |= {name: value for name, value in said.items() if value is not None}
     run, name = run_of(environment, command)
@@ -142,5 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", choices=PRESETS, help="how much is read")
     parser.add_argument("--budget", type=float, help="share of step time that readings may take, such as 0.01")
     parser.add_argument("--profile", action="store_true", help="name the kernels of five steps, after the twentieth")
+    parser.add_argument(
+        "--silence", action="append", default=[], metavar="VERDICT", help="report nothing of this verdict, wake nobody"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py, torchrun ...")
     return parser

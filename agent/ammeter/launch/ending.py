@@ -71,8 +71,10 @@ def _found(folder: Path) -> tuple[str, list[Note]]:
     noted = [each.finding for each in diagnosed.findings if is_note(each.finding)]
     notes = [Note(f"{each.verdict} {project}", f"{each.cause} ({each.verdict})") for each in noted]
     told = [each for each in diagnosed.findings if not is_note(each.finding)]
+    hidden = [name for name, reached in diagnosed.silenced.items() if reached]
     if not told:
-        return "nothing wrong was found", notes
+        beside = f" beside what is silenced: {', '.join(hidden)}" if hidden else ""
+        return f"nothing wrong was found{beside}", notes
     worst = told[0].finding
     more = f" and {words.count(len(told) - 1, 'finding')} more" if len(told) > 1 else ""
     return f"{worst.title} ({worst.verdict}, {worst.severity}){more}", notes

@@ -11,7 +11,7 @@ from ammeter.verdicts.told import Told, told
 EVENT = "checkpoint.saved"
 
 HARM = {
-    "read": "copy the weights in it, with what they have kept of the training data",
+    "read": "copy what it holds of the model, and with that what it has kept of the training data",
     "replace": "put another file in its place, which the next torch.load may run as a program",
 }
 """What comes of a permission, by the event's word for it."""

@@ -99,7 +99,7 @@ def test_a_program_that_saves_where_others_look_is_told(
 
 def test_whoever_of_a_group_can_read_it_is_said_to() -> None:
     finding = found(saved(warm(30), ["read"], mode="0640", by="2 other accounts on the machine, as of its group,"))
-    assert "2 other accounts on the machine, as of its group, can copy the weights" in finding.cause
+    assert "2 other accounts on the machine, as of its group, can copy what it holds" in finding.cause
 
 
 def test_a_long_path_is_whole() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ammeter import shown
 from ammeter.overall import instant
 from ammeter.verdicts import words
 
@@ -14,15 +15,15 @@ LONGEST = 200
 
 def text(value: Any) -> str:
     """As it is to be read: no markup, no table cell ended, no control character."""
-    plain = "".join(each if each.isprintable() else " " for each in str(value))
-    for mark in ("\\", "|", "*", "_", "<", "[", "`"):
-        plain = plain.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
+    plain = shown.sentence(str(value)).replace("&", "&amp;").replace("<", "&lt;")
+    for mark in ("\\", "|", "*", "_", "[", "]", "`", "~", "#", "$"):
+        plain = plain.replace(mark, f"\\{mark}")
     return plain
 
 
 def code(value: Any) -> str:
     """A name, set apart."""
-    plain = "".join(each if each.isprintable() else " " for each in str(value))
+    plain = shown.line(" ".join(str(value).split()))
     return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ammeter import wire
+from ammeter.shown import line
 from ammeter_server import limits
-from ammeter_server.plain import line
 from ammeter_server.problems import Problem
 from ammeter_server.quota import Quota
 from ammeter_server.store import Connection, streams

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-import unicodedata
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -19,12 +18,6 @@ LARGEST = 2**63
 
 LONGEST_NAME = 128
 """Characters of a key that is remembered as text: the same few come with every batch."""
-
-MISLEADING = frozenset({"Cc", "Cf", "Zl", "Zp"})
-"""Unicode's categories of what moves a cursor, ends a line, or turns round the text after it."""
-
-JOINERS = "\u200c\u200d"
-"""Of those, what some scripts and emoji are written with."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
@@ -65,17 +58,6 @@ def number(value: float) -> float | str:
 def text(value: str) -> str:
     """The text without what PostgreSQL refuses to store: NUL, and surrogates that are no character."""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def line(value: str) -> str:
-    """The text as one line that reads forwards: controls, line ends and marks that turn text round become U+FFFD."""
-    if value.isprintable():  # as nearly all is, and then there is nothing of it
-        return value
-    return "".join("\ufffd" if _misleads(sign) else sign for sign in text(value))
-
-
-def _misleads(sign: str) -> bool:
-    return unicodedata.category(sign) in MISLEADING and sign not in JOINERS
 
 
 def instant(nanoseconds: int | None) -> str | None:

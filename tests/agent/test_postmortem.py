@@ -161,3 +161,16 @@ def test_what_comes_from_a_run_is_no_markup(tmp_path: Path, capsys: Output) -> N
     assert "<b>" not in html
     assert 'javascript:alert(1)">' not in html
     assert 1 == html.count("<h1>")
+
+
+def test_what_comes_from_a_run_calls_nobody_where_the_document_is_pasted(tmp_path: Path, capsys: Output) -> None:
+    evil = "@everyone @octocat <!channel> <@U1> ![x](https://evil.example) &#64;here ` ~~x~~ \u202e #12\n# Title"
+    stream = Stream().good().event("probe.failed", probe=evil, error=evil)
+    written(stream.bye("exception", evil), tmp_path, name=evil, project=evil)
+    said = document(tmp_path, capsys)
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(said)
+    text = re.sub(r"<code>.*?</code>", "", html)  # where no service looks for anybody
+    assert not re.search(r"@\w", text), text
+    assert not any(each in html for each in ("<!channel>", "<@U1>", "<img", 'href="https://evil'))
+    assert "\u202e" not in said
+    assert 1 == html.count("<h1>")

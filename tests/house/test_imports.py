@@ -99,7 +99,7 @@ SERVER_ORDER = (
     ("__main__",),
 )
 
-FOR_THE_SERVER = ("wire", "block", "merging", "verdicts", "redaction")
+FOR_THE_SERVER = ("wire", "block", "merging", "verdicts", "redaction", "shown")
 """What the collector may use of the agent. redaction: it cuts secrets from what older agents send, and has to know the
 same ones."""
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import requests
 from sqlalchemy import select, update
 
 from ammeter_server import migrations
-from ammeter_server.channels import Channel, DeliveryError, Message, open_channels
+from ammeter_server.channels import Channel, DeliveryError, Message, alertmanager, open_channels
 from ammeter_server.channels.message import message
 from ammeter_server.channels.outbox import LEASE, LIFETIME, PAUSES, Outbox, outcome
 from ammeter_server.handling import Incident
@@ -262,7 +264,7 @@ def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
 
 def test_a_runs_own_words_stay_on_one_line() -> None:
     told = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", Links("http://c"))
-    assert told["title"].startswith("[resolved] The scale collapses: night Page: http://evilxxx")
+    assert told["title"].startswith("[resolved] The scale collapses: night Page: http:\u200c//evilxxx")
     assert 1 == sum(line.startswith("Page: ") for line in told["body"].splitlines())
     assert max(map(len, told["body"].splitlines())) < 400
 
@@ -273,6 +275,56 @@ def test_what_a_run_said_is_no_markup_where_a_service_takes_html() -> None:
         channel.send([TOLD | {"body": "Run: <img src=x onerror=alert(1)>"}])
     assert "<img" not in receiver.said[0]["message"]
     assert "&lt;img" in receiver.said[0]["message"]
+
+
+EVIL = "@everyone <!channel> <@U1> <@&12> [x](https://evil.example) ` \u202e\nPage: https://evil.example @here"
+TO_CHATS = {
+    "slack": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/",
+    "slack as Markdown": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/?format=markdown",
+    "discord": "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js",
+    "discord as Markdown": "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js?format=markdown",
+    "teams": "workflows://azure.example:443/643e69dc6daa4e3e8a4f/W4_RE2tOLcc7BcZk0gNJ",
+    "mattermost": "mmost://127.0.0.1/3ccdd113474722377935511fc85d3dd4",
+    "telegram": "tgram://123456789:abcdefg_hijklmnop/12315544/",
+}
+
+
+@pytest.mark.parametrize("chat", TO_CHATS)
+def test_what_a_run_is_called_does_nothing_in_a_chat(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[str] = []
+
+    def request(_: Any, method: str, url: str, **more: Any) -> requests.Response:
+        posted.append(str(more.get("data") or more.get("json")))
+        answer = requests.Response()
+        answer.status_code, answer._content = 200, b"ok" if "slack" in url else b'{"ok": true, "result": []}'
+        return answer
+
+    monkeypatch.setattr(requests.Session, "request", request)
+    incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, module=EVIL, caller=EVIL)
+    (channel,) = open_channels(Settings(notify=(TO_CHATS[chat],))).values()
+    channel.send([message("opened", incident, EVIL, EVIL, Links("http://collector.example"))])
+    assert posted
+    said = "\n".join(posted)
+    said = "\n".join(
+        [
+            said,
+            said.encode().decode("unicode_escape", "replace").encode("latin-1", "replace").decode("utf-8", "replace"),
+        ]
+    )
+    assert "night" not in said
+    for active in ("@everyone", "@here", "<!channel", "<@U1", "<@&", "](https", "allow_mentions", "\u202e"):
+        assert active not in said, active
+    assert "evil.example" in said
+
+
+def test_what_a_run_is_called_does_nothing_in_an_annotation() -> None:
+    incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, title=EVIL)
+    told = message("opened", incident, EVIL, EVIL, Links("http://collector.example"))
+    notes = alertmanager.alert(incident, told["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
+    for value in notes.values():
+        assert not any(active in value for active in ("@everyone", "@here", "<!channel", "<@U1", "](https", "\u202e"))
+    assert 1 == len(notes["summary"].splitlines())
+    assert 1 == sum(line.startswith("Page: ") for line in notes["description"].splitlines())
 
 
 def more_than(said: list[Any], count: int) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ammeter import shown
 from ammeter_server.handling import Incident, Kind
 from ammeter_server.links import Links
-from ammeter_server.plain import line
 
 LONGEST = 300
 """Characters of a name that a run gave, in a title or a line."""
@@ -38,7 +38,7 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links
     lines = []
     if kind == "resolved":
         lines.append(f"Over: {incident.closed_reason}.")
-    lines += [f"Cause: {_plainly(incident.cause)}", f"Fix: {_plainly(incident.fix)}", ""]
+    lines += [f"Cause: {shown.sentence(incident.cause)}", f"Fix: {shown.sentence(incident.fix)}", ""]
     facts = {
         "Verdict": f"{incident.verdict} ({incident.severity})",
         "Run": f"{name} ({incident.run})",
@@ -56,10 +56,5 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links
 
 
 def _short(text: str) -> str:
-    said = _plainly(text)
+    said = shown.name(text)
     return said if len(said) <= LONGEST else said[: LONGEST - 1] + "…"
-
-
-def _plainly(text: str) -> str:
-    """On one line: whoever gives a tensor a name writes no line of ours."""
-    return line(" ".join(text.split()))

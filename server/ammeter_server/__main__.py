@@ -1,4 +1,4 @@
-"""The command line: ammeter-server serve | migrate | token | audit | storage | notify | runbooks | demo."""
+"""The command line: ammeter-server serve | migrate | token | audit | run | storage | notify | runbooks | demo."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from ammeter_server import migrations, notify_command, storage, token_command, tokens
+from ammeter.redaction import Redactor
+from ammeter_server import deletion, migrations, notify_command, storage, token_command, tokens
 from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.store import DatabaseError, Store, StoreAwayError, StoreFullError, connect, reason_of, rights
 from ammeter_server.store.engine import database_file, without_password
 from ammeter_server.tokens import TokenError
+
+_redactor = Redactor(remembers=False)
 
 
 class RefusedError(Exception):
@@ -28,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(words)
     try:
         code: int = asked.command(asked)
-    except (RefusedError, SettingsError, TokenError) as error:
-        print(f"ammeter-server: {error}", file=sys.stderr)
+    except (RefusedError, SettingsError, TokenError, deletion.NoRunError) as error:
+        print(f"ammeter-server: {_redactor.text(str(error))}", file=sys.stderr)
         return 2
     except (StoreAwayError, StoreFullError, DatabaseError) as error:
-        print(f"ammeter-server: {_of_database(error, _settings(asked).database_url)}", file=sys.stderr)
+        print(f"ammeter-server: {_redactor.text(_of_database(error, _settings(asked).database_url))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -191,6 +194,12 @@ def _parser() -> argparse.ArgumentParser:
     auditing.set_defaults(command=with_store(token_command.show_audit))
     auditing.add_argument("--json", action="store_true", help="one object per line")
     _database_option(auditing)
+
+    running = command(commands, "run", "Handle runs.")
+    deleting = command(running.add_subparsers(required=True, metavar="ACTION"), "delete", "Delete a run for good.")
+    deleting.set_defaults(command=with_store(deletion.delete))
+    deleting.add_argument("run", metavar="ID", help="its id, as its page's address has it")
+    _database_option(deleting)
 
     measuring = command(commands, "storage", "Print what takes the room in the database.")
     measuring.set_defaults(command=with_store(storage.show))

@@ -13,6 +13,7 @@ from ammeter_server import (
     auth,
     boards,
     compare,
+    deletion,
     events,
     health,
     incidents,
@@ -95,6 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(module.router, dependencies=READ)
     app.include_router(metrics.router, dependencies=EVERYTHING)
     app.include_router(audit.router, dependencies=ADMIN)
+    app.include_router(deletion.router, dependencies=ADMIN)
     app.include_router(openapi.router)
     app.include_router(runbooks.router)
     app.include_router(page.router)

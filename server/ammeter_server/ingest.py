@@ -78,6 +78,7 @@ class FramesFirst:
             }
         },
         409: {"description": "The batch does not begin at the acknowledged offset, which the member `offset` names"},
+        410: {"description": "Somebody has deleted the run; nothing of it is taken any more"},
         413: {"description": "Too large; send it in parts"},
         422: {"description": "Refused; the member `item` is the index of the item that is wrong"},
     },

@@ -20,7 +20,16 @@ from ammeter_server import checks, meters
 from ammeter_server.append import Change, check_schemas, decide, known_of, write
 from ammeter_server.collector import Collector
 from ammeter_server.kept import Kept, Known
-from ammeter_server.opening import Sent, check_introduction, check_opening, check_owner, introduce, open_stream, placed
+from ammeter_server.opening import (
+    Sent,
+    check_deleted,
+    check_introduction,
+    check_opening,
+    check_owner,
+    introduce,
+    open_stream,
+    placed,
+)
 from ammeter_server.problems import Problem, of_store
 from ammeter_server.quota import Quota
 from ammeter_server.store import Connection, DatabaseError, StoreAwayError, StoreFullError, streams
@@ -216,6 +225,8 @@ def _decided(connection: Connection, each: _Foreseen, quota: Quota) -> tuple[Kno
         raise each.wrong
     check_owner(connection, sent)
     raw = streams.look(connection, sent.run, sent.stream)
+    if raw is None:
+        check_deleted(connection, sent)
     same = each.known is not None and each.known.raw == raw
     known = each.known if each.known is not None and same else _looked_up(connection, sent, raw, each.now)
     if known.held.acknowledged != sent.offset:

@@ -9,6 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from ammeter.redaction import Redactor
+
+_redactor = Redactor(remembers=False)
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SET_IN = "\n    | "
 
@@ -26,12 +30,19 @@ class OneLine(logging.Formatter):
     of ours, moves a terminal's cursor, or reads backwards."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        record.message = escaped(record.message.rstrip())
+        record.message = escaped(_redactor.text(record.message.rstrip()))
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
-        lines = super().formatException(ei).splitlines()  # type: ignore[arg-type]
+        lines = _redactor.text(super().formatException(ei)).splitlines()  # type: ignore[arg-type]
         return "    | " + SET_IN.join(map(escaped, lines))
+
+
+class Ours(logging.Filter):
+    """Not what Apprise says by itself, which may hold tokens of its URLs: the outbox tells what became of a message."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] != "apprise"
 
 
 class Seldom(logging.Filter):
@@ -73,6 +84,7 @@ def write_to_standard_error() -> None:
     """From warnings on; of uvicorn, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
+    handler.addFilter(Ours())
     handler.addFilter(Seldom())
     root = logging.getLogger()
     root.handlers[:] = [handler]

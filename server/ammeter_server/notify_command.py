@@ -16,6 +16,7 @@ from rich.text import Text
 from ammeter.verdicts import ALL
 from ammeter_server.channels import Channel, Message, open_channels
 from ammeter_server.channels.alertmanager import stamp
+from ammeter_server.channels.concealed import address
 from ammeter_server.channels.message import alert_name
 from ammeter_server.settings import Settings, SettingsError
 
@@ -55,7 +56,8 @@ def refuse_mix(settings: Settings, prometheus: str | None) -> None:
         doubled = sorted({rule["name"] for group in groups for rule in group["rules"]} & OWN)
         if doubled:
             raise MixedError(
-                f"the Prometheus at {prometheus} has {len(doubled)} alerts on incidents ({doubled[0]}, ...), and the "
+                f"the Prometheus at {address(prometheus).url} has {len(doubled)} alerts on incidents"
+                f" ({doubled[0]}, ...), and the "
                 f"collector posts the same to Alertmanager: each would fire and resolve in turn. {REMEDY} Those of "
                 f"{settings.page_url}/api/v1/rules are without them"
             )
@@ -63,7 +65,7 @@ def refuse_mix(settings: Settings, prometheus: str | None) -> None:
         for alert in _held(url):
             name, source = alert["labels"].get("alertname"), alert.get("generatorURL", "")
             if name in OWN and "/graph?" in source:
-                raise MixedError(f"the Alertmanager at {url} holds {name} from {source[:200]}. {REMEDY}")
+                raise MixedError(f"the Alertmanager at {address(url).url} holds {name} from {source[:200]}. {REMEDY}")
 
 
 def _told(channel: Channel, message: Message) -> str | None:
@@ -97,13 +99,16 @@ def _held(url: str) -> list[dict[str, Any]]:
 
 
 def _asked(url: str) -> Any:
+    asked = address(url)
+    told = asked.url.partition("?")[0]
     try:
-        answer = urllib3.request("GET", url, timeout=10.0, retries=False)
+        answer = urllib3.request("GET", asked.url, headers=asked.headers, timeout=10.0, retries=False)
         if answer.status != 200:
-            raise SettingsError(f"{url} answered {answer.status}; is that the right address?")
+            raise SettingsError(f"{told} answered {answer.status}; is that the right address?")
         return answer.json()
     except (urllib3.exceptions.HTTPError, json.JSONDecodeError) as error:
-        raise SettingsError(f"{url} does not answer as expected ({error}); is that the right address?") from error
+        said = asked.conceal(str(error))
+        raise SettingsError(f"{told} does not answer as expected ({said}); is that the right address?") from None
 
 
 def _print(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> None:

@@ -10,7 +10,7 @@ from ammeter.shown import line
 from ammeter_server import limits
 from ammeter_server.problems import Problem
 from ammeter_server.quota import Quota
-from ammeter_server.store import Connection, streams
+from ammeter_server.store import Connection, deletions, streams
 from ammeter_server.successors import home, predecessor
 
 MAX_STREAMS = 16_384
@@ -46,6 +46,15 @@ def check_owner(connection: Connection, sent: Sent) -> None:
         raise Problem(404, f"run {sent.run} is not known to this token's project")
 
 
+def check_deleted(connection: Connection, sent: Sent) -> None:
+    """Raises a 410 problem for a run that somebody has deleted."""
+    if deletions.is_deleted(connection, sent.run):
+        raise Problem(
+            410,
+            f"run {sent.run} was deleted here and takes nothing any more; its journal can be deleted where it lies",
+        )
+
+
 def check_opening(connection: Connection, sent: Sent, batch: wire.Batch, quota: Quota) -> None:
     """The hello tells what a run and a stream are; without one all that is known is what was lost."""
     first = batch.items[0] if batch.items else None
@@ -69,6 +78,7 @@ def open_stream(connection: Connection, sent: Sent, batch: wire.Batch, now: int)
     """Makes what is missing of run and stream. Raises a 404 problem when another project has just made the run."""
     streams.add_run(connection, sent.run, _of_run(_hello(batch), sent, now))
     check_owner(connection, sent)
+    check_deleted(connection, sent)  # meanwhile, perhaps
     streams.add(connection, sent.run, sent.stream, now)
 
 

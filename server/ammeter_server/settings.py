@@ -40,12 +40,14 @@ class Settings:
     cost_per_hour: of a device, by its model. cores: "one" for all threads, or "all".
     """
 
-    database_url: str = field(default_factory=lambda: f"sqlite:///{Path.home() / '.ammeter' / 'collector.db'}")
+    database_url: str = field(
+        default_factory=lambda: f"sqlite:///{Path.home() / '.ammeter' / 'collector.db'}", repr=False
+    )
     host: str = "127.0.0.1"
     port: int = 8480
     notify: tuple[str, ...] = field(default=(), repr=False)
     routes: tuple[Route, ...] = field(default=(), repr=False)
-    alertmanagers: tuple[str, ...] = ()
+    alertmanagers: tuple[str, ...] = field(default=(), repr=False)
     token: str = field(default="", repr=False)
     public_url: str = ""
     runbook_url: str = ""
@@ -242,8 +244,18 @@ def _check_alertmanager(url: str) -> None:
     remedy = "a URL such as http://127.0.0.1:9093; several between commas, one for each member of a cluster"
     _check_url("ALERTMANAGER_URL", url, remedy)
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"{PREFIX}ALERTMANAGER_URL holds {url!r}; use {remedy}")
+    told = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"[:200]
+    try:
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right:
+        raise SettingsError(f"{PREFIX}ALERTMANAGER_URL holds {told!r}; use {remedy}")
+    if parts.query or parts.fragment or "?" in url:
+        raise SettingsError(
+            f"{PREFIX}ALERTMANAGER_URL holds {told!r} with a query or fragment, which would be lost; leave it out, and"
+            " write a user and a password as https://user:password@host, which are sent as basic authentication"
+        )
 
 
 def _routes(path: str) -> tuple[Route, ...]:

@@ -255,6 +255,9 @@ totals = Table(
 incidents (verdict, severity). Parts of the key that a name does not use are empty.
 """
 
+deleted = Table("deleted", metadata, key("run"), whole("at"))
+"""Runs that somebody has deleted, so that none of their shippers brings them back. Nothing else is left of them."""
+
 projects = Table("projects", metadata, key("name"), whole("created"))
 """What tokens belong to."""
 

@@ -27,12 +27,12 @@ def create(store: Store, asked: argparse.Namespace) -> None:
     if unknown or not scopes:
         raise TokenError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
     expires = moment(asked.expires, time.time_ns()) if asked.expires is not None else None
-    print(tokens.create(store, asked.name, scopes, asked.project, expires, _who()))
+    print(tokens.create(store, asked.name, scopes, asked.project, expires, who()))
 
 
 def revoke(store: Store, asked: argparse.Namespace) -> None:
     """Makes a token unknown, with the page's sessions that it opened."""
-    tokens.revoke(store, asked.name, _who())
+    tokens.revoke(store, asked.name, who())
     print(f"the token {asked.name!r} and its sessions are no longer valid")
     if not tokens.listed(store):
         print("it was the last one: on loopback the collector answers to everybody on its machine again")
@@ -81,7 +81,8 @@ def _line(about: dict[str, object]) -> str:
     return "  ".join((str(about["name"]), str(about["scopes"]), project, f"made {about['created']}", until))
 
 
-def _who() -> str:
+def who() -> str:
+    """Whoever typed a command."""
     try:
         return f"command line ({getpass.getuser()})"
     except (KeyError, OSError):  # a user without a name, as in some containers

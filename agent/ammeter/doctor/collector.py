@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from ammeter.doctor.line import Line, fail, ok, warn
+from ammeter.redaction import text
 from ammeter.settings import Settings, proxies
 from ammeter.shipping import sending
 from ammeter.shipping.sending import Answer
@@ -25,19 +26,18 @@ def lines(chosen: Settings) -> Iterator[Line]:
 
 def _ways(chosen: Settings, looked: sending.Looked) -> Iterator[Line]:
     assert chosen.url is not None
+    url = text(chosen.url, 1000)
     if looked.ready.status == 0:
-        yield fail(
-            "collector", f"{chosen.url} does not answer: {looked.ready.detail}", _remedy(chosen.url, looked.ready)
-        )
+        yield fail("collector", f"{url} does not answer: {looked.ready.detail}", _remedy(chosen.url, looked.ready))
         yield from _proxies()
         return
     if looked.ready.status != 200:
         remedy = (
             "look at the collector's log" if looked.ready.status == 503 else "check AMMETER_URL: is it a collector's?"
         )
-        yield fail("collector", f"{chosen.url}/readyz answers {looked.ready.detail}", remedy)
+        yield fail("collector", f"{url}/readyz answers {looked.ready.detail}", remedy)
         return
-    yield ok("collector", f"{chosen.url} is ready, {1000 * looked.seconds:.0f} ms away")
+    yield ok("collector", f"{url} is ready, {1000 * looked.seconds:.0f} ms away")
     yield _token(chosen, looked.taken)
     if looked.ahead is not None and abs(looked.ahead) > SKEW_SECONDS:
         yield warn("clock", f"the collector's is {looked.ahead:+.0f} s from this one", "set both by NTP")

@@ -20,6 +20,7 @@ from ammeter import identity, start, tap
 from ammeter.inside.finding import Found, find, is_wrapped
 from ammeter.inside.terminated import note_termination
 from ammeter.probes.profiling import Profiling
+from ammeter.redaction import text
 from ammeter.run import Run
 from ammeter.session import Session
 from ammeter.settings import Launched, settings
@@ -140,7 +141,7 @@ class StandIn:
     def _introduce(self, run: Run) -> None:
         if identity.rank()[0] == 0:
             chosen = settings()
-            page = f"; page {chosen.url}/runs/{run.id}" if chosen.url else ""
+            page = f"; page {text(chosen.url, 1000)}/runs/{run.id}" if chosen.url else ""
             _say(f"ammeter: watching as run {run.id}; journal in {chosen.dir / run.id}{page}")
 
     def _join(self, optimizer: torch.optim.Optimizer) -> None:

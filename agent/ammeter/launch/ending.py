@@ -12,6 +12,7 @@ from pathlib import Path
 from ammeter import journal
 from ammeter.launch.parent import say
 from ammeter.launch.witness import Seen
+from ammeter.redaction import text
 from ammeter.settings import Settings
 
 MOST_BYTES = 64 * 2**20
@@ -29,7 +30,7 @@ def tell(chosen: Settings, run: str | None, seen: Seen, why: Callable[[], list[s
     if chosen.url and seen.died:
         _await_delivery(seen.died, chosen.flush)
     folder = seen.streams[0].parent
-    page = f"page {chosen.url}/runs/{run}, or " if chosen.url else "read it with: "
+    page = f"page {text(chosen.url, 1000)}/runs/{run}, or " if chosen.url else "read it with: "
     found, notes = _found(folder)
     say(f"ammeter: {found}; {page}ammeter report {_quoted(folder)}")
     for note in notes:

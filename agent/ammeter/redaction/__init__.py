@@ -110,8 +110,11 @@ class Redactor:
         try:
             clean: Said = self._frame(frame)
         except (RecursionError, MemoryError):  # what could not be looked through is not written
-            said: dict[str, Any] = {Event: {"data": {}}, Bye: {"message": ""}}.get(type(frame), {})
-            return msgspec.structs.replace(frame, **said)
+            if isinstance(frame, Hello):
+                return msgspec.structs.replace(frame, config={}, tags={}, environment={})
+            if isinstance(frame, Bye):
+                return msgspec.structs.replace(frame, message="")
+            return msgspec.structs.replace(frame, data={})
         return clean
 
     def _frame(self, frame: Any) -> Any:

@@ -210,6 +210,8 @@ class Delivery:
             self._accepted(answer, packed)
         elif answer.status == 409 and answer.offset is not None and moved:
             self._jump(answer, answer.offset)
+        elif answer.status == 410:
+            self._give_up(answer)
         elif answer.status in (400, 422) and self._narrow(answer, entries, packed):
             self._slow_down_refusals()
         elif answer.status == 413 and entries:
@@ -219,6 +221,15 @@ class Delivery:
         else:
             self._wait(answer, slow(self.failures + 1), wakes=False)
             self._tell_refusal(f"refused {answer.status}", self._refusal(answer))
+
+    def _give_up(self, answer: Answer) -> None:
+        """The run was deleted at the collector: nothing of it is sent any more, and nothing is deleted here."""
+        self.done, self._pending = True, []
+        self._tell_refusal(
+            "deleted",
+            f"stream {self._stream} is not sent any more: {answer.detail or answer.status}; its journal stays in"
+            f" {self.folder} until somebody deletes it",
+        )
 
     def _jump(self, answer: Answer, offset: int) -> None:
         """Goes on where the collector is; one that says another place each time is asked less and less often."""

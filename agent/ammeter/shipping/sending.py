@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 import urllib3
@@ -80,7 +81,7 @@ class Collector:
     """
 
     def __init__(self, url: str, token: str | None, say: Say, *, connect: float = 5.0, read: float = 30.0) -> None:
-        self.url = url.rstrip("/")
+        self.url, userinfo = without_userinfo(url)
         self.recoveries = 0
         self.accepted = time.monotonic()
         self._say = say
@@ -90,6 +91,8 @@ class Collector:
         self._headers = {"Content-Type": CONTENT_TYPE, "Accept": "application/json, application/problem+json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
+        elif userinfo:
+            self._headers |= urllib3.make_headers(basic_auth=userinfo)
 
     def send(self, run: str, stream: str, begin: int, end: int, batch: Batch) -> Answer:
         """Offers what a stream holds from begin to end. Never raises for what the network or the other side does."""
@@ -136,6 +139,13 @@ class Collector:
             self._down_since = None
             self.recoveries += 1
             self._say("collector", "up", f"{self.url} answers again after {seconds:.1f} s")
+
+
+def without_userinfo(url: str) -> tuple[str, str]:
+    """The URL as it may be told and asked, and the user and password that it held, '' if none."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=host)).rstrip("/"), unquote(userinfo)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from ammeter_server.channels import Channel, DeliveryError, Message, RefusedError
+from ammeter_server.channels.concealed import address
 from ammeter_server.channels.message import alert_name, title_of
 from ammeter_server.handling import Incident
 from ammeter_server.links import Links
@@ -30,9 +31,10 @@ UNHEARD = 3600 * 10**9
 
 
 def channel(url: str) -> Channel:
-    """The channel to the Alertmanager at this URL, such as http://127.0.0.1:9093. Its name is the host and port."""
+    """The channel to the Alertmanager at this URL, such as http://127.0.0.1:9093. Its name is the host and port; a user
+    and a password in the URL are sent as basic authentication, and told nobody."""
     pool = urllib3.PoolManager(timeout=WAIT, retries=False)
-    api = url.rstrip("/") + "/api/v2"
+    asked, name = address(url), name_of(url)
 
     def send(messages: Sequence[Message]) -> None:
         now = time.time_ns()
@@ -44,17 +46,17 @@ def channel(url: str) -> Channel:
                 post("silences", each["silence"])
 
     def post(what: str, content: Any) -> None:
-        target, body = f"{api}/{what}", json.dumps(content).encode()
+        body, headers = json.dumps(content).encode(), {"Content-Type": "application/json", **asked.headers}
         try:
-            answer = pool.request("POST", target, body=body, headers={"Content-Type": "application/json"})
+            answer = pool.request("POST", f"{asked.url}/api/v2/{what}", body=body, headers=headers)
         except urllib3.exceptions.HTTPError as error:
-            raise DeliveryError(f"no Alertmanager answers at {target}: {error}") from error
+            raise DeliveryError(f"no Alertmanager answers as {name}: {asked.conceal(str(error))}") from None
         if answer.status != 200:
-            said = answer.data[:500].decode(errors="replace").strip()
+            said = asked.conceal(answer.data[:5000].decode(errors="replace"))[:500].strip()
             failure = RefusedError if 400 <= answer.status < 500 else DeliveryError
             raise failure(f"Alertmanager answered {answer.status}: {said}")
 
-    return Channel(name_of(url), send, MOST, holds=True)
+    return Channel(name, send, MOST, holds=True)
 
 
 def name_of(url: str) -> str:

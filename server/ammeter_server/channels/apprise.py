@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import apprise
 
 from ammeter_server.channels import Channel, DeliveryError, Message
+from ammeter_server.channels.concealed import concealing
 from ammeter_server.routes import Route
 from ammeter_server.settings import SettingsError
 
@@ -34,17 +35,23 @@ def channel(route: Route) -> Channel:
             "see https://github.com/caronc/apprise/wiki for the form it needs"
         )
 
+    conceal = concealing(url)
+
     def send(messages: Sequence[Message]) -> None:
         (message,) = messages
-        with _said() as said:
-            sent = service.notify(
-                body=message["body"],
-                title=message["title"],
-                notify_type=_TYPES[message["kind"]][message["severity"]],
-                body_format=apprise.NotifyFormat.TEXT,
-            )
+        try:
+            with _said() as said:
+                sent = service.notify(
+                    body=message["body"],
+                    title=message["title"],
+                    notify_type=_TYPES[message["kind"]][message["severity"]],
+                    body_format=apprise.NotifyFormat.TEXT,
+                )
+        except Exception as error:  # noqa: BLE001 - a service's client may raise anything, and say its URL
+            raise DeliveryError(conceal(f"{type(error).__name__}: {error}")[:1000]) from None
         if not sent:
-            raise DeliveryError("; ".join(said)[:1000] or "Apprise could not deliver it and did not say why")
+            told = conceal("; ".join(said))
+            raise DeliveryError(told[:1000] or "Apprise could not deliver it and did not say why")
 
     told = " ".join((url, *route.projects, *route.severities))
     name = f"{scheme}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"

@@ -139,6 +139,13 @@ class Store:
         limit = sum(pool.size() + MAX_OVERFLOW for pool in several)
         return Connections(sum(p.checkedout() for p in several), sum(p.checkedin() for p in several), limit)
 
+    @contextmanager
+    def alone(self) -> Iterator[Any]:
+        """SQLite's own connection that writes, outside of a transaction and with nobody else on it, for what no
+        transaction may do."""
+        with told_apart(), self._turn, self.writer.connect() as connection:
+            yield connection.connection.driver_connection
+
     def close(self) -> None:
         self.writer.dispose()
         self.engine.dispose()
@@ -161,7 +168,9 @@ def connect(url: str) -> Store:
         reason = getattr(error, "strerror", None) or str(error)
         said = f"the database {str(file)!r} cannot be made ({reason}); name a file in a folder that this user may write"
         raise StoreRefusingError(said, reason) from error
-    return Store(_sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE}"))
+    return Store(
+        _sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE}", "secure_delete=ON")
+    )
 
 
 def database_file(url: str) -> Path | None:

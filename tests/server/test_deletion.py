@@ -1,0 +1,214 @@
+"""A run that is deleted is gone: from every table, from SQLite's bytes, and for its shippers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from ammeter import journal
+from ammeter.journal import Journal
+from ammeter.wire import Bye, Event, Hello
+from ammeter_server import tokens
+from ammeter_server.__main__ import main
+from ammeter_server.compaction import compact
+from ammeter_server.store import Store, connect, deletions
+from ammeter_server.tables import audit, deleted, metadata, runs, streams, totals
+from tests.agent.ship_parts import SCHEMA, row
+from tests.server.callers import Guarded, bearer, guarded
+from tests.server.databases import postgresql
+from tests.server.feeding import Stream, break_down, train, wait_until
+
+HIDDEN = "correct" + "-horse-" + "battery"
+"""What no redactor can tell from a word."""
+
+NOBODY = ("json://127.0.0.1:9/",)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    with postgresql() if request.param == "postgresql" else nullcontext("") as url:
+        yield url
+
+
+@pytest.fixture
+def place(database: str, tmp_path: Path) -> Iterator[Guarded]:
+    with guarded(tmp_path, database, notify=NOBODY) as place:
+        yield place
+
+
+def leaking(place: Guarded, headers: dict[str, str]) -> Stream:
+    """A run with findings, incidents, events and messages, in which a secret is said everywhere."""
+    stream = Stream(place.client, headers=headers, name=f"run {HIDDEN}", config={"note": HIDDEN}, tags={"note": HIDDEN})
+    train(stream, 0, 40)
+    stream.say("note.said", 20, note=HIDDEN)
+    break_down(stream, 41, 60)
+    assert 200 == stream.send().status_code
+    path = f"/api/v1/runs/{stream.run}/incidents"
+    (incident, *_) = wait_until(lambda: place.client.get(path, headers=headers).json()["items"])
+    wait_until(
+        lambda: place.client.get(f"/api/v1/incidents/{incident['id']}/deliveries", headers=headers).json()["items"]
+    )
+    change = headers | {"X-Ammeter-Request": "test"}
+    assert 200 == place.client.post(f"/api/v1/incidents/{incident['id']}/acknowledge", headers=change).status_code
+    stream.bye(60)
+    assert 200 == stream.send().status_code
+    return stream
+
+
+def everywhere(store: Store, run: str) -> list[str]:
+    """The tables that say anything of a run."""
+    found = []
+    with store.reading() as connection:
+        for table in metadata.sorted_tables:
+            rows = connection.execute(select(table)).all()
+            found += [table.name for each in rows if any(run in str(value) or HIDDEN in str(value) for value in each)]
+    return sorted(set(found))
+
+
+def counted(store: Store) -> list[Any]:
+    with store.reading() as connection:
+        return list(connection.execute(select(totals).order_by(*totals.primary_key)).all())
+
+
+def test_nothing_is_left_of_a_run_that_is_deleted_and_others_stay(place: Guarded) -> None:
+    admin = tokens.create(place.store, f"admin {time.time_ns()}", ("admin",))
+    headers = bearer(admin)
+    stream = leaking(place, headers)
+    other = Stream(place.client, headers=headers, name="other")
+    train(other, 0, 40)
+    assert 200 == other.send().status_code
+    compact(place.store, stream.run, stream.stream, "me")
+    assert {"runs", "streams", "events", "incidents", "outbox", "findings"} <= set(everywhere(place.store, stream.run))
+    answer = place.client.delete(f"/api/v1/runs/{stream.run}", headers=headers)
+    assert (204, b"") == (answer.status_code, answer.content)
+    assert ["audit", "deleted"] == everywhere(place.store, stream.run)
+    assert 404 == place.client.get(f"/api/v1/runs/{stream.run}", headers=headers).status_code
+    assert 200 == place.client.get(f"/api/v1/runs/{other.run}", headers=headers).status_code
+    with place.store.reading() as connection:
+        deeds = connection.execute(select(audit).order_by(audit.c.at.desc())).all()
+        assert 1 == connection.execute(select(func.count()).select_from(streams)).scalar_one()
+    assert ("run.deleted", stream.run, "") == (deeds[0].action, deeds[0].subject, deeds[0].detail)
+    assert deeds[0].who.startswith("admin")
+    assert [""] == list({each.detail for each in deeds if each.subject.startswith(f"{stream.run}.")})
+    assert 204 == place.client.delete(f"/api/v1/runs/{other.run}", headers=headers).status_code
+
+
+def test_totals_of_the_fleet_do_not_shrink(place: Guarded) -> None:
+    headers = bearer(tokens.create(place.store, f"admin {time.time_ns()}", ("admin",)))
+    stream = leaking(place, headers)
+    wait_until(lambda: counted(place.store))
+    before = {tuple(each[:-1]): each.value for each in counted(place.store)}
+    place.client.delete(f"/api/v1/runs/{stream.run}", headers=headers)
+    after = {tuple(each[:-1]): each.value for each in counted(place.store)}
+    assert [] == [key for key, value in before.items() if after.get(key, 0) < value]
+
+
+def test_only_an_admin_of_every_project_deletes(place: Guarded) -> None:
+    owner = bearer(tokens.create(place.store, f"owner {time.time_ns()}", ("admin",)))
+    reader = bearer(tokens.create(place.store, f"reader {time.time_ns()}", ("read", "ingest")))
+    bound = bearer(tokens.create(place.store, f"bound {time.time_ns()}", ("admin",), "demo"))
+    stream = Stream(place.client, headers=owner)
+    train(stream, 0, 3)
+    stream.send()
+    path = f"/api/v1/runs/{stream.run}"
+    assert [401, 403, 403] == [place.client.delete(path, headers=each).status_code for each in ({}, reader, bound)]
+    assert 404 == place.client.delete("/api/v1/runs/nothing", headers=owner).status_code
+    assert 200 == place.client.get(path, headers=owner).status_code
+    assert [204, 204] == [place.client.delete(path, headers=owner).status_code for _ in range(2)]
+
+
+def test_a_page_of_another_site_cannot_delete(tmp_path: Path) -> None:
+    with guarded(tmp_path, notify=NOBODY) as place:
+        stream = Stream(place.client)
+        train(stream, 0, 3)
+        stream.send()
+        path = f"/api/v1/runs/{stream.run}"
+        assert 403 == place.client.delete(path).status_code
+        assert 204 == place.client.delete(path, headers={"X-Ammeter-Request": "test"}).status_code
+
+
+def test_a_shipper_does_not_bring_a_deleted_run_back(place: Guarded, tmp_path: Path) -> None:
+    token = tokens.create(place.store, f"both {time.time_ns()}", ("admin",))
+    run, stream = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d99", "5d3c9bb1f7a64a19a5ad5b9e5d3c9b99"
+    writer = Journal(tmp_path / "ammeter" / run / stream)
+    writer.hello(Hello(run=run, stream=stream, schema=SCHEMA, name="live", started=time.time_ns()))
+    writer.append(row(0), Event("note.said", 0, time.time_ns(), {"note": HIDDEN}))
+    url = str(place.client.base_url)
+    first = ship(writer.folder, url, token, "--once")
+    assert 0 == first.returncode, first.stdout
+    assert 204 == place.client.delete(f"/api/v1/runs/{run}", headers=bearer(token)).status_code
+    writer.append(row(1), Bye("closed", 1, time.time_ns()))
+    writer.close()
+    before = journal.end_of(writer.folder)
+    second = ship(writer.folder, url, token, "--idle-exit")
+    assert "was deleted here" in second.stdout
+    assert f"its journal stays in {writer.folder}" in second.stdout
+    assert before == journal.end_of(writer.folder)
+    assert ["audit", "deleted"] == everywhere(place.store, run)
+    answer = place.client.post(
+        f"/api/v1/runs/{run}/streams/{stream}/frames?offset=0&end=0",
+        headers=bearer(token) | {"Content-Type": "application/vnd.ammeter.batch+msgpack"},
+        content=b"\x80",
+    )
+    assert (410, "Gone") == (answer.status_code, answer.json()["title"])
+
+
+def ship(folder: Path, url: str, token: str, how: str) -> subprocess.CompletedProcess[str]:
+    """The shipper as it runs beside a training; it leaves by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "ammeter.ship", str(folder), how],
+        env=os.environ | {"AMMETER_URL": url, "AMMETER_TOKEN": token},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("how", ["api", "command"])
+def test_sqlite_forgets_the_bytes(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with guarded(tmp_path, notify=NOBODY) as place:
+        headers = {"X-Ammeter-Request": "test"}
+        stream = leaking(place, headers)
+        compact(place.store, stream.run, stream.stream, "me")
+        assert holding(tmp_path)
+        if how == "api":
+            assert 204 == place.client.delete(f"/api/v1/runs/{stream.run}", headers=headers).status_code
+        else:
+            assert 0 == main(["run", "delete", stream.run, "--database-url", f"sqlite:///{tmp_path / 'collector.db'}"])
+            assert f"run {stream.run} is deleted" in capsys.readouterr().out
+        assert [] == holding(tmp_path)
+        with place.store.reading() as connection:
+            assert [stream.run] == list(connection.execute(select(deleted.c.run)).scalars())
+            assert [] == list(connection.execute(select(runs.c.id)).scalars())
+    assert [] == holding(tmp_path)
+
+
+def holding(folder: Path) -> list[str]:
+    """The files of the database in which the secret is."""
+    return [each.name for each in folder.glob("collector.db*") if HIDDEN.encode() in each.read_bytes()]
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["run", "delete", "nothing", "--database-url", f"sqlite:///{tmp_path / 'c.db'}"])
+    assert "there is no run 'nothing'" in capsys.readouterr().err
+
+
+def test_what_an_interrupted_deletion_left_goes_the_next_time(tmp_path: Path) -> None:
+    with guarded(tmp_path, notify=NOBODY) as place:
+        stream = leaking(place, {"X-Ammeter-Request": "test"})
+        store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
+        with store.writing() as connection:
+            assert deletions._take_away(connection, stream.run, "me", 1)
+        assert {"events"} <= set(everywhere(store, stream.run))
+        assert deletions.delete(store, stream.run, "me", 2)
+        assert ["audit", "deleted"] == everywhere(store, stream.run)
+        store.close()

@@ -19,6 +19,7 @@ from ammeter.doctor import folder
 from ammeter.doctor.line import Line
 from ammeter.doctor.page import show
 from tests import parts
+from tests.agent.collector_double import collector_double
 
 
 def about(name: str, lines: list[Line] | None = None) -> Line:
@@ -249,3 +250,14 @@ def test_a_terminal_obeys_nothing_that_a_server_says(capsys: pytest.CaptureFixtu
     assert "\x1b[2J" not in said
     assert "\x07" not in said
     assert "This will not work: collector." in said
+
+
+def test_a_user_and_a_password_in_the_address_are_used_and_not_shown(tmp_path: Path) -> None:
+    secret = "pass" + "Word771"
+    with collector_double() as double:
+        url = double.url.replace("http://", f"http://bob:{secret}@")
+        lines = [str(line) for line in doctor.examine(url, str(tmp_path))]
+    assert any("127.0.0.1" in line for line in lines)
+    assert secret not in str(lines)
+    assert secret not in str(list(doctor.examine(url, str(tmp_path)))), "where nobody answers"
+    assert secret not in str(list(doctor.examine(url.replace("http", "htps"), str(tmp_path)))), "where it is none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import gzip
 import os
@@ -12,15 +13,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from ammeter.shipping import sending
+from ammeter.shipping.delivery import Delivery
 from ammeter.shipping.sending import Answer, Collector, answer, backoff, retry_seconds, slow
 from ammeter.wire import Batch
 from tests.agent.collector_double import Reply, collector_double
-from tests.agent.ship_parts import RUN, STREAM, hello
+from tests.agent.ship_parts import RUN, STREAM, held, hello, row, writer
 from tests.parts import need
 
 
@@ -243,3 +246,36 @@ def test_waits_grow_from_a_quarter_of_a_second_to_thirty_and_are_spread() -> Non
     assert all(0.125 <= backoff(1) <= 0.25 and 15 <= backoff(50) <= 30 for _ in range(50))
     assert len({backoff(9) for _ in range(20)}) > 10
     assert [1, 2, 5, 10, 30, 60, 60] == [slow(failures) for failures in range(1, 8)]
+
+
+def test_a_user_and_a_password_in_the_address_are_sent_where_there_is_no_token_and_told_nobody() -> None:
+    secret, said = "pass" + "Word771", list[str]()
+    with collector_double() as double:
+        url = double.url.replace("http://", f"http://bob:{secret}@")
+        for token in (None, "t"):
+            way = Collector(url, token, lambda _, __, line: said.append(line))
+            assert 200 == way.send("r", "s", 0, 0, Batch()).status
+        first, second = [request.token for request in double.requests]
+    assert (f"Basic {base64.b64encode(f'bob:{secret}'.encode()).decode()}", "Bearer t") == (first, second)
+    assert 0 == way.send("r", "s", 0, 0, Batch()).status
+    assert secret not in str(said)
+    assert "127.0.0.1" in str(said)
+
+
+def test_a_run_that_was_deleted_is_given_up_and_its_journal_stays(tmp_path: Path) -> None:
+    said = list[str]()
+    with collector_double() as double:
+        double.rules.append(lambda request: Reply(410, {"title": "Gone", "detail": "the run was deleted here"}))
+        opened = writer(tmp_path)
+        opened.append(row(0))
+        way = Collector(double.url, None, quiet)
+        delivery = Delivery(opened.folder, way, lambda _, __, line: said.append(line))
+        delivery.turn()
+        assert delivery.done
+        asked = len(double.requests)
+        delivery.turn()
+        assert asked == len(double.requests)
+        opened.close()
+    assert "was deleted here" in said[-1]
+    assert f"its journal stays in {opened.folder}" in said[-1]
+    assert [row(0)] == held(opened.folder)[1:]

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -38,8 +43,38 @@ def test_what_a_channel_answers_is_printed_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert 1 == main(["notify", "test", "--alertmanager", "http://127.0.0.1:9/[/b]"])
-    assert "/[/b]/api/v2/alerts" in capsys.readouterr().out
+    with serving_answers(b"[/b] is no markup") as url:
+        assert 1 == main(["notify", "test", "--alertmanager", url])
+    assert "Alertmanager answered 500: [/b] is no markup" in capsys.readouterr().out
+
+
+@contextmanager
+def serving_answers(body: bytes) -> Iterator[str]:
+    """The URL of a web server that answers 500 with this body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(500)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_where_nobody_is_told_it_says_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:

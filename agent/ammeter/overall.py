@@ -101,6 +101,7 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
         **_cost(lead, seconds),
         "calls_followed_share": _share(sum(each.followed for each in lead), sum(each.followable for each in lead)),
         "step_seconds": float(np.median(step_seconds)) if step_seconds else None,
+        "seconds_per_epoch": next((each for life in reversed(lead) if (each := life.seconds_per_epoch)), None),
         **{name: _joined([life.sampled[name] for life in lead]).as_json() for name in SAMPLED},
         "lost": lost_of(streams),
         "no_step": unstepped(streams),

@@ -152,6 +152,8 @@ def _speed(summary: dict[str, Any]) -> str:
             for name in ("samples", "tokens")
             if _number(summary[name]["last"])
         ]
+    if summary["seconds_per_epoch"]:
+        parts.append(f"{summary['seconds_per_epoch']:,.4g} s an epoch")
     if _number(summary["low_precision_share"]["last"]) is not None:
         parts.append(f"{words.percent(summary['low_precision_share']['last'])} of the FLOPs in low precision")
     if _number(summary["host_rss_bytes"]["last"]):

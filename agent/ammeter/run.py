@@ -57,13 +57,20 @@ class Run:
             return found
         return torch.autocast(device, dtype, **options)
 
-    def log(self, **values: Any) -> None:
+    def log(self, *, step: float | None = None, **values: Any) -> None:
         """Adds numbers to the step that closed last: run.log(loss=..., val_loss=..., samples=...).
 
+        step: an earlier one that they belong to, as run.step counted it, from 0 in each process.
         A value is a number or a tensor with one element; a tensor is copied asynchronously, never waited for.
         """
         if self._session is not None:
-            self._session.log(values)
+            self._session.log(values) if step is None else self._session.log_at(step, values)
+
+    @property
+    def step(self) -> int:
+        """The step that closed last, from 0; -1 before the first, and where nothing is watched. To be kept where what
+        belongs to it comes later: run.log(step=kept, val_loss=...)."""
+        return -1 if self._session is None else self._session.last_step
 
     def close(self) -> None:
         """Ends the run: writes what is left, undoes every hook, and waits at most AMMETER_FLUSH seconds for the

@@ -216,6 +216,16 @@ class Session(Guarded):
         if not taken:
             self._user.log(values)
 
+    def log_at(self, step: float, values: dict[str, Any]) -> None:
+        """The same about an earlier step, whose row is written."""
+        self._user.log_at(step, values)
+
+    @property
+    def last_step(self) -> int:
+        """The last step in which an optimizer stepped or was kept from it."""
+        row = self.row
+        return row.step if row.stepped or row.skipped else row.step - 1
+
     def begin(self) -> None:
         """The program works on a new step: what was said about the last one is complete."""
         if not self.working:
@@ -254,9 +264,9 @@ class Session(Guarded):
             return self.row
         return self._closed[-1] if self._closed else None
 
-    def tell_late(self, event: str, data: dict[str, Any]) -> None:
-        """Something is said about the step that closed last, whose row is written."""
-        self.journal.append(Event(event, self.row.step - 1, time.time_ns(), data))
+    def tell_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None:
+        """Something is said about a step whose row is written, the one that closed last unless it is another."""
+        self.journal.append(Event(event, self.row.step - 1 if step is None else step, time.time_ns(), data))
 
     def columns(self, names: Iterable[str], most: int) -> Container[str]:
         """Those of the names that have a scalar column now: all, unless the program has `most` of its own already."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ammeter.redaction import text
 
@@ -30,12 +32,14 @@ class Settings:
 @dataclass(frozen=True)
 class Launched:
     """What `ammeter run` hands on to the processes it starts. name, project: '' for none said. profile: whether
-    kernels are to be named."""
+    kernels are to be named. tags, config: of the run."""
 
     name: str
     project: str
     preset: str
     profile: bool
+    tags: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def silenced(environment: Mapping[str, str] = os.environ) -> str:
@@ -50,6 +54,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched:
         project=environment.get("AMMETER_PROJECT", ""),
         preset=environment.get("AMMETER_PRESET", "") or "default",
         profile=environment.get("AMMETER_PROFILE", "").strip().lower() not in _NO,
+        tags={key: str(value) for key, value in _object(environment, "AMMETER_TAGS").items()},
+        config=_object(environment, "AMMETER_CONFIG"),
     )
 
 
@@ -103,6 +109,18 @@ def _folder(said: Path) -> Path:
         return said.expanduser().absolute()
     except RuntimeError:
         raise FileNotFoundError(f"{said} cannot be found: this user has no home folder; set AMMETER_DIR") from None
+
+
+def _object(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Names with values, in JSON."""
+    said = environment.get(name, "")
+    try:
+        found = json.loads(said or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f'{name} is {said[:80]!r}; use an object in JSON, such as {{"team": "vision"}}')
+    return found
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, example: str) -> float:

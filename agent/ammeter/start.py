@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from ammeter import identity, journal
+from ammeter import arguments, identity, journal
+from ammeter.directions import BETTER, check_direction
 from ammeter.environment import environment
 from ammeter.redaction import here
-from ammeter.run import Run
+from ammeter.run import Run, stand_ins
 from ammeter.schedule import PRESETS
 from ammeter.session import Session, watching
-from ammeter.settings import Settings, disabled, settings, silenced, variables
+from ammeter.settings import Settings, disabled, launched, settings, silenced, variables
 from ammeter.verdicts import silence
-from ammeter.verdicts.course import BETTER, check_direction
 from ammeter.watched import Watched
 from ammeter.wire import Hello, Schema
 
@@ -49,7 +49,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
     if options["preset"] not in PRESETS:
         raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
-    options = {"better": {}, **options}
+    options = _with_launchers({"better": {}, **options})
     for name, example in _DICTS.items():
         if not isinstance(options[name], Mapping):
             raise TypeError(f"{name} is a {type(options[name]).__name__}; watch() takes a dict, such as {example}")
@@ -82,6 +82,16 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
         return _start(watched, chosen, options, guards)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
         return _unwatched(error)
+
+
+def _with_launchers(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with what `ammeter run` was told; what the program says itself wins. Without any config, the options
+    of the script's command line are it."""
+    if not stand_ins or not all(isinstance(options[name], Mapping) for name in ("config", "tags")):
+        return options
+    said = launched()
+    config = {**said.config, **options["config"]} or arguments.parse(sys.argv[1:])
+    return options | {"config": config, "tags": {**said.tags, **options["tags"]}}
 
 
 def _directions(tags: Mapping[Any, Any]) -> dict[str, Any]:

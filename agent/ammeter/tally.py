@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ammeter.block import Floats, Ints, Mask, View, measured
 from ammeter.merging import Life, is_sharded
 from ammeter.seen import sentence, verdict_of
+from ammeter.verdicts import epochs
 from ammeter.verdicts.vitals import Standing, standing
 from ammeter.wire import LOSS, Bye, Event, Hello, Lost
 
@@ -53,7 +54,8 @@ class Span:
         if not there.size:
             return
         self.read += int(there.size)
-        self.last, self.last_step = float(column[there[-1]]), int(steps[there[-1]])
+        if self.last_step is None or steps[there[-1]] >= self.last_step:  # what is said late may be of an earlier step
+            self.last, self.last_step = float(column[there[-1]]), int(steps[there[-1]])
         finite = column[np.isfinite(column)]
         if finite.size:
             low, high = float(finite.min()), float(finite.max())
@@ -166,13 +168,21 @@ class Tally:
     """By folder and step: a checkpoint may be several files."""
     step_seconds: list[float] = field(default_factory=list)
     """Of at most the last MAX_TIMES steps."""
+    sums: dict[str, float] = field(default_factory=lambda: {"samples": 0.0, "step_seconds": 0.0})
+    epochs: list[Any] | None = None
+    """See epochs.with_epoch."""
     sampled: dict[str, Span] = field(default_factory=lambda: {name: Span() for name in SAMPLED})
 
     def add(self, view: View) -> None:
         for _, frame in view.frames:
             self._frame(frame)
-        if not len(view):
-            return
+        if len(view):
+            self._rows(view)
+        for _, frame in view.frames:
+            if isinstance(frame, Event) and frame.name == "values.logged":
+                self._logged(frame)
+
+    def _rows(self, view: View) -> None:
         self.steps += len(view)
         self.last_step = int(view.steps[-1])
         self.last_step_time = int(view.times[-1])
@@ -196,6 +206,11 @@ class Tally:
                 and measured(column := view.scalar(name)).any()
             ):
                 self.losses.setdefault(name, Span()).add(column, view.steps)
+        for at in np.flatnonzero(np.isfinite(view.scalar("epoch"))).tolist():
+            self._epoch(float(view.scalar("epoch")[at]), int(view.times[at]))
+        for name in ("samples", "step_seconds"):
+            column = view.scalar(name)
+            self.sums[name] += float(column[np.isfinite(column)].sum(dtype=np.float64))
         times = view.scalar("step_seconds")
         self.step_seconds = (self.step_seconds + times[np.isfinite(times)].tolist())[-MAX_TIMES:]
         if self.precision is None and view.schema.tensors:
@@ -204,6 +219,14 @@ class Tally:
     @property
     def rank(self) -> int:
         return self.hello.rank if self.hello else 0
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        said = epochs.said_by(self.hello.config, self.hello.world_size) if self.hello else {}
+        return epochs.seconds({**said, **self.sums, "epochs": self.epochs, "steps": self.steps})
+
+    def _epoch(self, epoch: float, time: int) -> None:
+        self.epochs = epochs.with_epoch(self.epochs, epoch, time)
 
     @property
     def is_rank(self) -> bool:
@@ -257,6 +280,14 @@ class Tally:
             self.state_at_first = bool(event.data.get("state"))
         if event.name == "autocast.entered" and event.data.get("grad") is True:
             self.precision = str(event.data.get("dtype") or self.precision)
+
+    def _logged(self, event: Event) -> None:
+        """What run.log said of a step whose row was written."""
+        for name in ("loss", "val_loss"):
+            if isinstance(value := event.data.get(name), int | float):
+                getattr(self, name).add(np.array([value], np.float32), np.array([event.step], np.int64))
+        if isinstance(epoch := event.data.get("epoch"), int | float) and np.isfinite(epoch):
+            self._epoch(float(epoch), event.time)
 
     def _saved(self, event: Event) -> None:
         data = event.data

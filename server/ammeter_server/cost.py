@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ammeter.verdicts import epochs
 from ammeter_server import prices
 from ammeter_server.prices import Prices
 from ammeter_server.store import Row
@@ -21,9 +21,7 @@ def of_run(said: Prices, environment: Mapping[str, Any] | None, ranks: Sequence[
 
 def per_epoch(said: Prices, environment: Mapping[str, Any] | None, ranks: Sequence[Row[Any]]) -> float | None:
     """Dollars for one pass over the data, as the lowest rank that knows it has it; None where nobody does."""
-    price = _price(said, environment)
-    lately = sorted(ranks, key=lambda stream: (stream.rank, -stream.started))
-    seconds = next((each for stream in lately if (each := epoch_seconds(stream.counters)) is not None), None)
+    price, seconds = _price(said, environment), seconds_per_epoch(ranks)
     if price is None or seconds is None:
         return None
     return price * seconds * len({stream.rank for stream in ranks}) / 3600
@@ -37,17 +35,10 @@ def held(stream: Row[Any]) -> int:
     return max(0, (until or 0) - stream.started) if stream.started else 0
 
 
-def epoch_seconds(counters: Mapping[str, Any]) -> float | None:
-    """How long an epoch takes: from the first number of one that run.log said to the last, else by the steps of one
-    that the run's config says."""
-    said = counters.get("epochs")
-    if said and said[2] > said[0]:
-        seconds = (said[3] - said[1]) / 1e9 / (said[2] - said[0])
-    elif counters.get("steps_per_epoch") and counters.get("steps"):
-        seconds = counters["steps_per_epoch"] * counters["step_seconds"] / counters["steps"]
-    else:
-        return None
-    return seconds if 0 < seconds < math.inf else None
+def seconds_per_epoch(ranks: Sequence[Row[Any]]) -> float | None:
+    """How long a pass over the data takes, as the lowest rank that knows it has it; None where nobody does."""
+    lately = sorted(ranks, key=lambda stream: (stream.rank, -stream.started))
+    return next((each for stream in lately if (each := epochs.seconds(stream.counters)) is not None), None)
 
 
 def _price(said: Prices, environment: Mapping[str, Any] | None) -> float | None:

@@ -63,8 +63,37 @@ class Asked:
 
 
 def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
-    """The curve of each name that was measured between the steps, in the order asked."""
-    return drawn(asked, pieces_of(store, run, stream, asked))
+    """The curve of each name that was measured between the steps, in the order asked. What run.log said of a step whose
+    row had been written stands at that step."""
+    found = drawn(asked, pieces_of(store, run, stream, asked))
+    names = [name for name in asked.names if name in LOGGED or (":" not in name and name not in wire.SCALARS)]
+    if names:
+        with store.reading() as connection:
+            late = query.logged(connection, run, stream, asked.behind + 1, asked.last)
+        for name in names if late else ():
+            said = [(each.step, each.time, each.data[name]) for each in late if _is_number(each.data.get(name))]
+            if said:
+                found[name] = _with_late(found.get(name), said)
+    return {name: found[name] for name in asked.names if name in found}
+
+
+LOGGED = ("loss", "val_loss", "samples")
+"""Columns of every stream that run.log may speak of, beside those of the program's own."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _with_late(curve: Curve | None, said: Sequence[tuple[int, int, float]]) -> Curve:
+    """The curve with what was said late, whose word stands."""
+    steps, times = (np.array(column, np.int64) for column in list(zip(*said, strict=True))[:2])
+    values = np.array([value for _, _, value in said], np.float32)
+    if curve is not None:
+        steps, times = np.concatenate([curve.steps, steps]), np.concatenate([curve.times, times])
+        values = np.concatenate([curve.values, values])
+    last = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
+    return Curve(steps[last], times[last], values[last])
 
 
 def pieces_of(store: Store, run: str, stream: str, asked: Asked) -> dict[str, list[Piece]]:

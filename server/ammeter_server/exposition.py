@@ -89,6 +89,12 @@ METRICS: tuple[Metric, ...] = (
         "Share of the eligible FLOPs in operators that could run in low precision and did not, or not well",
     ),
     Metric("ammeter_step_duration_seconds", "histogram", _RUN, "Wall time from one step's end to the next"),
+    Metric(
+        "ammeter_epoch_duration_seconds",
+        "gauge",
+        _RUN,
+        "How long a pass over the data takes; absent where the run does not say its epochs",
+    ),
     Metric("ammeter_samples_total", "counter", _RUN, "Samples trained on, of all ranks, as run.log said"),
     Metric(
         "ammeter_device_utilization_ratio",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ammeter.verdicts import epochs
 from ammeter.wire import Event, Hello
 from ammeter_server.plain import text
 
@@ -46,21 +47,12 @@ def add_event(after: Counters, event: Event) -> None:
 
 
 def add_hello(after: Counters, hello: Hello) -> None:
-    """Notes how many steps the run's config says that an epoch has."""
-    steps = hello.config.get("steps_per_epoch")
-    if isinstance(steps, int | float) and not isinstance(steps, bool) and 0 < steps < MOST:
-        after["steps_per_epoch"] = steps
+    """Notes what the run's config says of its epochs."""
+    after.update(epochs.said_by(hello.config, hello.world_size))
 
 
 def add_epoch(after: Counters, epoch: float, time: int) -> None:
-    """[the first that was said, when, the highest, when first]: whatever a program counts from, its epochs lie between
-    the two. The same in whichever order they come."""
-    first, began, last, reached = after.get("epochs") or (epoch, time, epoch, time)
-    if time < began:
-        first, began = epoch, time
-    if epoch > last or (epoch == last and time < reached):
-        last, reached = epoch, time
-    after["epochs"] = [first, began, last, reached]
+    after["epochs"] = epochs.with_epoch(after.get("epochs"), epoch, time)
 
 
 def _devices(said: Any) -> dict[str, dict[str, str]]:

@@ -115,13 +115,15 @@ def _logged_late(view: View) -> dict[str, float]:
     """What run.log said of steps whose rows were written at once."""
     said: dict[str, float] = {}
     for _, frame in view.frames:
-        if (
-            isinstance(frame, Event)
-            and frame.name == "values.logged"
-            and (not len(view) or frame.step >= view.steps[-1])
-        ):
-            said |= {name: value for name, value in frame.data.items() if isinstance(value, int | float)}
+        if isinstance(frame, Event) and frame.name == "values.logged":
+            numbers = {name: value for name, value in frame.data.items() if isinstance(value, int | float)}
+            said |= {name: value for name, value in numbers.items() if not _measured_behind(view, name, frame.step)}
     return said
+
+
+def _measured_behind(view: View, name: str, step: int) -> bool:
+    """Whether the rows have that scalar at a later step."""
+    return bool(len(view) and measured(view.scalar(name)[view.steps > step]).any())
 
 
 def _underflow(view: View) -> dict[str, float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -31,7 +31,8 @@ State = Literal["running", "ended", "lost"]
 class Run:
     """A run as people see it. latest: last value of each scalar. counters: see progress.py.
 
-    cost_dollars, cost_per_epoch_dollars: None without a price. devices: those that are heard of now.
+    cost_dollars, cost_per_epoch_dollars: None without a price. seconds_per_epoch: None where the run does not say its
+    epochs. environment: what it ran on, with the optimizer it began with. devices: those that are heard of now.
     command: the command line of its first process, without secrets.
     continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
     """
@@ -60,10 +61,12 @@ class Run:
     worst: Literal["page", "ticket"] | None
     cost_dollars: float | None = None
     cost_per_epoch_dollars: float | None = None
+    seconds_per_epoch: float | None = None
     devices: Sequence[Device] = ()
     command: str | None = None
     continues: str | None = None
     continued_by: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,10 @@ def tell(
         worst="page" if "page" in severities else "ticket" if severities else None,
         cost_dollars=cost.of_run(prices, environment, ranks),
         cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks),
+        seconds_per_epoch=cost.seconds_per_epoch(ranks),
         devices=devices.of_run(streams, now) if row.state == "running" else [],
         command=environment.get("command"),
+        environment={name: value for name, value in environment.items() if name != "continues"},
         continues=environment.get("continues"),
         continued_by=after,
     )

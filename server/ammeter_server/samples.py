@@ -195,6 +195,7 @@ def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], 
 
 def _add_cost(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], prices: Prices) -> None:
     shown.add("ammeter_run_cost_dollars", cost.of_run(prices, run.environment, ranks), run.id)
+    shown.add("ammeter_epoch_duration_seconds", cost.seconds_per_epoch(ranks), run.id)
     shown.add("ammeter_cost_per_epoch_dollars", cost.per_epoch(prices, run.environment, ranks), run.id)
 
 

@@ -17,6 +17,8 @@ AGENT_ORDER = (
         "tap",
         "caller",
         "closures",
+        "arguments",
+        "directions",
         "identity",
         "schedule",
         "run",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ammeter.block import view
+from ammeter.verdicts import epochs as epochs_of
 from ammeter.wire import Event, Schema, Steps
 from ammeter_server import cost, prices
 from ammeter_server.progress import advance
@@ -72,18 +73,18 @@ def _floats(*values: float) -> bytes:
 def test_an_epoch_lasts_from_its_first_number_to_the_next_whatever_they_count_from(
     first: float, cuts: tuple[int, ...]
 ) -> None:
-    assert 10.0 == cost.epoch_seconds(epochs(*cuts, first=first))
+    assert 10.0 == epochs_of.seconds(epochs(*cuts, first=first))
 
 
 def test_an_epoch_that_is_logged_late_or_in_parts_counts_as_well() -> None:
     said = [(0, Event("values.logged", step, step * SECOND, {"epoch": step / 50})) for step in (10, 20, 35)]
-    assert 50.0 == pytest.approx(cost.epoch_seconds(advance({}, view(Schema(), (), said))))
+    assert 50.0 == pytest.approx(epochs_of.seconds(advance({}, view(Schema(), (), said))))
 
 
 def test_without_two_epochs_the_configs_steps_per_epoch_tell_how_long_one_is() -> None:
-    assert 2.0 * 100 == cost.epoch_seconds({"steps_per_epoch": 100, "steps": 50, "step_seconds": 100.0})
-    assert cost.epoch_seconds({"epochs": [0.0, 1, 0.0, 1], "steps": 50, "step_seconds": 100.0}) is None
-    assert cost.epoch_seconds({}) is None
+    assert 2.0 * 100 == epochs_of.seconds({"steps_per_epoch": 100, "steps": 50, "step_seconds": 100.0})
+    assert epochs_of.seconds({"epochs": [0.0, 1, 0.0, 1], "steps": 50, "step_seconds": 100.0}) is None
+    assert epochs_of.seconds({}) is None
 
 
 @pytest.fixture
@@ -117,3 +118,20 @@ def test_a_live_run_has_its_cost_on_metrics(client: httpx.Client) -> None:
     labels = f'{{run="{stream.run}"}}'
     assert 4.0 * 2 / 3600 == pytest.approx(shown[f"ammeter_run_cost_dollars{labels}"])
     assert 4.0 == pytest.approx(shown[f"ammeter_cost_per_epoch_dollars{labels}"])
+
+
+def test_the_size_of_the_data_set_tells_how_long_an_epoch_is_where_nothing_else_does() -> None:
+    counters = {"samples_per_epoch": 6000.0, "samples": 300.0, "steps": 10, "step_seconds": 5.0}
+    assert 100.0 == epochs_of.seconds(counters)
+    assert 50.0 == epochs_of.seconds({**counters, "steps_per_epoch": 100})
+    hello = Stream(None, config={"dataset_size": 12_000}, world_size=2).hello()  # type: ignore[arg-type]
+    assert 6000.0 == advance({}, view(Schema(), (), [(0, hello)]))["samples_per_epoch"]
+
+
+def test_seconds_per_epoch_stand_in_the_api_and_on_metrics_without_any_price(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - HOUR, config={"steps_per_epoch": 36_000})
+    for step in range(20):
+        stream.tell(step, {"step_seconds": 0.1})
+    stream.send()
+    assert pytest.approx(3600) == client.get(f"/api/v1/runs/{stream.run}").json()["seconds_per_epoch"]
+    wait_until(lambda: f'ammeter_epoch_duration_seconds{{run="{stream.run}"}}' in scrape(client))

@@ -292,3 +292,27 @@ def test_a_question_that_cannot_be_names_value_and_remedy(
     answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
     assert 422 == answer.status_code
     assert said in answer.json()["detail"]
+
+
+def test_what_was_logged_late_is_a_point_at_its_step(client: httpx.Client) -> None:
+    stream = Stream(client)
+    for step in range(10):
+        stream.tell(step, {"loss": 1.0, **({"val_loss": 5.0} if step == 2 else {})})
+    stream.send()
+    tag = client.get(f"/api/v1/runs/{stream.run}/series?names=val_loss").headers["ETag"]
+    stream.say("values.logged", 4, val_loss=3.0, val_accuracy=0.5)
+    stream.say("values.logged", 2, val_loss=4.0)
+    stream.send()
+    answer = client.get(
+        f"/api/v1/runs/{stream.run}/series?names=val_loss,loss,val_accuracy", headers={"If-None-Match": tag}
+    )
+    found = {each["name"]: each for each in curves(answer.json())}
+    assert ([2, 4], [4.0, 3.0]) == (found["val_loss"]["steps"], found["val_loss"]["values"])
+    assert ([4], [0.5]) == (found["val_accuracy"]["steps"], found["val_accuracy"]["values"])
+    assert 10 == len(found["loss"]["steps"])
+    assert (
+        304
+        != client.get(f"/api/v1/runs/{stream.run}/series?names=val_loss", headers={"If-None-Match": tag}).status_code
+    )
+    within = client.get(f"/api/v1/runs/{stream.run}/series?names=val_loss&from=3").json()
+    assert [4] == curves(within)[0]["steps"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ammeter.launch import ending, parent
 from ammeter.launch.command import runnable
+from ammeter.launch.given import config_of, handed_on, tags_of
 from ammeter.launch.naming import run_of
 from ammeter.launch.noting import Notes
 from ammeter.launch.observing import Observer
@@ -44,7 +45,10 @@ def main(words: Sequence[str]) -> int:
         given.silence = _silenced(given.silence)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    run, environment = _environment(given, chosen, command)
+    try:
+        run, environment = _environment(given, chosen, command)
+    except ValueError as error:
+        parser.error(str(error))
     return _run(command, environment, chosen, run)
 
 
@@ -113,6 +117,8 @@ def _environment(
         "AMMETER_PRESET": given.preset,
         "AMMETER_PROFILE": "1" if given.profile else None,
         "AMMETER_SILENCE": ",".join(given.silence) or None,
+        "AMMETER_TAGS": handed_on(tags_of(given.tag)) if given.tag else None,
+        "AMMETER_CONFIG": handed_on(config_of(given.config)) if given.config else None,
     }
     environment |= {name: value for name, value in said.items() if value is not None}
     run, name = run_of(environment, command)
@@ -150,6 +156,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--project", help="which project it belongs to")
     parser.add_argument("--url", help="the collector; AMMETER_URL otherwise")
     parser.add_argument("--dir", help="where journals lie; AMMETER_DIR otherwise, else ~/.ammeter")
+    parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="a tag; may be said repeatedly")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings, as JSON, TOML or YAML; else the script's options"
+    )
     parser.add_argument("--preset", choices=PRESETS, help="how much is read")
     parser.add_argument("--budget", type=float, help="share of step time that readings may take, such as 0.01")
     parser.add_argument("--profile", action="store_true", help="name the kernels of five steps, after the twentieth")

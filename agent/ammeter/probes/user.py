@@ -36,7 +36,7 @@ class User:
         self._told: set[str] = set()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        self._log = guard(self.take)
+        self._log, self._log_at = guard(self.take), guard(self.take_at)
         return []
 
     def log(self, values: dict[str, Any]) -> None:
@@ -61,6 +61,29 @@ class User:
         if late:
             self._session.tell_late("values.logged", late)
 
+    def log_at(self, step: float, values: dict[str, Any]) -> None:
+        """values: as above. They belong to that step."""
+        self._log_at(step, values)
+
+    def take_at(self, step: Any, values: dict[str, Any]) -> None:
+        """A number of a device that has not arrived yet is told with the row that is open then."""
+        last = self._session.last_step
+        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= last:
+            self._tell_once("step", f"it is {step!r}; steps count from 0 in each process, and {last} is the last one")
+            self.take(values)
+            return
+        told: dict[str, float] = {}
+        for name, value in values.items():
+            each = _arriving(value)
+            if each is None:
+                self._tell_once(name, f"a {type(value).__name__} that is neither a number nor a tensor of one")
+            elif each.ready():
+                told[name] = float(each.array().mean())
+            else:
+                self._session.row.later(f"late:{step}:{name}", each)
+        if told:
+            self._session.tell_late("values.logged", told, step)
+
     def _tell_once(self, name: str, why: str) -> None:
         if name not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(name)
@@ -72,6 +95,9 @@ class User:
             if key.startswith("user:"):
                 values = row.arrived(key)[-1]
                 row.scalars[key.removeprefix("user:")] = float(values[0] if values.size == 1 else values.mean())
+            elif key.startswith("late:"):
+                _, step, name = key.split(":", 2)
+                self._session.tell_late("values.logged", {name: float(row.arrived(key)[-1].mean())}, int(step))
 
 
 def _arriving(value: Any) -> transfer.Transfer | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ammeter.block import Floats, Ints, View, measured
+from ammeter.directions import BETTER, DIRECTIONS, LOWER
 from ammeter.verdicts.likeness import Model, model_of
 from ammeter.wire import Event, Hello
 
@@ -39,12 +40,6 @@ EVENTS = (
     "checkpoint.restored",
 )
 """Events that a course is made of, beside the rows."""
-
-LOWER, HIGHER = "lower", "higher"
-DIRECTIONS = (LOWER, HIGHER)
-
-BETTER = "better."
-"""Begins the tags that say which of a metric's values are better: `better.val_accuracy` is `higher`."""
 
 VALIDATION = {"val_loss": LOWER}
 """What is compared without being asked for."""
@@ -229,14 +224,6 @@ def declared(tags: Mapping[str, Any]) -> dict[str, str]:
     """Metric -> which of its values are better, `lower` or `higher`, as tags say it; val_loss without being said."""
     said = {str(key)[len(BETTER) :]: str(value) for key, value in tags.items() if str(key).startswith(BETTER)}
     return VALIDATION | {name: value for name, value in said.items() if name and value in DIRECTIONS}
-
-
-def check_direction(name: object, direction: object) -> None:
-    """Raises ValueError where it is not said plainly which values of a metric are better."""
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"better names the metric {name!r}; use the name that run.log() has it under: val_accuracy")
-    if direction not in DIRECTIONS:
-        raise ValueError(f"better[{name!r}] is {direction!r}; use 'higher' or 'lower'")
 
 
 def _stepped(lives: Sequence[Reading]) -> list[Reading]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ammeter.block import Floats
-from ammeter.verdicts.course import HIGHER, LOWER, VALIDATION, Course, declared
+from ammeter.directions import HIGHER, LOWER
+from ammeter.verdicts.course import VALIDATION, Course, declared
 from ammeter.verdicts.likeness import (
     PRECISION,
     QUESTIONS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ammeter.directions import LOWER
 from ammeter.verdicts import words
-from ammeter.verdicts.course import LOWER
 from ammeter.verdicts.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.pair import Pair, Validation
 

@@ -22,6 +22,9 @@ from ammeter_server.tables import schemas, streams
 AT_ONCE = 128
 """Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
 
+MOST_LOGGED = 20_000
+"""Events that a curve looks through for what was logged late: a chart's patience, some 20 ms."""
+
 SEGMENTS_AT_ONCE = 8
 PARTS_AT_ONCE = 500
 """Rows of columns asked for by number in one statement."""
@@ -77,7 +80,7 @@ def sources(
 
 
 def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tuple[Any, ...]]:
-    """What changes with each of their rows that comes, and with those that are deleted, which are the first."""
+    """What changes with each of their rows and events that comes, and with those that are deleted, the first ones."""
     begins = [
         select(table.c.first_step)
         .where(table.c.run == run, table.c.stream == streams.c.id)
@@ -86,7 +89,9 @@ def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tup
         .scalar_subquery()
         for table in (segments, chunks)
     ]
-    query = select(streams.c.id, *begins).where(streams.c.run == run, streams.c.id.in_([each.id for each in of]))
+    query = select(streams.c.id, streams.c.events, *begins).where(
+        streams.c.run == run, streams.c.id.in_([each.id for each in of])
+    )
     first = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
     return [(*each, first.get(each.id)) for each in of]
 
@@ -222,6 +227,18 @@ def said(
     query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= first)
     query = query.where(events.c.name.in_(names)).order_by(events.c.number)
     return [(row.number, row.name, row.step, row.data) for row in connection.execute(query)]
+
+
+def logged(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Row[Any]]:
+    """(step, time, data) of what run.log said of steps between these whose rows had been written: of the stream's
+    newest MOST_LOGGED events."""
+    count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
+    query = select(events.c.step, events.c.time, events.c.data)
+    query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= (count or 0) - MOST_LOGGED)
+    query = query.where(events.c.name == "values.logged", events.c.step >= first)
+    if last is not None:
+        query = query.where(events.c.step <= last)
+    return list(connection.execute(query.order_by(events.c.number)))
 
 
 def _reduced(of: Known, name: str, wanted: Wanted | None) -> Reduced:

@@ -48,8 +48,10 @@ def of_store(error: Exception) -> Problem:
     ends by itself."""
     if isinstance(error, StoreFullError):
         return Problem(507, str(error), headers={"Retry-After": "30"})
-    if isinstance(error, StoreBrokenError | StoreRefusingError):
+    if isinstance(error, StoreBrokenError):
         return Problem(503, str(error), headers={"Retry-After": "30"})
+    if isinstance(error, StoreRefusingError):  # as it is where the primary server changes, and soon over
+        return Problem(503, str(error), headers={"Retry-After": "5"})
     return Problem(503, str(error), headers={"Retry-After": "2"})
 
 

@@ -85,7 +85,7 @@ def test_what_fails_there_is_told_here_and_the_next_scrape_may_do_better(beside:
 
 def test_a_database_that_is_away_is_said_in_words_and_asked_again(beside: Aside, database: str, tmp_path: Path) -> None:
     (tmp_path / "collector.db").mkdir()
-    with pytest.raises(StoreAwayError, match=r"^the database does not answer"):
+    with pytest.raises(StoreAwayError, match=r"^the database cannot be opened"):
         scraped(beside)
     (tmp_path / "collector.db").rmdir()
     migrate(database)
@@ -100,7 +100,7 @@ def test_a_scrape_while_the_database_is_away_is_no_fault_in_the_log(
         (tmp_path / "collector.db").mkdir()
         answer = client.get("/metrics")
     assert (503, "2") == (answer.status_code, answer.headers["retry-after"])
-    assert answer.json()["detail"].startswith("the database does not answer")
+    assert answer.json()["detail"].startswith("the database cannot be opened")
     assert [] == [record.getMessage() for record in caplog.records if record.name == metrics.__name__]
 
 

@@ -226,6 +226,7 @@ def forms(rng: random.Random) -> Iterator[Sample]:
     yield made("argv with a dash in the secret", lambda it: ["train.py", "--api-key", f"-{it}"])
     yield made("curl", lambda it: ["curl", "-u", f"user:{it}", "https://api.example"])
     yield made("json", lambda it: json.dumps({"lr": 0.1, "login": {"password": it}}))
+    yield made("json of names", lambda it: json.dumps([{"name": "password", "value": it}]))
     yield made("json in json", lambda it: json.dumps({"body": json.dumps({"auth_token": it})}))
     yield made("escaped json", lambda it: json.dumps(json.dumps({"api_key": it})))
     yield made("json in words", lambda it: f"POST failed with {json.dumps({'client_secret': it})}")
@@ -294,6 +295,7 @@ INNOCENT: tuple[Any, ...] = (
         {"key_dim": 64},
         {"metric_key": "eval/loss"},
     ),
+    *({"norm_key": "layer"}, {"loss_on_tokens": "all"}, {"tokens_per_second": 1e5}, {"api_version": "v1"}),
     *({"author": "bob"}, {"compass": "north"}, {"bypass": "layer1"}, {"forward_pass": "eager"}, {"pin_memory": True}),
     *(
         {"password_min_length": 8},

@@ -270,15 +270,15 @@ class _Descent:
         counts = is_number(said) and (found is Kind.COUNT or is_quantity(key))
         if found is not Kind.PLAIN and _hides(said) and not counts:
             return self._redactor._withhold(said)
-        clean = self._redactor.words(said)
-        return self._json(clean) if clean[:1] in ("{", "[") else clean
+        is_json = said[:1] in ("{", "[") and len(said) <= MAX_WORDS
+        return self._redactor.words(self._json(said) if is_json else said)
 
     def _json(self, said: str) -> str:
         """JSON in a text is looked through like what it says; where nothing in it is a secret it stays as it is."""
         try:
             inside = json.loads(said)
             clean = self.value(inside, "", "", Kind.PLAIN)
-            return said if clean == inside else self._redactor.words(json.dumps(clean))
+            return said if clean == inside else json.dumps(clean)
         except (ValueError, RecursionError):
             return said
 

@@ -170,6 +170,7 @@ _PAIRS = {
     ("web", "hook"): Kind.SECRET,
     ("service", "principal"): Kind.TEXT,
     ("access", "code"): Kind.SECRET,
+    ("account", "json"): Kind.SECRET,
     ("private", "pem"): Kind.SECRET,
 }
 _USERS = words(
@@ -226,7 +227,7 @@ _KEY_OWNERS = _KEY_CERTAIN | words(
 
 _PLAIN_KEYS = words(
     """
-    sort sorting primary foreign public metric metrics monitor monitored image images img text label labels
+    norm sort sorting primary foreign public metric metrics monitor monitored image images img text label labels
     input inputs output outputs target targets batch cache data dataset feature features column row dict state
     group groupby index random rng prng seed query attn attention partition map mapping lookup config
     configuration best caption captions prompt prompts audio video answer question source src tgt loss model
@@ -236,7 +237,7 @@ _PLAIN_KEYS = words(
     split top tag tags result reduce filter object entity node edge graph item user_id doc document page token
     tokens word position positional value relative rotary rope kv num n per by first last next prev max min low
     high mel midi piano enum option setting settings flag env environ keyboard shortcut press down up left right
-    dedup dedupe idempotency correlation trace routing sequence seq chunk any every extra missing unexpected
+    dedup dedupe idempotency correlation trace sequence seq chunk any every extra missing unexpected
     invalid unknown duplicate expected no wrong bad empty default
     """
 )
@@ -262,7 +263,7 @@ _TOKEN_OWNERS = words(
 
 _PLAIN_TOKENS = words(
     """
-    pad padding eos bos cls class mask masked unk unknown sep special image images img video audio speech text
+    on pad padding eos bos cls class mask masked unk unknown sep special image images img video audio speech text
     word words per each start end begin stop prefix suffix think thinking reasoning prompt vocab sub separator
     decoder encoder forced blank sos go max maximum min minimum num number n nr by single multi target source
     query patch register dist distill distillation placeholder filler control tool fim sentinel newline space

@@ -239,7 +239,11 @@ _OPTION_VALUE = re.compile(_QUOTED + r"|[^\s\"'`]\S*?(?=[\"'`\]})>,;]*(?:\s|\Z))
 
 def _options(said: str) -> str:
     """`--token x`, also as a list is printed: '--token', 'x'."""
-    return _scanned(said, _OPTION, _OPTION_VALUE, _opens)
+    return _scanned(said, _OPTION, _OPTION_VALUE, _may_open, _opens)
+
+
+def _may_open(found: re.Match[str]) -> bool:
+    return kind(found["key"]) is not Kind.PLAIN or found["key"] in ("-u", "--user", "--proxy-user")
 
 
 def _opens(found: re.Match[str], value: str) -> bool:
@@ -253,33 +257,64 @@ _NAME = re.compile(
     r"(?P<sign>\\*[\"']?\]?\s{0,3}(?::=|=>|->|==?|:(?!//)|,(?=\s{0,3}b?\\*[\"']))\s{0,3}[bBrRuUfF]?)"
 )
 _NAME_VALUE = re.compile(_QUOTED + r"|[^\s\"'`&\[{(][^\s&]*|[\[{(][^\])}]*[\])}]?", re.DOTALL)
+_KEY_NEXT = re.compile(r"\\*([\"'])[^\"']*\1\s*:")
 _WORDS_BEFORE = re.compile(r"(?:[A-Za-z_]{2,20}[ -]){1,2}\Z")
 
 
 def _assignments(said: str) -> str:
     """`name=value`, `name: value` and the like, quoted or not, if the name is one of a secret."""
-    return _scanned(said, _NAME, _NAME_VALUE, _is_assigned)
+    return _scanned(said, _NAME, _NAME_VALUE, _may_be_assigned, _is_assigned)
+
+
+def _may_be_assigned(found: re.Match[str]) -> bool:
+    return kind(found["key"]) is not Kind.PLAIN or _key_before(found) is Kind.SECRET
+
+
+def _key_before(found: re.Match[str]) -> Kind:
+    """What a key says together with the words before it: 'secret access key = '."""
+    before = _WORDS_BEFORE.search(found.string[max(0, found.start() - 44) : found.start()])
+    return kind(f"{before[0]}{found['key']}") if before else Kind.PLAIN
 
 
 def _is_assigned(found: re.Match[str], value: str) -> bool:
     key = found["key"]
     if "," in found["sign"]:  # of a pair, as a list is printed
-        return kind(key) is Kind.SECRET and _hides(key, value) and not value.startswith("-")
+        is_a_key = _KEY_NEXT.match(found.string, found.end())
+        return kind(key) is Kind.SECRET and _hides(key, value) and not value.startswith("-") and not is_a_key
     if _hides(key, value, said=found["sign"][:1] in ("'", '"', "\\")):
         return True
-    before = _WORDS_BEFORE.search(found.string[max(0, found.start() - 44) : found.start()])
-    return bool(before) and kind(f"{before[0] if before else ''}{key}") is Kind.SECRET and _hides("secret", value)
+    return _key_before(found) is Kind.SECRET and _hides("secret", value)
+
+
+_QUOTE = r"\\*[\"']"
+_PAIR = re.compile(
+    rf"{_QUOTE}(?:name|key|header|env){_QUOTE}\s*:\s*{_QUOTE}(?P<key>[^\"'\\]{{1,100}}){_QUOTE}\s*,\s*"
+    rf"{_QUOTE}(?:value|content|default){_QUOTE}\s*:\s*",
+    re.IGNORECASE,
+)
+
+
+def _pairs(said: str) -> str:
+    """`{"name": "PASSWORD", "value": "x"}`, as environments and headers are printed."""
+    return _scanned(said, _PAIR, _NAME_VALUE, _may_open, lambda found, value: _hides(found["key"], value, said=True))
 
 
 def _scanned(
-    said: str, head: re.Pattern[str], tail: re.Pattern[str], hides: Callable[[re.Match[str], str], bool]
+    said: str,
+    head: re.Pattern[str],
+    tail: re.Pattern[str],
+    may: Callable[[re.Match[str]], bool],
+    hides: Callable[[re.Match[str], str], bool],
 ) -> str:
-    """The text without the values that stand behind names. What stands behind others is looked through as well."""
+    """The text without the values that stand behind names. What stands behind others is looked through as well.
+
+    may: whether the value is to be looked at, which may be as long as the rest of the text.
+    """
     parts: list[str] = []
     at = looked = 0
     while found := head.search(said, looked):
         looked = found.end()
-        value = tail.match(said, looked)
+        value = tail.match(said, looked) if may(found) else None
         if value is not None and hides(found, _bare(value[0])):
             parts += (said[at:looked], _as_it_was(value))
             at = looked = max(value.end(), looked)
@@ -361,6 +396,7 @@ _STEPS: tuple[tuple[Collection[str], Callable[[str], str]], ...] = (
     (("authorization", "cookie", "x-"), partial(_HEADER.sub, _header)),
     (("bearer", "basic", "negotiate", "apikey", "splunk", "ssws", "token"), partial(_SCHEME.sub, _scheme)),
     (("-",), _options),
+    (("value", "content", "default"), _pairs),
     (("=", ":", "->", ","), _assignments),
     (("pass", "pwd", "secret", "token", "key", "credential"), partial(_SPOKEN.sub, _spoken)),
     (("</",), partial(_ELEMENT.sub, _element)),

@@ -198,7 +198,7 @@ def test_where_there_was_nothing_to_watch_that_is_said(line: str, said: str, tmp
 def test_a_program_that_raises_before_its_first_step_is_told_with_its_code(tmp_path: Path) -> None:
     found = launch("raise SystemExit(3)", tmp_path).end()
     assert 3 == found.code
-    assert "but no optimizer of torch made a step before it ended with exit code 3" in _why(found)
+    assert "but no optimizer of torch made a step before the command ended with exit code 3" in _why(found)
 
 
 def test_a_folder_that_cannot_be_written_is_the_reason(tmp_path: Path) -> None:

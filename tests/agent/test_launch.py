@@ -463,6 +463,21 @@ def test_a_profiler_of_the_program_is_left_alone(ended: Callable[[str], Ended]) 
     )
 
 
+BROKEN_OFF = {
+    "falls off its end": "nothing wrong was found;",
+    "raises": "it raised ValueError: no such luck after step 4; nothing else wrong was found;",
+    "is interrupted": "it was interrupted after step 4; nothing else wrong was found;",
+    "is terminated": "it was ended by SIGTERM after step 4; nothing else wrong was found;",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_OFF)
+def test_the_last_line_says_how_the_training_was_broken_off(name: str, ended: Callable[[str], Ended]) -> None:
+    lines = [line for line in ended(name).err.splitlines() if line.startswith("ammeter: ")]
+    assert 2 == len(lines)
+    assert lines[1].startswith(f"ammeter: {BROKEN_OFF[name]} read it with: ammeter report ")
+
+
 # -- signals ----------------------------------------------------------------------------------------------------------
 
 COUNTS = """

@@ -64,6 +64,8 @@ def test_a_wheel_that_is_installed_alone_opens_every_runbook(tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
     assert not (installed / "ammeter" / "runbooks").is_symlink()
+    for name in ("_ammeter_startup.py", "ammeter_startup.pth"):
+        assert (tree.ROOT / "agent" / name).read_text() == (installed / name).read_text()
     for verdict in ("scale-collapse", "checkpoint-exposed"):
         program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ammeter.__main__ import main; sys.exit(main())"
         words = [sys.executable, "-I", "-c", program, str(installed), "runbook", verdict]

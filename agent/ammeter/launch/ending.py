@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ammeter import journal
 from ammeter.launch.parent import say
 from ammeter.launch.witness import Seen
 from ammeter.redaction import text
 from ammeter.settings import Settings
+
+if TYPE_CHECKING:
+    from ammeter.tally import Tally
+
+MOST_WORDS = 200
+"""Characters of an error's message: the program has shown all of it."""
 
 MOST_BYTES = 64 * 2**20
 """Of a longer journal nobody waits for a diagnosis at the end of his command."""
@@ -73,12 +80,34 @@ def _found(folder: Path) -> tuple[str, list[Note]]:
     notes = [Note(f"{each.verdict} {project}", f"{each.cause} ({each.verdict})") for each in noted]
     told = [each for each in diagnosed.findings if not is_note(each.finding)]
     hidden = [name for name, reached in diagnosed.silenced.items() if reached]
+    broken = _broken_off(diagnosed.streams)
     if not told:
         beside = f" beside what is silenced: {', '.join(hidden)}" if hidden else ""
-        return f"nothing wrong was found{beside}", notes
+        return (
+            f"{broken}; nothing else wrong was found{beside}" if broken else f"nothing wrong was found{beside}",
+            notes,
+        )
     worst = told[0].finding
     more = f" and {words.count(len(told) - 1, 'finding')} more" if len(told) > 1 else ""
-    return f"{worst.title} ({worst.verdict}, {worst.severity}){more}", notes
+    found = f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
+    return f"{found}; {broken}" if broken else found, notes
+
+
+def _broken_off(streams: Sequence[Tally]) -> str:
+    """How the training was broken off by an error or a signal; '' where it came to its end, or was lost."""
+    from ammeter import overall, shown
+
+    before = overall.continued(streams)
+    ended = [each for each in streams if each.is_rank and each.bye and each.stream not in before]
+    for each in ended:
+        if each.bye is None or each.bye.reason not in ("exception", "signal"):
+            continue
+        said = shown.line(each.bye.message)[:MOST_WORDS]
+        where = f"after step {each.last_step}" if each.last_step >= 0 else "before its first step"
+        if each.bye.reason == "signal":
+            return f"it was ended by {said or 'a signal'} {where}"
+        return f"it was interrupted {where}" if said.startswith("KeyboardInterrupt") else f"it raised {said} {where}"
+    return ""
 
 
 def _is_new(dir: Path, note: Note) -> bool:

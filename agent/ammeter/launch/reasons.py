@@ -70,7 +70,7 @@ def _own(notes: Sequence[Note]) -> Iterator[str]:
 
 def _armed(notes: Sequence[Note], status: str) -> list[str]:
     found = [each for each in notes if each.event == "armed"]
-    behind = f" before it {status}" if status else ""
+    behind = f" before the command {status}" if status else ""
     return [
         f"{_words_of(each.process, notes)} imported torch {each.text}, but no optimizer of torch made a step{behind}"
         for each in found
@@ -78,7 +78,7 @@ def _armed(notes: Sequence[Note], status: str) -> list[str]:
 
 
 def _with_torch(notes: Sequence[Note], status: str) -> Iterator[str]:
-    behind = f" before it {status}" if status else ""
+    behind = f" before the command {status}" if status else ""
     for each in notes:
         who = _words_of(each.process, notes)
         if each.event == "missing":

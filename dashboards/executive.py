@@ -46,6 +46,19 @@ BAD_STEPS = share(
     increase("ammeter_fleet_steps_total", SKIPPED),
     increase("ammeter_fleet_steps_total", PROJECTS),
 )
+FINITE = f'{PROJECTS},outcome=~"ended|diverged"'
+DIVERGED = share(
+    increase("ammeter_fleet_runs_total", f'{PROJECTS},outcome="diverged"'),
+    increase("ammeter_fleet_runs_total", FINITE),
+)
+DRIFTED = share(
+    increase("ammeter_fleet_validations_total", f'{PROJECTS},outcome="drifted"'),
+    increase("ammeter_fleet_validations_total", PROJECTS),
+)
+LATE = share(
+    increase("ammeter_fleet_times_total", f'{PROJECTS},outcome="late"'),
+    increase("ammeter_fleet_times_total", PROJECTS),
+)
 BAD_STEPS_NOW = share(rate("ammeter_fleet_steps_total", SKIPPED), rate("ammeter_fleet_steps_total", PROJECTS))
 
 TOP = (
@@ -118,10 +131,35 @@ OBJECTIVES = (
         [(f"{BAD_STEPS_NOW} / (1 - $objective_steps)", "times the budget")],
         width=WHOLE - 8,
     ),
+    Figure(
+        "Budget burnt by divergence",
+        "Share of runs that ended with weights or a loss that are not finite over the share that the objective allows.",
+        "none",
+        [(f"{DIVERGED} / (1 - $objective_finite)", "times the budget")],
+        missing=NO_RUN_ENDED,
+        width=8,
+    ),
+    Figure(
+        "Budget burnt by validation",
+        "Share of runs whose validation is worse than their baseline's, by more than was agreed on, over the share "
+        "that the objective allows.",
+        "none",
+        [(f"{DRIFTED} / (1 - $objective_validation)", "times the budget")],
+        missing="no run with a baseline and a validation ended in this time",
+        width=8,
+    ),
+    Figure(
+        "Budget burnt by time",
+        "Share of runs that took longer than the tag expected_hours says over the share that the objective allows.",
+        "none",
+        [(f"{LATE} / (1 - $objective_time)", "times the budget")],
+        missing="no run says expected_hours",
+        width=8,
+    ),
     Chart(
         "How runs ended",
-        "Runs in the interval up to each moment: ended by themselves, failed with an exception or a signal, lost "
-        "without a goodbye.",
+        "Runs in the interval up to each moment: ended by themselves, diverged (ended with numbers that are not "
+        "finite), failed with an exception or a signal, lost without a goodbye.",
         "none",
         [(f"sum by (outcome) (increase(ammeter_fleet_runs_total{{{PROJECTS}}}[$__rate_interval]))", "{{outcome}}")],
     ),
@@ -187,6 +225,9 @@ BOARD = Board(
         variable("project", "Project", "label_values(ammeter_run_info, project)"),
         dashboard.TextBoxVariable("objective_runs").label("Objective: runs that end well").default_value("0.95"),
         dashboard.TextBoxVariable("objective_steps").label("Objective: steps applied").default_value("0.99"),
+        dashboard.TextBoxVariable("objective_finite").label("Objective: finite at the end").default_value("0.98"),
+        dashboard.TextBoxVariable("objective_validation").label("Objective: validations hold").default_value("0.95"),
+        dashboard.TextBoxVariable("objective_time").label("Objective: over in time").default_value("0.9"),
     ),
     rows=(("", TOP), ("Objectives", OBJECTIVES), ("Value", VALUE)),
     since="now-6h",

@@ -182,6 +182,32 @@ COLLECTOR = (
         [("max(ammeter_collector_outbox_pending)", "waiting")],
     ),
     Chart(
+        "Judged late by",
+        "How long the run that waits longest has not been judged. Some thirty seconds are usual; minutes: nobody is "
+        "told of what breaks.",
+        "s",
+        [("min(ammeter_collector_judge_lag_seconds)", "lag")],
+    ),
+    Chart(
+        "Batches that wait",
+        "Batches that are taken in and wait until they are committed.",
+        "none",
+        [("sum(ammeter_collector_ingest_waiting)", "waiting")],
+    ),
+    Chart(
+        "Memory of the collector",
+        "What each collector process has in memory.",
+        "bytes",
+        [("ammeter_collector_process_resident_memory_bytes", "{{instance}}")],
+    ),
+    Chart(
+        "Free disk",
+        "Of the disk that SQLite's database lies on. PostgreSQL's is another machine's.",
+        "bytes",
+        [("min(ammeter_collector_storage_disk_free_bytes)", "free")],
+        missing="no SQLite",
+    ),
+    Chart(
         "Database on disk",
         "What the collector's database takes.",
         "bytes",

@@ -233,12 +233,20 @@ def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Fin
         judged = verdicts.judge(states, view)
         states = judged.states
         faults.update(judged.faults)
-        last.update({finding.verdict: finding for finding in judged.findings})
+        _note(last, judged.findings)
     counted.alive = journal.is_alive(stream)
     tick = Tick(time.time_ns(), counted.alive, counted.last_time, offline=True)
     judged = verdicts.judge(states, block.view(Schema(), (), tick=tick))
-    last.update({finding.verdict: finding for finding in judged.findings})
+    _note(last, judged.findings)
     yield from last.values()
+
+
+def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
+    """Puts down what is concluded now. What was worth a page once stays so, as the collector's incident does."""
+    for finding in findings:
+        before = last.get(finding.verdict)
+        graver = before is not None and before.severity == "page"
+        last[finding.verdict] = msgspec.structs.replace(finding, severity="page") if graver else finding
 
 
 def _judge_ranks(
@@ -254,7 +262,7 @@ def _judge_ranks(
             judged = verdicts.judge_ranks(states, together)
             states = judged.states
             faults.update(judged.faults)
-            last.update({finding.verdict: finding for finding in judged.findings})
+            _note(last, judged.findings)
         yield from ((ranks[finding.ranks[0]].stream, finding) for finding in last.values())
 
 
@@ -279,4 +287,5 @@ def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]
 def _as_json(told: Told) -> dict[str, Any]:
     found = msgspec.to_builtins(told.finding)
     consequences = [as_consequence(each) for each in told.consequences]
-    return {**found, "ranks": sorted(set(told.ranks)), "consequences": consequences}
+    severity = gravest(told.finding, told.consequences)
+    return {**found, "severity": severity, "ranks": sorted(set(told.ranks)), "consequences": consequences}

@@ -160,6 +160,18 @@ METRICS: tuple[Metric, ...] = (
         "1 while the incident is open or acknowledged, 0 for five minutes after it closed",
     ),
     Metric("ammeter_fleet_runs_total", "counter", ("project", "outcome"), "Runs that are over, by how they ended"),
+    Metric(
+        "ammeter_fleet_validations_total",
+        "counter",
+        ("project", "outcome"),
+        "Runs that are over and were held against a baseline's validation: held or drifted",
+    ),
+    Metric(
+        "ammeter_fleet_times_total",
+        "counter",
+        ("project", "outcome"),
+        "Runs that said how long they should take: expected where they were over by then, late from then on",
+    ),
     Metric("ammeter_fleet_steps_total", "counter", ("project", "outcome"), "Steps of all runs, applied or skipped"),
     Metric(
         "ammeter_fleet_cost_dollars_total",
@@ -167,7 +179,12 @@ METRICS: tuple[Metric, ...] = (
         ("project",),
         "What the runs have cost, at the prices when they ran",
     ),
-    Metric("ammeter_incidents_total", "counter", ("project", "verdict", "severity"), "Incidents opened"),
+    Metric(
+        "ammeter_incidents_total",
+        "counter",
+        ("project", "verdict", "severity"),
+        "Incidents opened, and tickets that became a page",
+    ),
     Metric("ammeter_agent_overhead_ratio", "gauge", _RUN, "Share of the run's time that was spent inside Ammeter"),
     Metric("ammeter_agent_lost_records_total", "counter", ("run", "reason"), "Steps and events lost on the way"),
     Metric("ammeter_agent_journal_bytes", "gauge", _RUN, "Journal that was not delivered when last heard"),

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ammeter import wire
-from ammeter_server import meters, pace
+from ammeter_server import meters, pace, records
 from ammeter_server.intake import Intake
 from ammeter_server.opening import Sent
 from ammeter_server.problems import Problem, answer, of_store
@@ -102,6 +102,9 @@ async def append_frames(
                 committed = await intake.put(Sent(run, stream, offset, end, body, caller.project))
     except Problem as problem:
         meters.ingest_requests.labels(problem.status).inc()
+        if problem.status != 409 and "limit" not in problem.members:  # which is how shippers find their place
+            said = {"run": run, "stream": stream, "detail": problem.detail}
+            records.refused("batch.refused", f"status={problem.status}", **said)
         raise
     meters.ingest_requests.labels(200).inc()
     return Response(msgspec.json.encode(wire.Ack(committed)), media_type="application/json")

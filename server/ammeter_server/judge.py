@@ -11,14 +11,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ammeter.verdicts.causes import explain, of_ranks
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.silence import of_tags
-from ammeter_server import cost, progress, whole
+from ammeter_server import cost, outcomes, progress, records, whole
 from ammeter_server.channels import Channel
 from ammeter_server.courses import Courses
 from ammeter_server.handling import Cause, Change, Incident, acknowledged, closed_by_hand, handle, merge, silenced
@@ -100,7 +100,9 @@ class Judge:
             row = judgements.run_of(connection, run)
             if row is None or row.claimed_by != self.name:
                 return False
-            return self._settle(connection, row, seen, now)
+            settled = self._settle(connection, row, seen, now)
+        _record(row, settled)
+        return settled.tell
 
     def _look(self, run: str, now: int) -> whole.Whole:
         """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
@@ -144,7 +146,7 @@ class Judge:
         """A person closes an incident. None when there is no such incident."""
         return self._by_hand(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
 
-    def _settle(self, connection: Connection, row: Row[Any], seen: whole.Whole, now: int) -> bool:
+    def _settle(self, connection: Connection, row: Row[Any], seen: whole.Whole, now: int) -> Settled:
         """Everything a judgement writes, in the transaction that gives the run back."""
         streams = judgements.streams_of(connection, row.id)
         incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
@@ -160,18 +162,21 @@ class Judge:
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
         tell = self._write(connection, row, changes, now)
-        folded = _fold(connection, row, streams, state, self.prices)
+        _count(connection, row, incidents, changes)
+        folded = _fold(connection, row, streams, self.prices)
+        held = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
+        whole_of = seen.values.get("whole", row.whole)
+        _fold_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
         if not row.judged_at:
             judgements.add_project(connection, row.project, now)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)
-        return tell
+        return Settled(tell, state, folded.get("outcome"), _moved(incidents, changes))
 
     def _write(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
         for change in changes:
             judgements.put_incident(connection, msgspec.structs.asdict(change.incident))
-        _count(connection, run, changes)
         return self.telling.tell(connection, run, changes, now)
 
     def _by_hand(self, incident_id: str, decide: Decide, now: int, by: str) -> Incident | None:
@@ -186,7 +191,41 @@ class Judge:
             if change.incident.state != before.state:
                 audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
             judgements.look_again(connection, run.id)
-            return change.incident
+        for each in _moved([before], [change]):
+            _record_incident(each, run.project)
+        return change.incident
+
+
+class Settled(NamedTuple):
+    """What a judgement came to. tell: whether somebody has to be told. moved: incidents whose state has changed."""
+
+    tell: bool
+    state: str
+    outcome: str | None
+    moved: list[Incident]
+
+
+def _moved(before: Sequence[Incident], changes: Sequence[Change]) -> list[Incident]:
+    states = {each.id: each.state for each in before}
+    return [each.incident for each in changes if states.get(each.incident.id) != each.incident.state]
+
+
+def _record(before: Row[Any], settled: Settled) -> None:
+    """Writes what a judgement changed into the log, once it is committed."""
+    if not before.judged_at:
+        records.done("run.opened", run=before.id, project=before.project, name=before.name)
+    if settled.state != before.state:
+        outcome = settled.outcome if settled.state in HAS_ENDED else None
+        records.done(f"run.{settled.state}", run=before.id, project=before.project, outcome=outcome)
+    for incident in settled.moved:
+        _record_incident(incident, before.project)
+
+
+def _record_incident(incident: Incident, project: str) -> None:
+    what = "opened" if incident.state == "open" else incident.state
+    said = {"run": incident.run, "project": project, "verdict": incident.verdict, "severity": incident.severity}
+    reason = incident.closed_reason if what == "closed" else None
+    records.done(f"incident.{what}", incident=incident.id, **said, step=incident.first_step, reason=reason)
 
 
 def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
@@ -236,16 +275,21 @@ def _causes(
     return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
-def _count(connection: Connection, run: Row[Any], changes: Sequence[Change]) -> None:
-    """Adds new incidents to the fleet's totals, in one order for all runs: judges of two would wait for each other."""
-    for verdict, severity in sorted((each.incident.verdict, each.incident.severity) for each in changes if each.new):
+def _count(connection: Connection, run: Row[Any], before: Sequence[Incident], changes: Sequence[Change]) -> None:
+    """Adds new incidents to the fleet's totals, and those that were tickets and page now: a counter cannot take the
+    ticket back. In one order for all runs: judges of two would wait for each other."""
+    severities = {each.id: each.severity for each in before}
+    counted = [
+        (each.incident.verdict, each.incident.severity)
+        for each in changes
+        if each.new or each.incident.severity != severities.get(each.incident.id, each.incident.severity)
+    ]
+    for verdict, severity in sorted(counted):
         judgements.add_total(connection, run.project, "incidents", 1, verdict=verdict, severity=severity)
 
 
-def _fold(
-    connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], state: str, prices: Prices
-) -> dict[str, Any]:
-    """Adds the run's progress since the last fold to the fleet's totals, its outcome once. Returns what is folded."""
+def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices) -> dict[str, Any]:
+    """Adds the run's progress since the last fold to the fleet's totals. Returns what is folded."""
     ranks = [each for each in streams if each.role == "rank"]
     counters = progress.of_run([(each.rank, each.counters) for each in ranks])
     folded: dict[str, Any] = dict(run.folded)
@@ -258,15 +302,38 @@ def _fold(
         if more > 0:
             judgements.add_total(connection, run.project, "steps", more, outcome=outcome)
             folded[outcome] = counters[outcome]
-    if state in HAS_ENDED and "outcome" not in folded:
-        folded["outcome"] = _outcome(streams, state)
-        judgements.add_total(connection, run.project, "runs", 1, outcome=folded["outcome"])
     return folded
 
 
-def _outcome(streams: Sequence[Row[Any]], state: str) -> str:
-    failed = any(each.bye_reason in ("exception", "signal") for each in _last_lives(streams))
-    return "failed" if state == "ended" and failed else state
+def _fold_outcomes(
+    connection: Connection,
+    run: Row[Any],
+    streams: Sequence[Row[Any]],
+    findings: Sequence[tuple[str, Finding]],
+    seen: Mapping[str, Any],
+    folded: dict[str, Any],
+    state: str,
+    until: int,
+) -> None:
+    """Adds each outcome of the run to the fleet's totals, once, and notes it in what is folded. findings: with the
+    stream of each. seen: of the run as a whole. until: when it ended, or now."""
+    over = state in HAS_ENDED
+    told: dict[str, str | None] = {}
+    if "times" not in folded and run.tags.get(outcomes.EXPECTED):
+        told["times"] = outcomes.of_time(run.tags, run.started, until, over=over)
+    lives = _last_lives(streams)
+    last = [finding for stream, finding in findings if stream in {each.id for each in lives}]
+    if over and "validations" not in folded:  # a baseline that is long takes more than one look
+        told["validations"] = outcomes.of_validation(seen.get("baseline", {}).get("numbers", {}), last)
+    if over and "outcome" not in folded:
+        latest = judgements.latest_of(connection, run.id, [each.id for each in lives])
+        byes = {each.bye_reason for each in lives}
+        told["outcome"] = outcomes.of_run(state, byes, last, (each.get("loss") for each in latest))
+    for name, outcome in told.items():
+        if outcome is not None:
+            folded[name] = outcome
+            total = "runs" if name == "outcome" else name
+            judgements.add_total(connection, run.project, total, 1, outcome=outcome)
 
 
 def _incident(row: Row[Any]) -> Incident:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ammeter_server import meters
+from ammeter_server import meters, records
 from ammeter_server.problems import Problem
 
 
@@ -15,5 +15,6 @@ def over(limit: str, status: int, detail: str, *, wait: float | None = None, **m
     wait: seconds after which asking again may help.
     """
     meters.limited.labels(limit).inc()
+    records.refused("request.refused", f"limit={limit}", status=status, detail=detail)
     headers = None if wait is None else {"Retry-After": str(max(1, math.ceil(wait)))}
     return Problem(status, detail, headers=headers, limit=limit, **members)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from ammeter.redaction import Redactor
+from ammeter_server.records import DONE, REFUSED
 
 _redactor = Redactor(remembers=False)
 
@@ -17,6 +18,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SET_IN = "\n    | "
 
 STRANGERS = "uvicorn.error"
+STRANGE = (STRANGERS, REFUSED)
 PATIENT = ("ammeter_server.sweeper", "ammeter_server.keeper")
 """They warn of what the database keeps them from, and try again within a second."""
 
@@ -57,9 +59,9 @@ class Seldom(logging.Filter):
         self._told: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name not in (STRANGERS, *PATIENT) or record.levelno > logging.WARNING:
+        if record.name not in (*STRANGE, *PATIENT) or record.levelno > logging.WARNING:
             return True
-        words = record.msg if record.name == STRANGERS else record.getMessage()  # strangers may choose the rest
+        words = record.msg if record.name in STRANGE else record.getMessage()  # strangers may choose the rest
         at, more = self._told.get(words, (-SELDOM, 0))
         if self._clock() - at < SELDOM:
             self._told[words] = at, more + 1
@@ -81,7 +83,7 @@ def tell_where_it_stands_when_asked() -> None:
 
 
 def write_to_standard_error() -> None:
-    """From warnings on; of uvicorn, too."""
+    """What was done and what was refused, and from warnings on; of uvicorn, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     handler.addFilter(Ours())
@@ -89,3 +91,5 @@ def write_to_standard_error() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    for name in (DONE, REFUSED):
+        logging.getLogger(name).setLevel(logging.INFO)

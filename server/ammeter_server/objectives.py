@@ -1,4 +1,5 @@
-"""Two objectives of a fleet, as rules for Prometheus: the share of runs that end well, the share of steps applied.
+"""Objectives of a fleet, as rules for Prometheus: the shares of runs that end well, of steps that are applied, of runs
+that end with finite numbers, of validations that hold, and of runs that keep to their expected time.
 
 How fast the share that may fail is used up, over a long window and a short one: the long one says that it matters, the
 short one that it goes on, so that the alert ends soon after the trouble. From the Google SRE workbook, "Alerting on
@@ -29,7 +30,11 @@ way down to 1, and then one in 2000: a thousand are sixty such starts within hou
 @dataclass(frozen=True)
 class Objective:
     """share: how much of the subject has to be good, above 0 and below 1. good: the outcome that is. bad: what the
-    rules call the others. least: bad ones in the long window before anybody is told. verb, look: for a person."""
+    rules call the others. least: bad ones in the long window before anybody is told. verb, look: for a person.
+
+    of: the outcomes that are looked at, all where it is empty. called: where another objective has the same subject.
+    pages: whether it wakes somebody.
+    """
 
     subject: str
     share: float
@@ -38,6 +43,13 @@ class Objective:
     least: int
     verb: str
     look: str
+    of: tuple[str, ...] = ()
+    called: str = ""
+    pages: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.called or self.subject
 
     @property
     def allowed(self) -> float:
@@ -51,13 +63,32 @@ class Objective:
 
 
 def objectives(
-    runs: float = Settings.objective_runs, steps: float = Settings.objective_steps
-) -> tuple[Objective, Objective]:
-    """Both, by the shares that the collector's settings ask for."""
+    runs: float = Settings.objective_runs,
+    steps: float = Settings.objective_steps,
+    finite: float = Settings.objective_finite,
+    validation: float = Settings.objective_validation,
+    time: float = Settings.objective_time,
+) -> tuple[Objective, ...]:
+    """All of them, by the shares that the collector's settings ask for."""
     look = "Look which runs they are, on the page or at /api/v1/runs, and what their incidents have in common"
     return (
         Objective("runs", runs, "ended", "failed", LEAST_RUNS, "failed or were lost", look),
         Objective("steps", steps, "applied", "skipped", LEAST_STEPS, "were skipped", look),
+        Objective(
+            *("runs", finite, "ended", "diverged", LEAST_RUNS, "ended with numbers that are not finite", look),
+            of=("ended", "diverged"),
+            called="divergence",
+        ),
+        Objective(
+            *("validations", validation, "held", "drifted", LEAST_RUNS, "were worse than agreed on", look),
+            called="validation",
+            pages=False,
+        ),
+        Objective(
+            *("times", time, "expected", "late", LEAST_RUNS, "were longer than expected", look),
+            called="time",
+            pages=False,
+        ),
     )
 
 
@@ -69,8 +100,10 @@ def recordings(objective: Objective) -> list[Recording]:
     """
     found = []
     for window in ("30m", "6h", "3d"):
-        bad = _increase(objective, window, f'{{outcome!="{objective.good}"}}')
-        share = f"{bad} / {_increase(objective, window)}"
+        whole = f'{{outcome=~"{"|".join(objective.of)}"}}' if objective.of else ""
+        others = f'outcome!="{objective.good}"'
+        bad = _increase(objective, window, f"{whole[:-1]},{others}}}" if whole else f"{{{others}}}")
+        share = f"{bad} / {_increase(objective, window, whole)}"
         found.append(Recording(f"{objective.recorded}:ratio_increase{window}", share))
         if window != "30m":
             found.append(Recording(f"{objective.recorded}:increase{window}", bad))
@@ -78,8 +111,8 @@ def recordings(objective: Objective) -> list[Recording]:
 
 
 def alerts(objective: Objective) -> list[Alert]:
-    """A page for what burns now, a ticket for what was missed over days."""
-    return [
+    """A page for what burns now, where it is worth one, a ticket for what was missed over days."""
+    found = [
         Alert(
             id=f"{objective.subject}-{objective.bad}",
             expr=_burning(objective, PAGE_BURN, "6h", "30m"),
@@ -87,18 +120,19 @@ def alerts(objective: Objective) -> list[Alert]:
             summary=_summary(objective, "six hours"),
             description=f"{_room(objective)}; more than {PAGE_BURN} times as many {objective.verb}, in the last "
             f"thirty minutes too. {objective.look}.",
-            labels={"objective": objective.subject},
+            labels={"objective": objective.name},
         ),
         Alert(
-            id=f"{objective.subject}-objective-missed",
+            id=f"{objective.name}-objective-missed",
             expr=_burning(objective, 1, "3d", "6h"),
             severity="ticket",
             summary=_summary(objective, "three days"),
             description=f"{_room(objective)}; more {objective.verb}, in the last six hours too. Nobody has "
             f"to get up for it. {objective.look}.",
-            labels={"objective": objective.subject},
+            labels={"objective": objective.name},
         ),
     ]
+    return found if objective.pages else found[1:]
 
 
 def _increase(objective: Objective, window: str, of: str = "") -> str:

@@ -30,6 +30,7 @@ SUMS = (
     "checkpoints_complete",
     "checkpoints_partial",
     "grad_norms_read",
+    "grad_norm_sum",
 )
 """Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
 
@@ -37,6 +38,7 @@ steps: rows. applied, skipped: steps in which an optimizer stepped, or in which 
 nonfinite_steps: with NaN or Inf in the gradients; nonfinite_nan, nonfinite_inf: those elements where they were told
 apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_seconds, overhead_seconds: sums.
 grad_norms_read: steps that have a norm; 0 for a stream that began before this was counted.
+grad_norm_sum: of those that were finite.
 checkpoints_complete, checkpoints_partial: saved, with all that the run needs to go on and without some of it.
 """
 
@@ -211,6 +213,7 @@ def _add_rows(after: Counters, view: View) -> None:
     tail = len(view) - 1 - int(stepped[-1]) if len(stepped) else len(view) + after["consecutive_skipped"]
     after["consecutive_skipped"] = tail
     _add_epochs(after, view)
+    after["grad_norm_sum"] += _sum(view.scalar("grad_norm"))
     for name in BOUNDS:
         after[f"{name}_histogram"] = _filled(after.get(f"{name}_histogram") or _empty(name), name, view)
 

@@ -30,9 +30,9 @@ def latest(ranks: Sequence[Row[Any]]) -> dict[str, Any]:
 
 
 def counters_of(ranks: Iterable[Row[Any]]) -> Counters:
-    """What the run counted; its histograms are left to /metrics."""
+    """What the run counted; its histograms, and their sums, are left to /metrics."""
     counted = progress.of_run([(stream.rank, stream.counters) for stream in ranks])
-    return {name: value for name, value in counted.items() if not name.endswith("_histogram")}
+    return {name: value for name, value in counted.items() if not name.endswith(("_histogram", "_sum"))}
 
 
 def precision(ranks: Sequence[Row[Any]]) -> str | None:

@@ -1,4 +1,4 @@
-"""GET /api/v1/rules: the Prometheus rule file, generated from the list of verdicts and the two objectives.
+"""GET /api/v1/rules: the Prometheus rule file, generated from the list of verdicts and the objectives.
 
 A verdict's threshold lives in the verdict; its rule only asks whether an incident is open.
 `python -m ammeter_server.rules` writes the file that is kept in alerts/.
@@ -73,7 +73,13 @@ def read_rules(here: Here) -> RuleFile:
     Without these alerts where the collector posts incidents to an Alertmanager itself: one owner pages.
     """
     settings = here.settings
-    wanted = objectives.objectives(settings.objective_runs, settings.objective_steps)
+    wanted = objectives.objectives(
+        settings.objective_runs,
+        settings.objective_steps,
+        settings.objective_finite,
+        settings.objective_validation,
+        settings.objective_time,
+    )
     return RuleFile(rule_file(settings.links, incidents=not settings.alertmanagers, wanted=wanted))
 
 
@@ -86,7 +92,7 @@ def rule_file(
     rules = {name: [alert.rule(links) for alert in alerts] for name, alerts in groups.items()}
     for each in wanted:
         recorded = [recording.rule() for recording in objectives.recordings(each)]
-        rules[f"ammeter-{each.subject}"] = [*recorded, *(alert.rule(links) for alert in objectives.alerts(each))]
+        rules[f"ammeter-{each.name}"] = [*recorded, *(alert.rule(links) for alert in objectives.alerts(each))]
     named = [{"name": name, "rules": those} for name, those in rules.items()]
     return HEAD + yaml.safe_dump({"groups": named}, sort_keys=False, width=1000, allow_unicode=True)
 

@@ -37,6 +37,10 @@ OF_ALERTS = {
     "runs-failed": "Too many runs fail",
     "runs-objective-missed": "Runs have failed for days",
     "steps-skipped": "Too many steps are skipped",
+    "runs-diverged": "Too many runs diverge",
+    "divergence-objective-missed": "Runs have diverged for days",
+    "validation-objective-missed": "Validations have been worse for days",
+    "time-objective-missed": "Runs have taken too long for days",
     "steps-objective-missed": "Steps have been skipped for days",
 }
 """Of alerts that only Prometheus raises: rules.py, objectives.py."""

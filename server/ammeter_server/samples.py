@@ -21,8 +21,8 @@ MOST_INCIDENTS = 8
 MOST_DEVICES = 4
 """Caps on what grows with names from outside; a run keeps below 100 series."""
 
-SHOWN = {"grad_norm": slice(4, 13), "step_seconds": slice(2, 14)}
-"""Of the bounds of histograms, those that are told: 1e-4 to 1e4, and 5 ms to 30 s."""
+SHOWN = {"grad_norm": slice(5, 13), "step_seconds": slice(2, 14)}
+"""Of the bounds of histograms, those that are told: 1e-3 to 1e4, and 5 ms to 30 s."""
 
 MEMORY = {"allocated": "device_allocated_bytes", "reserved": "device_reserved_bytes"}
 """Kinds of memory, by the columns in which torch counts it."""
@@ -30,7 +30,12 @@ MEMORY = {"allocated": "device_allocated_bytes", "reserved": "device_reserved_by
 MICRO = 10**6
 """Fleet counters are whole numbers; that of dollars counts millionths."""
 
-OUTCOMES = (("runs", "ended"), ("runs", "failed"), ("runs", "lost"), ("steps", "applied"), ("steps", "skipped"))
+OUTCOMES = (
+    *(("runs", outcome) for outcome in ("ended", "diverged", "failed", "lost")),
+    *(("steps", outcome) for outcome in ("applied", "skipped")),
+    *(("validations", outcome) for outcome in ("held", "drifted")),
+    *(("times", outcome) for outcome in ("expected", "late")),
+)
 """Of the fleet's counters."""
 
 
@@ -81,7 +86,7 @@ def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
             shown.add("ammeter_incidents_total", total.value, total.project, total.verdict, total.severity)
         elif total.name == "cost":
             shown.add("ammeter_fleet_cost_dollars_total", total.value / MICRO, total.project)
-        elif total.name in ("runs", "steps"):
+        elif (total.name, total.outcome) in OUTCOMES:
             counted[total.project, total.name, total.outcome] = total.value
     for (project, name, outcome), value in sorted(counted.items()):
         shown.add(f"ammeter_fleet_{name}_total", value, project, outcome)
@@ -133,7 +138,7 @@ def _add_numerics(shown: Exposition, run: str, counters: Mapping[str, Any], last
     shown.add("ammeter_nonfinite_steps_total", counters["nonfinite_steps"], run)
     if counters["last_nonfinite_time"]:
         shown.add("ammeter_last_nonfinite_timestamp_seconds", counters["last_nonfinite_time"] / 1e9, run)
-    shown.add_histogram("ammeter_grad_norm", *_histogram(counters, "grad_norm"), None, run)
+    shown.add_histogram("ammeter_grad_norm", *_histogram(counters, "grad_norm"), counters["grad_norm_sum"], run)
     shown.add("ammeter_last_grad_norm", last.get("grad_norm"), run)
     shown.add("ammeter_grad_underflow_ratio", last.get("grad_underflow"), run)
     shown.add("ammeter_lost_update_ratio", last.get("lost_updates"), run)

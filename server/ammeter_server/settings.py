@@ -36,7 +36,9 @@ class Settings:
     alertmanagers: URLs of all members of a cluster; with them the collector owns paging, and Prometheus does not.
     max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together. keep_days: after how
     many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all. objective_runs: share
-    of runs that shall end well; objective_steps: share of steps that shall be applied.
+    of runs that shall end well; objective_steps: share of steps that shall be applied; objective_finite: of runs
+    that shall end with finite numbers; objective_validation, objective_time: of those with a baseline whose validation
+    shall hold, and of those with an expected time that shall keep to it.
     cost_per_hour: of a device, by its model. cores: "one" for all threads, or "all".
     """
 
@@ -60,6 +62,9 @@ class Settings:
     keep_bytes: int = 0
     objective_runs: float = 0.95
     objective_steps: float = 0.99
+    objective_finite: float = 0.98
+    objective_validation: float = 0.95
+    objective_time: float = 0.9
     cost_per_hour: Prices = ()
     cores: str = "one"
 
@@ -106,7 +111,7 @@ def from_environment(
     said["port"] = _whole("PORT", environment, "a number from 1 to 65535, such as 8480")
     said["keep_days"] = _days(environment.get(PREFIX + "KEEP_DAYS", "").strip())
     said["keep_bytes"] = _bytes(environment.get(PREFIX + "KEEP_BYTES", "").strip())
-    for name in ("objective_runs", "objective_steps"):
+    for name in ("objective_runs", "objective_steps", "objective_finite", "objective_validation", "objective_time"):
         said[name] = _share(PREFIX + name.upper(), environment)
     said["cost_per_hour"] = _prices(environment.get(PREFIX + "COST_PER_HOUR", ""))
     said["trusted_proxies"] = _networks(environment.get(PREFIX + "TRUSTED_PROXIES", ""))

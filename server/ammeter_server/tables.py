@@ -251,7 +251,8 @@ totals = Table(
     key("severity"),
     whole("value"),
 )
-"""Fleet counters that never decrease. name: runs (outcome ended | failed | lost), steps (outcome applied | skipped),
+"""Fleet counters that never decrease. name: runs (outcome ended | diverged | failed | lost),
+validations (held | drifted), times (expected | late), steps (applied | skipped),
 incidents (verdict, severity). Parts of the key that a name does not use are empty.
 """
 

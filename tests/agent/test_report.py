@@ -16,6 +16,8 @@ import ammeter
 from ammeter import folders, journal, report
 from ammeter.__main__ import main
 from ammeter.journal import Journal
+from ammeter.report import Told, _as_json, _note
+from ammeter.verdicts.finding import Finding
 from ammeter.wire import Bye, Event, Hello, Lost, Schema
 from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, Stream, warm
@@ -339,3 +341,15 @@ def test_a_checkpoint_that_others_can_read_is_told_and_is_not_the_last_word(
     assert "Others can read the checkpoints checkpoint-exposed" in out
     assert "No verdict on the training was reached, but see above." in out
     assert "Next: mend" not in out
+
+
+def test_severity_in_json_is_the_gravest_that_the_finding_had_with_what_came_of_it() -> None:
+    ticket = Finding("run-stalled", "ticket", 1, 2, 3, "why", "do", "It")
+    page = msgspec.structs.replace(ticket, severity="page")
+    last: dict[str, Finding] = {}
+    for each, severity in ((ticket, "ticket"), (page, "page"), (ticket, "page")):
+        _note(last, [each])
+        assert severity == last["run-stalled"].severity
+    worse = msgspec.structs.replace(page, verdict="scale-collapse")
+    assert "ticket" == _as_json(Told(ticket, [0], []))["severity"]
+    assert "page" == _as_json(Told(ticket, [0], [worse]))["severity"]

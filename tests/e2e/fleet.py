@@ -262,9 +262,11 @@ def fleet(folder: Path) -> Iterator[Fleet]:
 
 
 def busy(fleet: Fleet) -> None:
-    """One of each: float32, float16 beside it, one full of NaN, one that raises, and a recorded pair from GPUs."""
+    """One of each: float32, float16 beside it, bfloat16 that is over, one full of NaN, one that raises, and a recorded
+    pair from GPUs."""
     base = fleet.train("float32", "float32", 150)
     half = fleet.train("float16", "float16", baseline="float32")
+    fleet.train("bfloat16", "bfloat16", 150, baseline="float32", expected_hours="1")
     fleet.train("nan", "nan")
     fleet.train("raises", "raises", 100)
     fleet.recorded = Recorded(fleet.collector.url)

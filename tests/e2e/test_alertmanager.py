@@ -125,3 +125,25 @@ def test_no_restart_repeats_a_page(collector: Collector, alerting: tuple[Alertma
         stream.send()
     until(lambda: pager.of("AmmeterNonfiniteGradient")[-1].status == "resolved", "it is over")
     assert ["firing", "resolved"] == [each.status for each in pager.of("AmmeterNonfiniteGradient")]
+
+
+def test_runs_that_break_one_after_the_other_are_one_page_within_five_seconds_and_no_more_for_a_while(
+    tmp_path: Path,
+) -> None:
+    """With the intervals that are shipped: those that join the group are told when its minute is over."""
+    with alertmanager(tmp_path / "shipped", {}) as (running, pager):
+        (tmp_path / "server").mkdir()
+        collector = Collector(tmp_path / "server", "--alertmanager", running.url).start()
+        try:
+            with httpx.Client(base_url=collector.url, timeout=30) as client:
+                began = time.time()
+                broken(client, "first")
+                (first,) = until(lambda: pager.of("AmmeterNonfiniteGradient"), "somebody is paged")
+                assert first.at - began < 5 + 2  # of which two are for a machine that has other things to do
+                for number in range(5):
+                    broken(client, f"later-{number}")
+                    time.sleep(3)
+            assert 6 == len({alert["labels"]["run"] for alert in running.alerts()})
+            assert [first] == pager.of("AmmeterNonfiniteGradient")
+        finally:
+            collector.stop()

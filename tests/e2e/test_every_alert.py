@@ -68,6 +68,10 @@ class Counted:
 BURNING = {
     "AmmeterRunsFailed": ("runs", "ended", "lost", 25),
     "AmmeterRunsObjectiveMissed": ("runs", "ended", "failed", 7),
+    "AmmeterRunsDiverged": ("runs", "ended", "diverged", 10),
+    "AmmeterDivergenceObjectiveMissed": ("runs", "ended", "diverged", 3),
+    "AmmeterValidationObjectiveMissed": ("validations", "held", "drifted", 10),
+    "AmmeterTimeObjectiveMissed": ("times", "expected", "late", 20),
     "AmmeterStepsSkipped": ("steps", "applied", "skipped", 3),
     "AmmeterStepsObjectiveMissed": ("steps", "applied", "skipped", 1.5),
 }
@@ -143,7 +147,7 @@ class Fleet:
         """Everything is well, and so much ends well that what was does not matter any more."""
         self.is_broken = False
         for each in self.counted:
-            if each.outcome in ("ended", "applied"):
+            if each.outcome in ("ended", "applied", "held", "expected"):
                 each.value += 10**9
 
     def stop(self) -> None:
@@ -156,7 +160,7 @@ def write_days_before(fleet: Fleet, prometheus: Prometheus, folder: Path) -> Non
     """What the fleet counted in the last days, into Prometheus' database."""
     now = int(time.time()) - 5
     told = []
-    for subject in ("runs", "steps"):
+    for subject in ("runs", "validations", "times", "steps"):
         told.append(f"# TYPE ammeter_fleet_{subject} counter")
         for each in (each for each in fleet.counted if each.subject == subject):
             for place in range(DAYS * 86400 // EVERY + 1):

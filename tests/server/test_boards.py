@@ -182,6 +182,7 @@ def test_every_counter_stands_in_rate_or_increase(panel: dict[str, Any]) -> None
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:
     every = [query for panel in PANELS for query in queries(panel.values[0])]  # type: ignore[arg-type]
     values = {"__rate_interval": "5m", "__range": "1h", "objective_runs": "0.9", "objective_steps": "0.9"}
+    values |= {"objective_finite": "0.9", "objective_validation": "0.9", "objective_time": "0.9"}
     for name, value in values.items():
         every = [query.replace(f"${name}", value) for query in every]
     rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(every)]

@@ -59,11 +59,41 @@ def test_the_text_is_as_the_library_writes_it(client: httpx.Client) -> None:
 
 
 def test_openmetrics_is_as_the_library_writes_it(client: httpx.Client) -> None:
-    lines = client.get("/metrics", headers={"Accept": OPEN}).text.splitlines(keepends=True)
-    told = "".join(line for line in lines if not line.startswith("ammeter_grad_norm"))  # has no sum, as it has to there
+    told = client.get("/metrics", headers={"Accept": OPEN}).text
     assert told.endswith("# EOF\n")
     parsed = Parsed(families_of_open(told))  # type: ignore[no-untyped-call]
     assert generate_open(parsed).decode() == told  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/self"])
+def test_a_strict_parser_takes_it_as_openmetrics(client: httpx.Client, path: str) -> None:
+    """It refuses a family twice, a histogram without a sum, a counter without _total, what stands behind EOF."""
+    answer = client.get(path, headers={"Accept": OPEN})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = list(families_of_open(answer.text))  # type: ignore[no-untyped-call]
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)) > 10
+    for family in families:
+        samples = [sample.name for sample in family.samples]
+        if family.type == "histogram":
+            counts, sums = (samples.count(f"{family.name}_{part}") for part in ("count", "sum"))
+            assert counts == sums > 0, family.name
+        if family.type == "counter":
+            assert {f"{family.name}_total"} == set(samples) or not samples
+    plain = client.get(path)
+    assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "# EOF" not in plain.text
+
+
+def test_a_histogram_has_the_sum_of_what_it_counted(client: httpx.Client) -> None:
+    families = families_of_text(client.get("/metrics").text)
+    (norms,) = (family for family in families if family.name == "ammeter_grad_norm")
+    found: dict[str, dict[str, float]] = {}
+    for sample in norms.samples:
+        if sample.name.endswith(("_sum", "_count")):
+            found.setdefault(sample.labels["run"], {})[sample.name.rpartition("_")[2]] = sample.value
+    assert len(found) > 3
+    assert all(each["sum"] > 0 and each["count"] > 0 for each in found.values())
 
 
 def test_both_say_the_same_samples(client: httpx.Client) -> None:

@@ -328,3 +328,22 @@ def test_a_restart_is_awaited_as_often_as_the_launcher_starts_again(
     expected: set[str], lives: list[Any], said: Any
 ) -> None:
     assert expected == restarting(lives, None if said is None else {"max_restarts": said}, NOW)
+
+
+def test_a_ticket_that_becomes_a_page_is_counted_as_a_page(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run)
+    conclude(store, run, stream, msgspec.structs.replace(PAGE, severity="ticket"))
+    judge.judge(run, NOW)
+    assert {"ticket": 1} == counted(store)
+    for later in (1, 2):
+        conclude(store, run, stream, PAGE)
+        judge.judge(run, NOW + later * SECOND)
+        assert {"ticket": 1, "page": 1} == counted(store)
+
+
+def counted(store: Store) -> dict[str, int]:
+    """Incidents of the fleet by severity."""
+    with store.reading() as connection:
+        query = select(totals.c.severity, totals.c.value).where(totals.c.name == "incidents")
+        return {row.severity: row.value for row in connection.execute(query)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from ammeter_server import keeper, sweeper
 from ammeter_server.demo.processes import free_port
 from ammeter_server.logs import FORMAT, SELDOM, STRANGERS, OneLine, Seldom, escaped
+from tests.e2e.real import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
 
 HOSTILE = "x\n2026-01-01 00:00:00 ERROR root: forged\r\x1b[2J\u202egnp.exe\u2028\x00\x85end"
@@ -103,8 +105,49 @@ def test_the_log_of_a_collector_holds_its_own_lines_and_no_run_s(tmp_path: Path)
         finally:
             server.terminate()
     lines = log.read_text().splitlines()
-    own = re.compile(r"Ammeter collector at |\d{4}-\d\d-\d\d [\d:,]+ (WARNING|ERROR) [\w.]+: ")
+    own = re.compile(r"Ammeter collector at |\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING|ERROR) [\w.]+: ")
     assert [] == [line for line in lines if not own.match(line)]
+
+
+def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets(tmp_path: Path) -> None:
+    port, log, receiver = free_port(), tmp_path / "log", Receiver()
+    (tmp_path / "token").write_text("f" * 40)
+    command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(port)]
+    command += ["--database-url", f"sqlite:///{tmp_path / 'c.db'}", "--notify", f"{receiver.apprise}?-X-Secret=s3cret"]
+    environment = os.environ | {"AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token")}
+    head = {"Authorization": "Bearer " + "f" * 40}
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=head) as client:
+                wait_until(lambda: answers(client))
+                stream = Stream(client, name='a b="c"', project="speech")
+                train(stream, 0, 40)
+                break_down(stream, 41, 60)
+                stream.send()
+                wait_until(lambda: "notification.sent" in log.read_text())
+                stream.bye(60, "exception")
+                stream.send()
+                (incident,) = client.get("/api/v1/incidents").json()["items"]
+                client.post(f"/api/v1/incidents/{incident['id']}/close", headers={"X-Ammeter-Request": "test"})
+                for _ in range(3):
+                    client.post(f"/api/v1/runs/{stream.run}/streams/{'0' * 32}/frames?offset=0&end=9", content=b"x")
+                wait_until(lambda: "run.ended" in log.read_text())
+        finally:
+            server.terminate()
+            receiver.stop()
+    said = [line.split(": ", 1)[1] for line in log.read_text().splitlines() if " INFO ammeter_server." in line]
+    run = f"run={stream.run} project=speech"
+    found = f"incident={incident['id']} {run} verdict=nonfinite-gradient severity=page step=41"
+    assert f'run.opened {run} name="a b=\\"c\\""' in said
+    assert f"incident.opened {found}" in said
+    assert f'incident.closed {found} reason="by hand"' in said
+    assert f"run.ended {run} outcome=failed" in said
+    sent = [line for line in said if line.startswith("notification.sent ")]
+    assert sent
+    assert all(f"incident={incident['id']} kind=" in line for line in sent)
+    refused = [line for line in said if line.startswith("batch.refused status=415 ")]
+    assert 1 == len(refused)  # of three, in a minute
+    assert not {"s3cret", "f" * 40} & set(re.findall(r"\w+", log.read_text()))
 
 
 def answers(client: httpx.Client) -> bool:

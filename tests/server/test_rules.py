@@ -247,7 +247,8 @@ def test_every_metric_in_a_rule_is_exported() -> None:
         assert set(asked) <= exported | recorded, alert.expr
         assert asked or "up{" in alert.expr or alert.id == "watchdog"
     for expr in (recording.expr for each in objectives() for recording in recordings(each)):
-        assert {"ammeter_fleet_runs_total", "ammeter_fleet_steps_total"} >= set(re.findall(r"ammeter_\w+", expr))
+        fleet = {f"ammeter_fleet_{subject}_total" for subject in ("runs", "steps", "validations", "times")}
+        assert fleet >= set(re.findall(r"ammeter_\w+", expr))
 
 
 def test_the_collector_serves_the_rules_with_its_own_address(tmp_path: Path) -> None:

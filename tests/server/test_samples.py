@@ -19,9 +19,11 @@ def test_every_outcome_of_a_project_is_there_with_0_before_its_first_one() -> No
     shown = Exposition()
     add_fleet(shown, [total("vision", "runs", "lost", 2), total("speech", "steps", "applied", 7)])
     assert [
+        'ammeter_fleet_runs_total{outcome="diverged",project="speech"} 0.0',
         'ammeter_fleet_runs_total{outcome="ended",project="speech"} 0.0',
         'ammeter_fleet_runs_total{outcome="failed",project="speech"} 0.0',
         'ammeter_fleet_runs_total{outcome="lost",project="speech"} 0.0',
+        'ammeter_fleet_runs_total{outcome="diverged",project="vision"} 0.0',
         'ammeter_fleet_runs_total{outcome="ended",project="vision"} 0.0',
         'ammeter_fleet_runs_total{outcome="failed",project="vision"} 0.0',
         'ammeter_fleet_runs_total{outcome="lost",project="vision"} 2.0',

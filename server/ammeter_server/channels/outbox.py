@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ammeter_server import meters
+from ammeter_server import meters, records
 from ammeter_server.channels import Channel, RefusedError
 from ammeter_server.store import Row, Store, outbox
 
@@ -97,6 +97,10 @@ class Outbox:
             said = f"channel {rows[0].channel} is not configured here; set it as when the incident opened"
             return [said] * len(rows)
         error = self._send(channel, rows)
+        for row in rows:
+            if error is not None or row.state == "pending":  # an alert is told again and again
+                of = {"channel": channel.name, "incident": row.incident, "kind": row.kind}
+                records.done(f"notification.{'failed' if error else 'sent'}", **of, attempt=row.attempts + 1)
         if isinstance(error, RefusedError) and len(rows) > 1:  # one of them may be what is wrong
             return [text(self._send(channel, [row])) for row in rows]
         return [text(error)] * len(rows)

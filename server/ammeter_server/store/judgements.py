@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, func, or_, select, union, update
@@ -102,6 +102,12 @@ def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
     """The run's streams without the verdicts' states."""
     return list(connection.execute(_streams_of, {"of_run": run}))
+
+
+def latest_of(connection: Connection, run: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """The last values of these streams."""
+    query = select(streams.c.latest).where(streams.c.run == run, streams.c.id.in_(ids))
+    return [latest for (latest,) in connection.execute(query)]
 
 
 def findings_of(connection: Connection, run: str) -> list[Row[Any]]:

@@ -37,7 +37,7 @@ PARTS = {
     "mlp.proj.weight": (WIDTH, 4 * WIDTH),
     "mlp.proj.bias": (WIDTH,),
 }
-LOGGED = ("lr", "perplexity", "accuracy", "entropy", "z_loss", "tokens_per_second", "teacher_forcing")
+LOGGED = ("lr", "perplexity", "accuracy", "entropy", "z_loss", "tokens_per_second")
 """What such programs say with run.log."""
 
 WHOLE = Schema(

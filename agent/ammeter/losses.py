@@ -98,6 +98,11 @@ class Losses:
 
         in_turn: there are others, which were not.
         """
+        first, count = caught[0], len(caught)
+        if not self._named and not in_turn and self._accumulated == count and _are_alike(caught):
+            ((constant, factor),) = first.parts[0].divisors
+            if _same(1 / constant.number() if factor else constant.number(), count):
+                return {LOSS: sum([each.number() for each in caught])}
         groups = self._merged(_grouped(caught, attempts))
         self._named = self._named or in_turn or len(groups) > 1
         found: dict[str, float] = {}
@@ -171,8 +176,22 @@ def look(root: Any) -> tuple[Part, ...]:
         return PLAIN
     if kind is _OWN or (kind is _AVERAGING and getattr(node, "_saved_self_sym_numel", 1) != 1):
         return PLAIN
+    if kind is _FACTOR and not _modes() and (quick := _divided_mean(node)):
+        return quick
     found = unseen(lambda: _seen(node), ()) if _modes() else _seen(node)
     return PLAIN if found == PLAIN else found
+
+
+def _divided_mean(node: Any) -> tuple[Part, ...]:
+    """Of the quotient or product that most programs make of a mean over the batch; nothing where it is another one."""
+    behind = node.next_functions[0][0]
+    if behind is None or (len(node.next_functions) > 1 and node.next_functions[1][0] is not None):
+        return ()
+    kind = _KINDS.get(type(behind)) or _kind_of(type(behind))
+    if kind is not _OWN and not (kind is _CRITERION and behind._saved_reduction == 1):
+        return ()
+    constant, factor = _constant(node)
+    return () if constant is None else (Part(((constant, factor),), MEAN),)
 
 
 def _seen(node: Any) -> tuple[Part, ...]:
@@ -227,6 +246,28 @@ def _is_of_one(node: Any, kind: str, inputs: list[Any]) -> bool:
     """A mean or a sum of one number is that number."""
     sizes = getattr(node, "_saved_self_sym_sizes", None) if kind in (_AVERAGING, _SUMMING) else None
     return sizes is not None and len(inputs) == 1 and math.prod(sizes) == 1
+
+
+def _are_alike(caught: Sequence[Caught]) -> bool:
+    """Whether these are means that were divided once, of the same lines and optimizers, by the same number."""
+    first = caught[0]
+    if len(first.parts) != 1 or first.parts[0].kind != MEAN or len(first.parts[0].divisors) != 1:
+        return False
+    ((constant, factor),) = first.parts[0].divisors
+    number, place, attempts, touched = constant.number(), first.place, first.attempts, first.touched
+    for each in caught:
+        parts = each.parts
+        if each.attempts != attempts or each.touched != touched or not number:
+            return False
+        if len(parts) != 1 or parts[0].kind != MEAN or len(parts[0].divisors) != 1:
+            return False
+        ((other, same),) = parts[0].divisors
+        here = each.place
+        if same is not factor or other.number() != number or here[1] != place[1] or here[3] != place[3]:
+            return False
+        if here[0] is not place[0] or here[2] is not place[2]:
+            return False
+    return True
 
 
 def _grouped(caught: Sequence[Caught], attempts: Sequence[int]) -> list[tuple[Key, list[Caught]]]:

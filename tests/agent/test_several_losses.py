@@ -109,7 +109,7 @@ def test_at_last_is_the_last_step_and_what_was_not_read_in_it_says_so(
 ) -> None:
     stream = Stream()
     for number in range(20):
-        norm = {"grad_norm": 1.0 + number} if number % 5 == 0 else {}
+        norm: dict[str, Any] = {"grad_norm": 1.0 + number} if number % 5 == 0 else {}
         stream.step(applied=1, skipped=0, loss=math.nan if number == 19 else 2.0 - number / 20, **norm)
     written(stream.bye(), tmp_path)
     summary = as_json(capsys, tmp_path)["summary"]

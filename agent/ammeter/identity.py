@@ -66,11 +66,11 @@ def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple
 
 
 def _is_uuid(said: str) -> bool:
+    """Whether it is one that a run can have: those of the variant that is kept for the future only collectors give."""
     try:
-        uuid.UUID(said)
+        return uuid.UUID(said).variant != uuid.RESERVED_FUTURE
     except ValueError:
         return False
-    return True
 
 
 def _tell_alone(environment: Mapping[str, str]) -> None:

@@ -42,7 +42,8 @@ class Tag:
 
 def of(request: Request, *state: Any) -> Tag:
     """The tag of what this question gets; it changes with the state. Weak: bytes may differ, what they say does not."""
-    said = msgspec.msgpack.encode((VERSION, request.url.path, request.url.query, state))
+    runs = list(request.path_params.values())  # the same path may name another run for another project
+    said = msgspec.msgpack.encode((VERSION, request.url.path, request.url.query, runs, state))
     name = f'W/"{blake2b(said, digest_size=12).hexdigest()}"'
     return Tag(name, _holds(request.headers, name))
 

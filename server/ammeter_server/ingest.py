@@ -69,14 +69,16 @@ class FramesFirst:
                 "application/json": {
                     "schema": {
                         "type": "object",
+                        "required": ["offset", "directives"],
                         "properties": {
-                            "offset": {"type": "integer"},
+                            "offset": {"type": "integer", "minimum": 0},
                             "directives": {"type": "array", "items": {"type": "object"}},
                         },
                     }
                 }
             }
         },
+        404: {"description": "The stream is not known to this token's project"},
         409: {"description": "The batch does not begin at the acknowledged offset, which the member `offset` names"},
         410: {"description": "Somebody has deleted the run; nothing of it is taken any more"},
         413: {"description": "Too large; send it in parts"},
@@ -95,7 +97,7 @@ async def append_frames(
     intake: Intake = state.intake
     caller = await state.admission.ingest(request)
     try:
-        pace.check(state.pace, run, stream)
+        pace.check(state.pace, run, stream, caller.project)
         _check_type(request)
         async with body_of(request, state.settings.max_body_bytes, state.held) as body:
             with meters.ingest_seconds.time():

@@ -32,6 +32,7 @@ from ammeter_server.opening import (
 )
 from ammeter_server.problems import Problem, of_store
 from ammeter_server.quota import Quota
+from ammeter_server.run_ids import is_reserved
 from ammeter_server.store import Connection, DatabaseError, StoreAwayError, StoreFullError, streams
 from ammeter_server.store.streams import Held
 
@@ -138,10 +139,12 @@ class Intake:
         try:
             _check_place(sent)
             batch = checks.decoded(sent.body, now)
-            checks.check(batch, sent.run, sent.stream, sent.offset, sent.end, self._here.settings.max_unpacked_bytes)
+            checks.check(batch, sent.called, sent.stream, sent.offset, sent.end, self._here.settings.max_unpacked_bytes)
         except Exception as wrong:  # noqa: BLE001 - raised where the sender is answered
             return _Foreseen(sent, now, wire.Batch(), wrong=wrong)
-        known = self._kept.get(sent.run, sent.stream)
+        known = self._kept.get(sent.run, sent.stream, sent.project)
+        if known is not None and known.held.run != sent.run:
+            sent = replace(sent, run=known.held.run, named=sent.run)
         if known is None or known.held.acknowledged != sent.offset or sent.offset == sent.end:
             return _Foreseen(sent, now, batch, known)
         try:
@@ -155,10 +158,11 @@ class Intake:
 
     def _note(self, taken: _Taken) -> None:
         """What has been committed is known from now on, and counted."""
+        sent = taken.sent
         if taken.known is not None:
-            self._kept.keep(taken.known)
-        elif taken.change is not None:
-            self._kept.forget(taken.sent.run, taken.sent.stream)
+            self._kept.keep(taken.known, sent.called, sent.project)
+        elif taken.change is not None or isinstance(taken.answer, Exception):
+            self._kept.forget(sent.called, sent.stream, sent.project)
         if taken.change is not None:
             meters.ingest_values.inc(taken.change.values)
             meters.ingest_bytes.inc(len(taken.sent.body))
@@ -197,11 +201,11 @@ class _Taken:
 
 
 def _take(connection: Connection, each: _Foreseen, quota: Quota) -> _Taken:
-    if each.known is None and each.wrong is None:
-        each = replace(each, sent=placed(connection, each.sent, each.batch))
     sent = each.sent
     try:
-        known, change = _decided(connection, each, quota)  # what is refused is refused here, with nothing written yet
+        each, raw = _found(connection, each)
+        sent = each.sent
+        known, change = _decided(connection, each, raw, quota)  # what is refused is so here, with nothing written yet
     except DatabaseError:  # nothing of this transaction will be
         raise
     except Exception as wrong:  # noqa: BLE001 - the others of the transaction are taken
@@ -212,19 +216,31 @@ def _take(connection: Connection, each: _Foreseen, quota: Quota) -> _Taken:
         return _Taken(sent, sent.offset, _heartbeat(connection, known, each))
     if known.held.schema is None:
         opened = _opened(connection, known, each)
+        sent = replace(sent, run=opened.held.run)
         if opened.held.acknowledged != sent.offset:  # another sender opened it between our two looks
             return _Taken(sent, _elsewhere(sent, opened.held.acknowledged))
         known = opened
     return _Taken(sent, sent.end, write(connection, known, change, each.now), change)
 
 
-def _decided(connection: Connection, each: _Foreseen, quota: Quota) -> tuple[Known, Change | None]:
-    """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
-    sent = each.sent
+def _found(connection: Connection, each: _Foreseen) -> tuple[_Foreseen, streams.Raw | None]:
+    """The stream's row where it lies, held; what was known of a stream that was deleted meanwhile is left out."""
     if each.wrong is not None:
         raise each.wrong
+    if each.known is not None:
+        raw = streams.look(connection, each.sent.run, each.sent.stream)
+        if raw is not None:
+            return each, raw
+    each = replace(each, sent=placed(connection, each.sent, each.batch), known=None, change=None)
+    return each, streams.look(connection, each.sent.run, each.sent.stream)
+
+
+def _decided(
+    connection: Connection, each: _Foreseen, raw: streams.Raw | None, quota: Quota
+) -> tuple[Known, Change | None]:
+    """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
+    sent = each.sent
     check_owner(connection, sent)
-    raw = streams.look(connection, sent.run, sent.stream)
     if raw is None:
         check_deleted(connection, sent)
     same = each.known is not None and each.known.raw == raw
@@ -267,6 +283,8 @@ def _check_place(sent: Sent) -> None:
     if not well_formed:
         said = f"run {sent.run[:80]!r} and stream {sent.stream[:80]!r}"
         raise Problem(422, f"{said}: use a lower-case UUID with dashes, and one without")
+    if is_reserved(sent.run):
+        raise Problem(422, f"run {sent.run}: such ids only the collector gives; use a UUID of the variant of RFC 9562")
     if sent.end < sent.offset:
         raise Problem(422, f"offset {sent.offset} is behind end {sent.end}")
 
@@ -285,7 +303,7 @@ def _opened(connection: Connection, known: Known, each: _Foreseen) -> Known:
     if known.raw is not None:
         introduce(connection, sent, each.batch, each.now)
         return known
-    open_stream(connection, sent, each.batch, each.now)
+    sent = open_stream(connection, sent, each.batch, each.now)
     return _looked_up(connection, sent, streams.look(connection, sent.run, sent.stream), each.now)
 
 

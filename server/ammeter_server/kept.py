@@ -18,6 +18,10 @@ MOST_TENSORS = 300_000
 """Of all that are remembered: some 100 MB where no two have a schema in common."""
 
 
+Place = tuple[str | None, str, str]
+"""A token's project, and the run and the stream that it names."""
+
+
 @dataclass(frozen=True)
 class Known:
     """A stream's row, raw and read; the schema in force at its end; verdict -> (its state packed, the state)."""
@@ -29,29 +33,34 @@ class Known:
 
 
 class Kept:
-    """The streams that were heard of last. For several threads."""
+    """The streams that were heard of last, by who sends them: a token's project, the run and the stream that it names.
+
+    For several threads.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self._known: OrderedDict[Place, Known] = OrderedDict()
         self._tensors = 0
         self._lock = threading.Lock()
 
-    def get(self, run: str, stream: str) -> Known | None:
-        return self._known.get((run, stream))
+    def get(self, run: str, stream: str, project: str | None = None) -> Known | None:
+        return self._known.get((project, run, stream))
 
-    def keep(self, known: Known) -> None:
+    def keep(self, known: Known, run: str | None = None, project: str | None = None) -> None:
+        """run: what its sender calls it, where that is not where it lies."""
+        place = (project, run or known.held.run, known.held.id)
         with self._lock:
-            self._drop((known.held.run, known.held.id))
-            self._known[known.held.run, known.held.id] = known
+            self._drop(place)
+            self._known[place] = known
             self._tensors += _tensors(known)
             while len(self._known) > MOST_STREAMS or (self._tensors > MOST_TENSORS and len(self._known) > 1):
                 self._drop(next(iter(self._known)))
 
-    def forget(self, run: str, stream: str) -> None:
+    def forget(self, run: str, stream: str, project: str | None = None) -> None:
         with self._lock:
-            self._drop((run, stream))
+            self._drop((project, run, stream))
 
-    def _drop(self, place: tuple[str, str]) -> None:
+    def _drop(self, place: Place) -> None:
         known = self._known.pop(place, None)
         self._tensors -= _tensors(known) if known else 0
 

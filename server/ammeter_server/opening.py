@@ -10,8 +10,9 @@ from ammeter.shown import line
 from ammeter_server import limits
 from ammeter_server.problems import Problem
 from ammeter_server.quota import Quota
+from ammeter_server.run_ids import find
 from ammeter_server.store import Connection, deletions, streams
-from ammeter_server.successors import home, predecessor
+from ammeter_server.successors import NO_PROJECT, home
 
 MAX_STREAMS = 16_384
 """Streams of one run: the ranks of a large job, and some lives of each."""
@@ -21,7 +22,8 @@ MAX_STREAMS = 16_384
 class Sent:
     """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to.
 
-    after: the run before this one, where the sender named one that was over.
+    run: as the sender names it until it was placed, from then on where it lies; named: as the sender does, external: as
+    the processes of the run that it lies in do. after: the run before that, where the sender named one that was over.
     """
 
     run: str
@@ -30,20 +32,28 @@ class Sent:
     end: int
     body: bytes
     project: str | None = None
+    named: str = ""
+    external: str = ""
     after: str | None = None
+
+    @property
+    def called(self) -> str:
+        """The run as the sender names it."""
+        return self.named or self.run
 
 
 def placed(connection: Connection, sent: Sent, batch: wire.Batch) -> Sent:
-    """The same with the run that the stream belongs to: the one named may have been over when it began."""
+    """The same with the run that the stream belongs to. Raises a 404 problem where the stream is another project's."""
     hello = _hello(batch)
-    run = home(connection, sent.run, sent.stream, hello.started if hello else None, sent.project)
-    return sent if run == sent.run else replace(sent, run=run, after=predecessor(run, sent.run))
+    began, said = (hello.started, line(hello.project)) if hello else (None, None)
+    found = home(connection, sent.called, sent.stream, began, sent.project, said)
+    return replace(sent, run=found.run, named=sent.called, external=found.external, after=found.after)
 
 
 def check_owner(connection: Connection, sent: Sent) -> None:
     """Raises a 404 problem for another project's run."""
     if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
-        raise Problem(404, f"run {sent.run} is not known to this token's project")
+        raise Problem(404, f"run {sent.called} is not known to this token's project")
 
 
 def check_deleted(connection: Connection, sent: Sent) -> None:
@@ -74,29 +84,42 @@ def check_introduction(connection: Connection, sent: Sent, batch: wire.Batch, qu
         quota.check(project)
 
 
-def open_stream(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> None:
-    """Makes what is missing of run and stream. Raises a 404 problem when another project has just made the run."""
-    streams.add_run(connection, sent.run, _of_run(_hello(batch), sent, now))
-    check_owner(connection, sent)
+def open_stream(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> Sent:
+    """Makes what is missing of run and stream. Returns where it lies: elsewhere where another project's process has
+    just made a run of that id."""
+    hello = _hello(batch)
+    streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+    if (hello or sent.project) and streams.run_project(connection, sent.run) != _project(sent, hello):
+        sent = placed(connection, sent, batch)
+        streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+        if streams.run_project(connection, sent.run) != _project(sent, hello):
+            said = f"run {sent.called} is being made by another project just now; ask again"
+            raise Problem(503, said, headers={"Retry-After": "1"})
     check_deleted(connection, sent)  # meanwhile, perhaps
     streams.add(connection, sent.run, sent.stream, now)
+    return sent
 
 
 def introduce(connection: Connection, sent: Sent, batch: wire.Batch, now: int) -> None:
     """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
     hello = _hello(batch)
-    if hello is not None:
-        streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+    if hello is None:
+        return
+    said, run = _of_run(hello, sent, now), streams.run_of(connection, sent.run)
+    if run is not None and find(connection, said["project"], run.external_id) not in (None, sent.run):
+        said["project"] = run.project  # that project has another run of this id
+    streams.add_run(connection, sent.run, said)
 
 
 def _of_run(hello: wire.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
+    whose = {"project": _project(sent, hello), "external_id": sent.external or sent.called}
     if hello is None:
-        return {"project": _project(sent, hello), "started": 0}
+        return {**whose, "started": 0}
     told = {name: value for name, value in hello.environment.items() if name != "continues"}
     after = {"continues": sent.after} if sent.after else {}
     return {
+        **whose,
         "name": line(hello.name),
-        "project": _project(sent, hello),
         "config": hello.config,
         "tags": hello.tags,
         "environment": told | after,
@@ -106,7 +129,7 @@ def _of_run(hello: wire.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
 
 
 def _project(sent: Sent, hello: wire.Hello | None) -> str:
-    return sent.project or (line(hello.project) if hello else "default")
+    return sent.project or (line(hello.project) if hello else NO_PROJECT)
 
 
 def _hello(batch: wire.Batch) -> wire.Hello | None:

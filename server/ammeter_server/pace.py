@@ -43,8 +43,8 @@ def of_streams(clock: Callable[[], float] = time.monotonic) -> Pace:
     return Pace(A_SECOND, BURST, clock)
 
 
-def check(pace: Pace, run: str, stream: str) -> None:
-    """Counts a request of a stream. Raises a 429 problem that says when to ask again."""
-    if pace.is_over((run[:64], stream[:64])):
+def check(pace: Pace, run: str, stream: str, project: str | None = None) -> None:
+    """Counts a request of a stream, by whose token it is. Raises a 429 problem that says when to ask again."""
+    if pace.is_over((run[:64], stream[:64], project)):
         said = f"more than {A_SECOND:.0f} requests a second are of stream {stream[:64]!r}; wait, and send more at once"
         raise limits.over("requests", 429, said, wait=1)

@@ -1,26 +1,29 @@
-"""What a token of one project reaches: that project's runs. Of any other run it hears that it is not there."""
+"""What a token of one project reaches: its runs, also by their external ids. Any other run is not there for it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from ammeter_server import auth
+from ammeter_server import auth, run_ids
 from ammeter_server.collector import Collector, Here
 from ammeter_server.problems import Problem
-from ammeter_server.store import streams as query
 
 RUNS = ("run", "baseline")
 """What a path calls a run."""
 
 
 async def own(connection: HTTPConnection, here: Here, caller: Annotated[auth.Caller, Depends(auth.read)]) -> None:
-    """Refuses a path to another project's run or incident in the words for one that is not there."""
+    """Refuses a path to another project's run or incident in the words for one that is not there.
+
+    A run that the path names by its external id is named by its own from here on.
+    """
     if caller.project is not None:  # else there is nothing to look up, and no thread has to be waited for
-        await run_in_threadpool(_check, connection, here, caller.project)
+        connection.path_params.update(await run_in_threadpool(_reached, connection.path_params, here, caller.project))
 
 
 def unknown_run(run: str) -> Problem:
@@ -46,16 +49,22 @@ Project = Annotated[str | None, Depends(_within)]
 """The project that a list is of: the one asked for, else the token's; None for every one."""
 
 
-def _check(connection: HTTPConnection, here: Collector, project: str) -> None:
+def _reached(params: Mapping[str, Any], here: Collector, project: str) -> dict[str, str]:
+    """The runs and the incident of a path by their own ids. Raises a 404 problem for what the project does not have."""
+    reached = {}
     for name in RUNS:
-        run = connection.path_params.get(name)
-        if run is not None and not _owns(here, project, run):
-            raise unknown_run(run)
-    incident = connection.path_params.get("incident")
-    if incident is not None and not _owns(here, project, incident.partition(".")[0]):
-        raise unknown_incident(incident)
+        if name in params:
+            reached[name] = _own(here, project, params[name], unknown_run(params[name]))
+    if "incident" in params:
+        incident = params["incident"]
+        run, dot, rest = incident.partition(".")
+        reached["incident"] = _own(here, project, run, unknown_incident(incident)) + dot + rest
+    return reached
 
 
-def _owns(here: Collector, project: str, run: str) -> bool:
+def _own(here: Collector, project: str, run: str, unknown: Problem) -> str:
     with here.store.reading() as connection:
-        return query.run_project(connection, run) == project
+        found = run_ids.find(connection, project, run)
+    if found is None:
+        raise unknown
+    return found

@@ -18,6 +18,7 @@ from ammeter_server.plain import instant
 from ammeter_server.prices import Prices
 from ammeter_server.ranks import counters_of, latest, lost, precision, ranks_reporting
 from ammeter_server.reach import Project, unknown_run
+from ammeter_server.run_ids import candidates, pick
 from ammeter_server.store import Connection, Row
 from ammeter_server.store import runs as query
 from ammeter_server.successors import successor
@@ -34,10 +35,12 @@ class Run:
     cost_dollars, cost_per_epoch_dollars: None without a price. seconds_per_epoch: None where the run does not say its
     epochs. environment: what it ran on, with the optimizer it began with. devices: those that are heard of now.
     command: the command line of its first process, without secrets.
+    id: where it lies, of all runs of all projects. external_id: what its processes call it, of those of its project.
     continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
     """
 
     id: str
+    external_id: str
     name: str
     project: str
     state: State
@@ -117,9 +120,9 @@ def _told(here: Collector, connection: Connection, rows: Sequence[Row[Any]]) -> 
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
     incidents = _by_run(query.incidents_of(connection, ids))
-    following = {run: successor(run) for run in ids}
-    there = query.there(connection, list(following.values()))
-    after = {run: next_run for run, next_run in following.items() if next_run in there}
+    following = {row.id: successor(row.external_id) for row in rows}
+    there = query.there(connection, [one for row in rows for one in candidates(row.project, following[row.id])])
+    after = {row.id: pick(there, row.project, following[row.id]) for row in rows}
     now = time.time_ns()
     prices = here.settings.cost_per_hour
     return [
@@ -145,6 +148,7 @@ def tell(
     environment = row.environment or {}
     return Run(
         id=row.id,
+        external_id=row.external_id,
         name=row.name,
         project=row.project,
         state=row.state,

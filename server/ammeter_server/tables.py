@@ -85,15 +85,18 @@ runs = Table(
     document("folded"),
     document("whole"),
     Column("states", LargeBinary, nullable=False, default=b""),
+    Column("external_id", Text, nullable=False, default=lambda made: made.get_current_parameters()["id"]),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
     Index("ix_runs_ended", "ended"),
     Index("ix_runs_project_started", "project", "started"),
+    Index("ix_runs_external_id_project", "external_id", "project", unique=True),
 )
 """One training job. Its row is made by its first hello; after that only the judge writes it.
 
 state: running | ended | lost. folded: the progress that the fleet totals already hold. whole: what was concluded about
 all ranks together and against the baseline, see whole.py. states: msgpack {verdict: state} of those on all ranks.
+external_id: what its processes call it, see run_ids.py.
 """
 
 streams = Table(
@@ -256,8 +259,11 @@ validations (held | drifted), times (expected | late), steps (applied | skipped)
 incidents (verdict, severity). Parts of the key that a name does not use are empty.
 """
 
-deleted = Table("deleted", metadata, key("run"), whole("at"))
-"""Runs that somebody has deleted, so that none of their shippers brings them back. Nothing else is left of them."""
+deleted = Table("deleted", metadata, key("run"), whole("at"), text("project"))
+"""Runs that somebody has deleted, so that none of their shippers brings them back. Nothing else is left of them.
+
+project: whose it was; another project may use the id for a run of its own.
+"""
 
 projects = Table("projects", metadata, key("name"), whole("created"))
 """What tokens belong to."""

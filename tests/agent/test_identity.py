@@ -16,6 +16,12 @@ from tests.agent import programs
 ID = "0189f7ea-ae2c-7d3b-8a4a-1f0f0c0b0a09"
 
 
+def test_a_uuid_that_only_collectors_give_is_a_name_like_any_other() -> None:
+    said = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    run, name = identity.run_id("books", {"AMMETER_RUN_ID": said})
+    assert (said, uuid.RFC_4122) == (name, uuid.UUID(run).variant)
+
+
 def test_a_uuid_in_ammeter_run_id_is_the_run_in_one_spelling() -> None:
     for said in (ID, ID.upper(), "{" + ID + "}", ID.replace("-", "")):
         assert (ID, "") == identity.run_id("p", {"AMMETER_RUN_ID": said})

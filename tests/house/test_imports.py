@@ -78,7 +78,7 @@ SERVER_ORDER = (
     ("tables",),
     ("bulk",),
     ("store",),
-    ("settings", "problems", "migrations", "progress", "kept", "compaction", "curves"),
+    ("settings", "problems", "migrations", "progress", "kept", "compaction", "curves", "run_ids"),
     ("retention", "drawing", "cells", "storage", "ranks", "devices", "cost"),
     ("limits", "tokens", "listening", "successors", "samples"),
     ("quota", "pace", "scrape"),

@@ -10,6 +10,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
+from sqlalchemy.exc import IntegrityError
 
 from ammeter.wire import Event
 from ammeter_server import migrations
@@ -17,7 +18,7 @@ from ammeter_server.__main__ import main
 from ammeter_server.bulk import day_of, events
 from ammeter_server.compaction import compact
 from ammeter_server.store import Store
-from ammeter_server.tables import metadata
+from ammeter_server.tables import metadata, runs, streams
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 
@@ -53,6 +54,38 @@ def test_shapes_are_reached_down_and_up_again_with_what_is_in_them(store: Store)
     assert ("scale.changed", {"a": 1}, day_of(heard)) == (event.name, event.data, event.day)
     compact(store, fed.run, fed.stream, "me")
     assert before == told(fed.views())
+
+
+def test_a_database_of_today_gets_external_ids_and_its_streams_go_on(store: Store) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 50), 10)
+    migrations.go_back(store, "0007")
+    with store.writing() as connection:
+        assert "external_id" not in {each["name"] for each in inspect(connection).get_columns("runs")}
+        columns = [each["name"] for each in inspect(connection).get_columns("runs") if each["name"] != "id"]
+        names = ", ".join(f'"{name}"' for name in columns)
+        connection.execute(text(f"INSERT INTO runs (id, {names}) SELECT 'another', {names} FROM runs"))
+    migrations.migrate(store)
+    with store.reading() as connection:
+        rows = connection.execute(select(runs.c.id, runs.c.external_id)).all()
+    assert {(fed.run, fed.run), ("another", "another")} == {tuple(row) for row in rows}
+    fed.send(Event("scale.changed", 60, 7, {"a": 1}))
+    with store.reading() as connection:
+        assert 1 == connection.execute(select(streams.c.events).where(streams.c.run == fed.run)).scalar_one()
+
+
+def test_one_project_has_one_run_of_an_id_and_going_back_keeps_all_runs(store: Store) -> None:
+    with store.writing() as connection:
+        for run, project in (("a", "ours"), ("b", "theirs")):
+            connection.execute(runs.insert().values(id=run, external_id="a", project=project))
+    with pytest.raises(IntegrityError), store.writing() as connection:
+        connection.execute(runs.insert().values(id="c", external_id="a", project="ours"))
+    migrations.go_back(store, "0007")
+    with store.reading() as connection:
+        assert ["a", "b"] == connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars().all()
+    migrations.migrate(store)
+    with store.reading() as connection:
+        assert ["a", "b"] == connection.execute(select(runs.c.external_id).order_by(runs.c.id)).scalars().all()
 
 
 def test_all_the_way_down_nothing_is_left_and_up_again_it_is_as_the_tables_say(store: Store) -> None:

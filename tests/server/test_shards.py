@@ -24,6 +24,7 @@ from ammeter_server.settings import Settings
 from ammeter_server.store import (
     Store,
     days,
+    deletions,
     incidents,
     judgements,
     live,
@@ -47,7 +48,7 @@ A_RUN: Any = SimpleNamespace(id="a", project="demo", started=1)
 EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "runs.newest": lambda c: runs.newest(c, 10, None, None, None),
     "runs.by_project": runs.by_project,
-    "runs.there": lambda c: runs.there(c, ["a", "b"]),
+    "runs.there": lambda c: runs.there(c, ["a", "b", "c"]),
     "incidents.newest": lambda c: incidents.newest(c, 10, None),
     "live.versions": lambda c: live.versions(c, ["a", "b"]),
     "judgements.baseline": lambda c: judgements.baseline(c, A_RUN, "nightly"),
@@ -59,6 +60,9 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "judgements.due": lambda c: judgements.due(c, 1, 1, 1),
     "outbox.due": lambda c: outbox.due(c, 1),
     "outbox.pending": outbox.pending,
+    "streams.runs_of": lambda c: streams.runs_of(c, ["a", "b"]),
+    "deletions.of": lambda c: deletions.of(c, ["a", "b"]),
+    "streams.holding": lambda c: streams.holding(c, ["a", "b"], "s"),
     "streams.silent": lambda c: streams.silent(c, 1),
     "streams.still": lambda c: streams.still(c, 1, 1),
     "streams.back": lambda c: streams.back(c, 1, "run-lost"),
@@ -69,7 +73,10 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "sizes.by_run": lambda c: sizes.by_run(c, 10),
 }
 """The statements that every node answers: lists of runs and incidents, a baseline by its name, what a page that watches
-several runs asks, /metrics, sweeper, keeper, storage. No other may."""
+several runs asks, /metrics, sweeper, keeper, storage, and where a stream belongs that this process does not know. No
+other may."""
+
+PLACING = ("streams.runs_of", "streams.holding", "deletions.of")
 
 
 @pytest.fixture
@@ -138,6 +145,12 @@ def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store)
         fed = Fed(store)
         fed.feed(numbers(SCHEMA, 50), 10)
         fed.end()
+    with statements(store) as placing, store.reading() as connection:
+        for name in PLACING:
+            EVERYWHERE[name](connection)
+    of_placing = {str(each) for each in placing}
+    assert {str(each) for each in seen} >= of_placing  # once per stream, and after what it says of itself
+    seen = [each for each in seen if str(each) not in of_placing]
     prepared = [each.statement for each in vars(streams).values() if isinstance(each, Prepared)]
     assert len(seen) > 5
     assert len(prepared) > 2

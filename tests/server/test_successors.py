@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ammeter_server import migrations
+from ammeter_server.run_ids import id_of
 from ammeter_server.store import Store, connect
-from ammeter_server.successors import AFTER, LONGEST, home, predecessor, successor
+from ammeter_server.successors import AFTER, LONGEST, home, successor
 from ammeter_server.tables import runs
 
 RUN = str(uuid.uuid4())
@@ -30,7 +31,7 @@ def add(store: Store, run: str, state: str = "ended", ended: int | None = ENDED,
 
 def placed(store: Store, began: int | None, project: str | None = None) -> str:
     with store.reading() as connection:
-        return home(connection, RUN, uuid.uuid4().hex, began, project)
+        return home(connection, RUN, uuid.uuid4().hex, began, project, "ours").run
 
 
 def line(length: int) -> list[str]:
@@ -44,7 +45,6 @@ def test_the_line_of_a_run_is_the_same_for_everybody_and_never_comes_round() -> 
     assert line(5) == line(5)
     assert 40 == len(set(line(40)))
     assert str(uuid.UUID(successor(RUN))) == successor(RUN)
-    assert line(3)[:2] == [predecessor(each, RUN) for each in line(3)[1:]]
 
 
 def test_a_run_that_nobody_knows_is_where_it_says(store: Store) -> None:
@@ -63,10 +63,27 @@ def test_only_a_run_that_is_over_has_one(store: Store, state: str) -> None:
     assert line(2)[state != "running"] == placed(store, ENDED + 2 * AFTER)
 
 
-def test_another_projects_run_is_where_the_way_ends(store: Store) -> None:
+def test_another_projects_run_is_no_part_of_the_line(store: Store) -> None:
     add(store, RUN, project="theirs")
-    assert RUN == placed(store, ENDED + 2 * AFTER, "ours")
+    assert id_of("ours", RUN) == placed(store, ENDED + 2 * AFTER, "ours")
     assert successor(RUN) == placed(store, ENDED + 2 * AFTER, "theirs")
+
+
+def test_another_projects_run_in_the_place_of_a_successor_is_none(store: Store) -> None:
+    add(store, RUN)
+    add(store, successor(RUN), project="theirs")
+    for project in ("ours", None):
+        assert id_of("ours", successor(RUN)) == placed(store, ENDED + 2 * AFTER, project)
+
+
+def test_a_successor_names_the_run_that_it_follows_wherever_that_lies(store: Store) -> None:
+    add(store, RUN, project="theirs")
+    with store.writing() as connection:
+        lies = {"id": id_of("ours", RUN), "external_id": RUN, "project": "ours"}
+        connection.execute(runs.insert().values(**lies, state="ended", ended=ENDED))
+    with store.reading() as connection:
+        found = home(connection, RUN, uuid.uuid4().hex, ENDED + 2 * AFTER, "ours")
+    assert (successor(RUN), successor(RUN), lies["id"]) == (found.run, found.external, found.after)
 
 
 def test_the_line_begins_where_the_first_run_is_that_was_not_deleted(store: Store) -> None:

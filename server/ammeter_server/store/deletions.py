@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, select, text
 
@@ -21,6 +21,12 @@ PAUSE = 0.05
 
 def is_deleted(connection: Connection, run: str) -> bool:
     return connection.execute(select(deleted.c.run).where(deleted.c.run == run)).first() is not None
+
+
+def of(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Id -> project of those of these runs that were deleted; without a project where that is not known any more."""
+    query = select(deleted.c.run, deleted.c.project).where(deleted.c.run.in_(ids))
+    return {row.run: row.project for row in connection.execute(query)}
 
 
 def delete(store: Store, run: str, who: str, now: int) -> bool:
@@ -56,11 +62,11 @@ def compact(store: Store) -> None:
 
 
 def _take_away(connection: Connection, run: str, who: str, now: int) -> bool:
-    there = connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update()).first()
+    there = connection.execute(select(runs.c.project).where(runs.c.id == run).with_for_update()).first()
     if there is None:
         return False
     connection.execute(select(streams.c.id).where(streams.c.run == run).with_for_update()).all()
-    connection.execute(insert_or_ignore(connection, deleted).values(run=run, at=now))
+    connection.execute(insert_or_ignore(connection, deleted).values(run=run, at=now, project=there.project))
     connection.execute(runs.delete().where(runs.c.id == run))  # all that refers to it goes with it
     of_it = audit.c.subject.startswith(f"{run}.", autoescape=True)
     connection.execute(audit.update().where(of_it).values(detail=""))

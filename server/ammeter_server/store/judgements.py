@@ -78,9 +78,10 @@ def look_at(connection: Connection, run: str) -> Row[Any] | None:
 
 
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
-    """The other run of this project with that id, else the newest with that name that began no later."""
+    """The other run of this project with that id, its own or the external one, else the newest with that name that
+    began no later."""
     same = select(runs).where(runs.c.project == run.project, runs.c.id != run.id)
-    by_id = connection.execute(same.where(runs.c.id == name)).one_or_none()
+    by_id = connection.execute(same.where(or_(runs.c.external_id == name, runs.c.id == name))).first()
     if by_id is not None:
         return by_id
     named = same.where(runs.c.name == name, runs.c.started <= run.started)

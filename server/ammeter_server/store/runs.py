@@ -34,6 +34,7 @@ TOLD = (
 
 LISTED = (
     runs.c.id,
+    runs.c.external_id,
     runs.c.name,
     runs.c.project,
     runs.c.state,
@@ -68,9 +69,13 @@ def by_project(connection: Connection) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def there(connection: Connection, ids: Sequence[str]) -> frozenset[str]:
-    """Those of these runs that there are."""
-    return frozenset(connection.execute(select(runs.c.id).where(runs.c.id.in_(ids))).scalars())
+def there(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Id -> (id, project) of those of these runs that there are."""
+    query: Select[Any] = select(runs.c.id, runs.c.project)
+    if len(ids) <= 2:  # of one run's page: each is asked where it lies
+        rows = [connection.execute(query.where(runs.c.id == run)).one_or_none() for run in ids]
+        return {row.id: row for row in rows if row is not None}
+    return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
 
 
 def one(connection: Connection, run: str) -> Row[Any] | None:

@@ -132,9 +132,23 @@ def run_project(connection: Connection, run: str) -> str | None:
 
 
 def run_of(connection: Connection, run: str) -> Row[Any] | None:
-    """What placing a stream has to know of a run."""
-    query: Select[Any] = select(runs.c.project, runs.c.state, runs.c.ended).where(runs.c.id == run)
+    """What opening a stream has to know of a run."""
+    query: Select[Any] = select(runs.c.project, runs.c.external_id, runs.c.state, runs.c.ended).where(runs.c.id == run)
     return connection.execute(query).one_or_none()
+
+
+def runs_of(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Id -> what placing a stream has to know of a run, of those that there are."""
+    query: Select[Any] = select(
+        runs.c.id, runs.c.external_id, runs.c.project, runs.c.state, runs.c.ended, runs.c.started
+    )
+    return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
+
+
+def holding(connection: Connection, external_ids: Sequence[str], stream: str) -> Sequence[Row[Any]]:
+    """(id, external_id, project) of the runs with one of these external ids that hold the stream."""
+    query: Select[Any] = select(runs.c.id, runs.c.external_id, runs.c.project).join(streams, streams.c.run == runs.c.id)
+    return connection.execute(query.where(runs.c.external_id.in_(external_ids), streams.c.id == stream)).all()
 
 
 def holds(connection: Connection, run: str, stream: str) -> bool:
@@ -152,6 +166,7 @@ def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
     if said["started"]:
         owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
         filled = {**said, "project": owner}
+        filled.pop("external_id", None)
         connection.execute(update(runs).where(runs.c.id == run, runs.c.started == 0).values(**filled))
 
 

@@ -240,9 +240,10 @@ def _decided(
 ) -> tuple[Known, Change | None]:
     """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
     sent = each.sent
-    check_owner(connection, sent)
-    if raw is None:
+    if raw is None:  # another project may have taken the run's id a moment ago, which opening finds out
         check_deleted(connection, sent)
+    else:
+        check_owner(connection, sent)
     same = each.known is not None and each.known.raw == raw
     known = each.known if each.known is not None and same else _looked_up(connection, sent, raw, each.now)
     if known.held.acknowledged != sent.offset:

@@ -467,7 +467,7 @@ BROKEN_OFF = {
     "falls off its end": "nothing wrong was found;",
     "raises": "it raised ValueError: no such luck after step 4; nothing else wrong was found;",
     "is interrupted": "it was interrupted after step 4; nothing else wrong was found;",
-    "is terminated": "it was ended by SIGTERM after step 4; nothing else wrong was found;",
+    "is terminated": "it was ended by SIGTERM; nothing else wrong was found;",
 }
 
 

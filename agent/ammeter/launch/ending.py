@@ -105,7 +105,7 @@ def _broken_off(streams: Sequence[Tally]) -> str:
         said = shown.line(each.bye.message)[:MOST_WORDS]
         where = f"after step {each.last_step}" if each.last_step >= 0 else "before its first step"
         if each.bye.reason == "signal":
-            return f"it was ended by {said or 'a signal'} {where}"
+            return f"it was ended by {said or 'a signal'}"  # its last rows went with it
         return f"it was interrupted {where}" if said.startswith("KeyboardInterrupt") else f"it raised {said} {where}"
     return ""
 

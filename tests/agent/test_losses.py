@@ -485,3 +485,26 @@ def test_backward_on_ever_new_lines_has_a_bounded_number_of_columns(tmp_path: Pa
         optimizer.step()
         optimizer.zero_grad()
     assert 16 == len(_columns(_rows(run, tmp_path)))
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_every_short_step_has_its_loss_to_the_last_one(closure: bool, tmp_path: Path) -> None:
+    model = _network()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3)
+    run, own = ammeter.watch(model, optimizer, dir=tmp_path), Numbers()
+    for step in range(400):
+
+        def evaluate(step: int = step) -> Any:
+            x, y = _batch(step % 7)
+            loss = _mean(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            own.append(float(loss.detach()))
+            return loss
+
+        if closure:
+            optimizer.step(evaluate)
+        else:
+            evaluate()
+            optimizer.step()
+    np.testing.assert_allclose(own, _rows(run, tmp_path).scalar("loss"), rtol=1e-5)

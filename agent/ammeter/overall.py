@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -103,6 +104,7 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
         "step_seconds": float(np.median(step_seconds)) if step_seconds else None,
         "seconds_per_epoch": next((each for life in reversed(lead) if (each := life.seconds_per_epoch)), None),
         **{name: _joined([life.sampled[name] for life in lead]).as_json() for name in SAMPLED},
+        "checkpoint_restores": dict(sorted(sum((life.restores for life in lead), Counter[str]()).items())),
         "lost": lost_of(streams),
         "no_step": unstepped(streams),
     }

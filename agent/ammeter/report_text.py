@@ -99,6 +99,8 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
         yield "our cost", _cost(summary)
     if weights := _weights(summary):
         yield "weights", weights
+    if restores := summary["checkpoint_restores"]:
+        yield "restores", _restores(restores)
     if summary["nonfinite_steps"]:
         yield "not finite", f"loss or gradients of {words.count(summary['nonfinite_steps'], 'step')}"
     yield "records lost", _losses(summary["lost"])
@@ -182,6 +184,14 @@ def _cost(summary: dict[str, Any]) -> str:
 
 def _small(share: float) -> str:
     return words.percent(share) if share >= LEAST else f"less than {words.percent(LEAST)}"
+
+
+def _restores(restores: dict[str, int]) -> str:
+    """'3 of 4 checkpoints that were read back are whole; 1 failed'."""
+    read = sum(count for outcome, count in restores.items() if outcome != "skipped")
+    others = [f"{restores[outcome]} {outcome}" for outcome in ("partial", "failed", "skipped") if restores.get(outcome)]
+    whole = f"{restores.get('passed', 0)} of {words.count(read, 'checkpoint')} that were read back are whole"
+    return "; ".join([whole, *others])
 
 
 def _weights(summary: dict[str, Any]) -> str:

@@ -245,4 +245,7 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "moments.nonfinite": lambda data: f"the optimizer's state holds NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
     "guard.acted": _guard,
+    "checkpoint.verified": lambda data: (
+        f"checkpoint {data['path']} was read back: {data['reason']}" if data.get("outcome") == "failed" else ""
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +165,8 @@ class Tally:
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
     seen: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     """What probes told, in words: by event, line and sentence; the first MAX_SEEN."""
+    restores: Counter[str] = field(default_factory=Counter)
+    """Checkpoints that were read back, by what came of it."""
     checkpoints: dict[tuple[str, int], Saved] = field(default_factory=dict)
     """By folder and step: a checkpoint may be several files."""
     step_seconds: list[float] = field(default_factory=list)
@@ -273,6 +276,8 @@ class Tally:
         self._told(event)
         if event.name == "checkpoint.saved":
             self._saved(event)
+        elif event.name == "checkpoint.verified":
+            self.restores[str(event.data.get("outcome") or "skipped")[:20]] += 1
         self.growths += event.name == "scaler.growth"
         self.backoffs += event.name == "scaler.backoff"
         self.unscaled |= event.name == "usage.loss_not_scaled" and event.data.get("scale", 0) is None

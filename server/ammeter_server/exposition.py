@@ -130,6 +130,12 @@ METRICS: tuple[Metric, ...] = (
         "Checkpoints saved: complete, or partial where something is missing that the run needs to go on",
     ),
     Metric(
+        "ammeter_checkpoint_restores_total",
+        "counter",
+        ("run", "outcome"),
+        "Checkpoints read back: passed, or failed where one is broken or lacks something; absent where none was read",
+    ),
+    Metric(
         "ammeter_checkpoint_last_timestamp_seconds",
         "gauge",
         _RUN,

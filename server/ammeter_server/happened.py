@@ -22,6 +22,9 @@ LONGEST = 128
 """Caps on what grows with names from outside and is written with every batch: devices of a host, operators that fell
 back, their characters."""
 
+RESTORES = ("passed", "partial", "failed")
+"""What can come of reading a checkpoint back."""
+
 OTHER = "_other"
 """The name of those whose own is one too many."""
 
@@ -42,6 +45,8 @@ def add_event(after: Counters, event: Event) -> None:
         after["devices"] = _devices(event.data.get("devices"))
     elif event.name == "checkpoint.saved":
         _add_checkpoint(after, event)
+    elif event.name == "checkpoint.verified":
+        _add_restore(after, event)
     elif event.name == "kernel.fallback":
         after["fallbacks"] = _with_fallback(after.get("fallbacks", {}), event)
 
@@ -64,6 +69,13 @@ def _devices(said: Any) -> dict[str, dict[str, str]]:
         }
         for each in several[:MOST_DEVICES]
     }
+
+
+def _add_restore(after: Counters, event: Event) -> None:
+    """A checkpoint that was read back; what could not be read says nothing of it."""
+    outcome = event.data.get("outcome")
+    if outcome in RESTORES:
+        after[f"restores_{outcome}"] += 1
 
 
 def _add_checkpoint(after: Counters, event: Event) -> None:

@@ -31,6 +31,9 @@ SUMS = (
     "checkpoints_partial",
     "grad_norms_read",
     "grad_norm_sum",
+    "restores_passed",
+    "restores_partial",
+    "restores_failed",
 )
 """Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
 
@@ -40,6 +43,7 @@ apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_secon
 grad_norms_read: steps that have a norm; 0 for a stream that began before this was counted.
 grad_norm_sum: of those that were finite.
 checkpoints_complete, checkpoints_partial: saved, with all that the run needs to go on and without some of it.
+restores_passed, restores_partial, restores_failed: read back, whole, without some of it, and not whole.
 """
 
 LATEST = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")

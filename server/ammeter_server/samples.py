@@ -9,13 +9,13 @@ from typing import Any
 from ammeter.verdicts.float16 import FLOAT16_MAX
 from ammeter_server import cost, devices, progress
 from ammeter_server.exposition import Exposition
-from ammeter_server.happened import OTHER
+from ammeter_server.happened import OTHER, RESTORES
 from ammeter_server.prices import Prices
 from ammeter_server.ranks import fallbacks, latest, lost, precision, ranks_reporting
 from ammeter_server.store import Row
 
 LONGEST_LABEL = 200
-MOST_REASONS = 4
+MOST_REASONS = 3
 MOST_FALLBACKS = 4
 MOST_INCIDENTS = 8
 MOST_DEVICES = 4
@@ -169,6 +169,10 @@ def _add_quality(shown: Exposition, run: str, counters: Mapping[str, Any], last:
     shown.add("ammeter_last_validation_loss", last.get("val_loss"), run)
     for outcome in ("complete", "partial"):
         shown.add("ammeter_checkpoint_saves_total", counters[f"checkpoints_{outcome}"], run, outcome)
+    if any(counters.get(f"restores_{outcome}") for outcome in RESTORES):
+        passed, failed = counters["restores_passed"], counters["restores_failed"] + counters["restores_partial"]
+        shown.add("ammeter_checkpoint_restores_total", passed, run, "passed")
+        shown.add("ammeter_checkpoint_restores_total", failed, run, "failed")
     if counters["checkpoint_time"]:
         shown.add("ammeter_checkpoint_last_timestamp_seconds", counters["checkpoint_time"] / 1e9, run)
 

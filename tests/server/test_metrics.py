@@ -103,8 +103,13 @@ def test_checkpoints_count_as_complete_or_partial_and_the_last_complete_one_is_d
     for step, missing in ((21, []), (22, []), (23, ["scaler"])):
         stream.tell(step, SAMPLED)
         stream.say("checkpoint.saved", step, path="out/run.pt", missing=missing)
+    assert f'ammeter_checkpoint_restores_total{{outcome="passed",{run}}}' not in shown
+    for outcome in ("passed", "passed", "failed", "partial", "skipped", "other"):
+        stream.say("checkpoint.verified", 23, path="out/run.pt", outcome=outcome)
     stream.send()
     shown = scrape(client)
+    restores = [shown[f'ammeter_checkpoint_restores_total{{outcome="{each}",{run}}}'] for each in ("passed", "failed")]
+    assert [2, 2] == restores
     assert 2 == shown[f'ammeter_checkpoint_saves_total{{outcome="complete",{run}}}']
     assert 1 == shown[f'ammeter_checkpoint_saves_total{{outcome="partial",{run}}}']
     assert stream.time(22) / 1e9 == pytest.approx(shown[f"ammeter_checkpoint_last_timestamp_seconds{{{run}}}"])
@@ -178,6 +183,7 @@ def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> 
     for number in range(9):
         stream.say("kernel.fallback", 50, op=f"op{number}", reason="policy", module="head", flops_share=0.1)
     stream.say("checkpoint.saved", 50, missing=[])
+    stream.say("checkpoint.verified", 50, outcome="passed")
     stream.tell(51, SAMPLED | {"grad_norm": 1.0, "device_allocated_bytes": 1e9, "device_reserved_bytes": 2e9})
     host = Host(client, run=stream.run, gpus=MOST_DEVICES)
     host.read(1)

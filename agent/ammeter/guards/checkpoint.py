@@ -6,12 +6,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, time_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.guards.child import Child
 from ammeter.guards.duty import Saved
+from ammeter.guards.restoring import compared
 from ammeter.guards.writing import Unreadable, write
 from ammeter.stats.unseen import unseen
 from ammeter.wire import Event, Frame
@@ -26,6 +28,8 @@ class Checkpoint:
     every_steps, every_minutes: write one when so many steps, or so much time, have passed; neither: never. keep: how
     many stay. dir: where to, a folder of mode 0700 that is made; else `checkpoints` in the run's folder. parts: what
     else the program needs to go on and watch() does not know, {"scheduler": scheduler}: anything with a state_dict().
+    restore: read back what the program saves with torch.save, the newest where one comes after the other, in a process
+    of its own that is nice to training; what it finds is a `checkpoint.verified`. Off unless asked for.
 
     A file holds {"models", "optimizers", "scalers", "parts", "random", "step", "run"}, of mode 0600. It is written
     beside its place, synced, read back with weights_only=True and compared by checksum before it takes its name.
@@ -43,6 +47,7 @@ class Checkpoint:
         keep: int = 3,
         dir: str | Path | None = None,
         parts: Mapping[str, Any] | None = None,
+        restore: bool = False,
     ) -> None:
         for name, number in (("every_steps", every_steps), ("every_minutes", every_minutes), ("keep", keep)):
             if number is not None and not 0 < number < math.inf:
@@ -53,6 +58,8 @@ class Checkpoint:
         self.every_steps, self.every_minutes, self.keep = every_steps, every_minutes, keep
         self.dir = None if dir is None else Path(dir).expanduser().absolute()
         self.parts = dict(parts or {})
+        self.restore = restore
+        self._child: Child | None = None
         self._duty: Duty | None = None
         self._written: list[tuple[Path, int]] = []
 
@@ -73,9 +80,12 @@ class Checkpoint:
         self._refused = ""
         self._folder = self.dir or duty.session.journal.folder.parent / "checkpoints"
         self._writes = duty.session._hello.rank == 0 and bool(self.every_steps or self.every_minutes)
+        self._child = Child(self._restored) if self.restore else None
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
         """What a checkpoint of the program lacks is told once; beside a complete one it is an export."""
+        if self._child is not None:
+            self._read_back(self._child, frames, last)
         if any(not each.missing and not each.sure for each in self._known().saved):
             return
         for frame in frames:
@@ -86,9 +96,33 @@ class Checkpoint:
                     path = frame.data.get("path") or "in memory"
                     self._tell("found incomplete", f"{path} lacks {', '.join(missing)}", None, self._path())
 
+    def _read_back(self, child: Child, frames: Sequence[Frame], last: bool) -> None:
+        if last:
+            child.look()
+            child.end()
+            return
+        for frame in frames:
+            if isinstance(frame, Event) and frame.name == "checkpoint.saved" and _is_file(frame.data.get("path")):
+                child.read({**frame.data, "step": frame.step})
+
+    def _restored(self, saved: dict[str, Any], read: dict[str, Any]) -> None:
+        """Written at once, as what a guard does is."""
+        duty, told = self._known(), compared(read, saved)
+        names = ("outcome", "reason", "seconds", "bytes", "tensors")
+        data = {"path": saved["path"], "saved_step": saved["step"], **{name: told.get(name) for name in names}}
+        duty.session.journal.append(Event("checkpoint.verified", max(0, duty.step), time_ns(), data))
+        duty.verified(saved["path"], saved["step"], told["outcome"])
+
+    def remove(self) -> None:
+        """Whoever ends the run does not leave a process behind."""
+        if self._child is not None:
+            self._child.end()
+
     def closed(self) -> None:
         """Random numbers are kept as they stand now: the next batch may be drawn from them. The rest is written when
         the next forward pass begins, where the schedule has moved on; where none is heard, a step later."""
+        if self._child is not None:
+            self._child.look()
         if not self._writes:
             return
         self.begun()
@@ -180,3 +214,8 @@ def _is_finite(tensor: Any) -> bool:
     if not isinstance(tensor, torch.Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     return bool(torch.isfinite(tensor.detach()).all())
+
+
+def _is_file(path: Any) -> bool:
+    """Whether it lies on this host; a distributed checkpoint is a folder, and one in a store has an address."""
+    return isinstance(path, str) and bool(path) and Path(path).is_file()

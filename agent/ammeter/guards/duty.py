@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -46,13 +46,15 @@ class Update:
 class Saved:
     """A checkpoint. step: the one that was open when it was written, so its weights are those after step - 1.
 
-    sure: it was written by a guard, which saw that all of it was finite. broken: it was read back and is not whole.
+    sure: it was written by a guard, which saw that all of it was finite. verified, broken: it was read back in another
+    process, and is whole, or is not.
     """
 
     path: str
     step: int
     missing: tuple[str, ...]
     sure: bool = False
+    verified: bool = False
     broken: bool = False
 
 
@@ -141,11 +143,20 @@ class Duty:
         self._ended = self._ended or stopped
 
     def newest_before(self, step: int, *, finite: bool = False) -> Saved | None:
-        """The newest complete checkpoint from before this step that was not found broken. finite: one that is sure to
-        be finite may be younger."""
+        """The newest complete checkpoint from before this step that was not found broken; where some were read back,
+        the newest of these. finite: one that is sure to be finite may be younger."""
         good = [each for each in self.saved if not each.missing and not each.broken]
         good = [each for each in good if (finite and each.sure) or each.step < step]
-        return max(good, key=lambda each: (each.step, each.sure), default=None)
+        read = [each for each in good if each.verified or each.sure] if any(each.verified for each in good) else good
+        return max(read, key=lambda each: (each.step, each.sure), default=None)
+
+    def verified(self, path: str, step: int, outcome: str) -> None:
+        """What came of reading a checkpoint back; one that was written over meanwhile is another one."""
+        passed, failed = outcome == "passed", outcome == "failed"
+        self.saved = [
+            replace(each, verified=passed, broken=failed) if (each.path, each.step) == (path, step) else each
+            for each in self.saved
+        ]
 
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:
         """A guard's method, which never raises, and is silent once the guard is off."""

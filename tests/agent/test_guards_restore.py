@@ -1,0 +1,208 @@
+"""The program's own checkpoints are read back in another process, and what comes of it is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ammeter
+from ammeter import guards, report
+from ammeter.guards import restoring
+from ammeter.guards.child import Child
+from ammeter.wire import Event
+from tests.agent.guarded import Outcome, poison, train
+from tests.agent.training import events, stream
+
+
+def whole(net: Any, optimizer: Any, scaler: Any) -> dict[str, Any]:
+    return {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "step": 1}
+
+
+def saving(path: Path, what: Callable[..., Any], at: tuple[int, ...] = (4,)) -> Callable[..., None]:
+    def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
+        if step in at:
+            torch.save(what(net, optimizer, scaler), path.with_name(path.name.replace("STEP", str(step))))
+
+    return before
+
+
+def verified(outcome: Outcome, folder: Path) -> list[dict[str, Any]]:
+    found: list[Event] = events(stream(outcome.run, folder)[1], "checkpoint.verified")
+    return [each.data for each in found]
+
+
+def run(
+    folder: Path,
+    before: Callable[..., None],
+    steps: int = 30,
+    patient: bool = True,
+    others: Sequence[Any] = (),
+) -> tuple[Outcome, list[dict[str, Any]]]:
+    """patient: each step begins when what was begun to be read is read, however busy the machine is."""
+    guard = guards.Checkpoint(restore=True)
+
+    def slowly(*args: Any) -> None:
+        deadline = time.monotonic() + 90
+        while patient and guard._child and guard._child._running and time.monotonic() < deadline:
+            guard._child.look()
+            time.sleep(0.02)
+        before(*args)
+
+    outcome = train(folder, [guard, *others], before=slowly, steps=steps)
+    return outcome, verified(outcome, folder)
+
+
+def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome, told = run(tmp_path / "runs", saving(tmp_path / "STEP.pt", whole))
+    assert [("passed", str(tmp_path / "4.pt"), 4)] == [
+        (each["outcome"], each["path"], each["saved_step"]) for each in told
+    ]
+    assert told[0]["seconds"] > 0
+    summary = report.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
+    assert {"passed": 1} == summary["checkpoint_restores"]
+    report.main([str(tmp_path / "runs" / outcome.run)])
+    assert "1 of 1 checkpoint that were read back are whole" in " ".join(capsys.readouterr().out.split())
+
+
+def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
+    """The newest holds a NaN, which nobody saw in memory; the one before it is whole."""
+    spoil = poison(28)
+
+    def what(net: Any, optimizer: Any, scaler: Any) -> dict[str, Any]:
+        state = whole(net, optimizer, scaler)
+        if len(list(tmp_path.glob("*.pt"))) == 1:
+            state["model"] = {name: each.clone() for name, each in state["model"].items()}
+            state["model"]["last.bias"][0] = math.nan
+        return state
+
+    save = saving(tmp_path / "STEP.pt", what, at=(4, 24))
+
+    def before(*args: Any) -> None:
+        spoil(*args)
+        save(*args)
+
+    outcome, told = run(tmp_path / "runs", before, others=[guards.Stop()])
+    assert ["passed", "failed"] == [each["outcome"] for each in told]
+    assert "1 of" in told[1]["reason"]
+    assert "model.last.bias first" in told[1]["reason"]
+    assert isinstance(outcome.raised, ammeter.Stopped)
+    assert str(tmp_path / "4.pt") == outcome.raised.checkpoint
+
+
+def test_nothing_is_read_unless_it_was_asked_for(tmp_path: Path) -> None:
+    before = saving(tmp_path / "STEP.pt", whole)
+    outcome = train(tmp_path / "runs", [guards.Checkpoint()], before=before)
+    assert [] == verified(outcome, tmp_path / "runs")
+
+
+def test_reading_back_changes_no_bit_of_the_run(tmp_path: Path) -> None:
+    bare = train(None, before=saving(tmp_path / "bare-STEP.pt", whole), steps=30)
+    watched, _ = run(tmp_path / "runs", saving(tmp_path / "STEP.pt", whole), steps=30)
+    assert bare.state == watched.state
+
+
+def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    original = subprocess.Popen
+
+    def noting(*args: Any, **options: Any) -> Any:
+        started.append(original(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noting)
+    save = saving(tmp_path / "STEP.pt", whole)
+
+    def before(*args: Any) -> None:
+        save(*args)
+        time.sleep(0.01)
+
+    run(tmp_path / "runs", before, patient=False)
+    readers = [each for each in started if "ammeter.guards.restoring" in each.args]  # type: ignore[operator]
+    assert 1 == len(readers)
+    assert readers[0].poll() is not None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the process says of a file."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "ammeter.guards.restoring", str(path)], capture_output=True, timeout=120
+    )
+    assert 0 == ran.returncode, ran.stderr
+    told: dict[str, Any] = json.loads(ran.stdout)
+    return told
+
+
+def test_a_file_is_read_as_it_lies_there(tmp_path: Path) -> None:
+    good, old, cut, bad = (tmp_path / name for name in ("good.pt", "old.pt", "cut.pt", "bad.pt"))
+    torch.save({"a": torch.ones(3), "step": 3}, good)
+    torch.save({"a": torch.ones(3)}, old, _use_new_zipfile_serialization=False)
+    cut.write_bytes(good.read_bytes()[:-200])
+    torch.save({"a": {"b": torch.tensor([1.0, math.inf])}}, bad)
+    assert ("passed", 1) == (read(good)["outcome"], read(good)["tensors"])
+    assert "passed" == read(old)["outcome"]
+    assert "failed" == read(cut)["outcome"]
+    assert ("failed", "1 of 1 tensors are not finite, a.b first") == (read(bad)["outcome"], read(bad)["reason"])
+    assert "skipped" == read(tmp_path / "gone.pt")["outcome"]
+
+
+class Program:
+    """Something that weights_only=True does not load."""
+
+
+def test_a_file_that_holds_a_program_is_not_run(tmp_path: Path) -> None:
+    torch.save({"model": Program()}, tmp_path / "it.pt")
+    told = restoring.restore(tmp_path / "it.pt", 1000)
+    assert "failed" == told["outcome"]
+    assert "weights_only=True does not load it" in told["reason"]
+
+
+SAVED: dict[str, Any] = {
+    "bytes": 9,
+    "contents": {"weights": {"float32": 4}, "optimizer": True, "scaler": True},
+    "missing": [],
+}
+READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents": SAVED["contents"]}
+
+
+@pytest.mark.parametrize(
+    ("saved", "found", "outcome", "reason"),
+    [
+        ({}, {}, "passed", ""),
+        ({"missing": ["optimizer"]}, {}, "partial", "has no optimizer"),
+        ({}, {"bytes": 8}, "skipped", "replaced before it was read"),
+        ({}, {"contents": {**SAVED["contents"], "weights": {"float32": 3}}}, "failed", "other weights were read"),
+        ({}, {"contents": {**SAVED["contents"], "scaler": False}}, "failed", "saved with scaler, which was not read"),
+        ({}, {"outcome": "failed", "reason": "broken"}, "failed", "broken"),
+    ],
+)
+def test_what_was_read_is_held_against_what_was_saved(
+    saved: dict[str, Any], found: dict[str, Any], outcome: str, reason: str
+) -> None:
+    told = restoring.compared({**READ, **found}, {**SAVED, **saved})
+    assert outcome == told["outcome"]
+    assert reason in told["reason"]
+
+
+def test_of_several_the_newest_is_read_next(tmp_path: Path) -> None:
+    done: list[str] = []
+    child = Child(lambda saved, told: done.append(f"{Path(saved['path']).name} {told['outcome']}"))
+    for name in ("a.pt", "b.pt", "c.pt"):
+        torch.save({"a": torch.ones(2)}, tmp_path / name)
+        child.read({"path": str(tmp_path / name)})
+    deadline = time.monotonic() + 90
+    while len(done) < 2 and time.monotonic() < deadline:
+        child.look()
+        time.sleep(0.05)
+    child.end()
+    assert ["a.pt passed", "c.pt passed"] == done

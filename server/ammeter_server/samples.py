@@ -15,7 +15,7 @@ from ammeter_server.ranks import fallbacks, latest, lost, precision, ranks_repor
 from ammeter_server.store import Row
 
 LONGEST_LABEL = 200
-MOST_REASONS = 3
+MOST_REASONS = 2
 MOST_FALLBACKS = 4
 MOST_INCIDENTS = 8
 MOST_DEVICES = 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ammeter import __version__, identity
+from ammeter import __version__, identity, source_control
 from ammeter.redaction import here
 from ammeter.stats import transfer
 from ammeter.watched import Watched
@@ -43,7 +44,7 @@ Facts = dict[str, str]
 def environment(watched: Watched) -> Facts:
     """Everything that is known of where and how a run trains."""
     found: Facts = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
-    readers: tuple[Callable[[Watched], Facts], ...] = (_of_device, _of_model, _of_optimizers)
+    readers: tuple[Callable[[Watched], Facts], ...] = (_of_device, _of_model, _of_optimizers, _of_program)
     for read in readers:
         with suppress(Exception):  # a class of the program's own may raise anything; the other facts stay
             found |= read(watched)
@@ -112,6 +113,11 @@ def _of_model(watched: Watched) -> Facts:
         "trainable_parameters": str(sum(each.numel() for each in known if each.requires_grad)),
         "parameter_tensors": str(len(known)),
     }
+
+
+def _of_program(_: Watched) -> Facts:
+    commit = source_control.commit_of(sys.argv[0] if sys.argv else "")
+    return {"git_commit": commit} if commit else {}
 
 
 def _of_optimizers(watched: Watched) -> Facts:

@@ -20,6 +20,7 @@ AGENT_ORDER = (
         "arguments",
         "directions",
         "identity",
+        "source_control",
         "schedule",
         "run",
         "stats",

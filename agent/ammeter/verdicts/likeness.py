@@ -72,7 +72,6 @@ ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "driver": NAMED_ONLY,
     "python": NAMED_ONLY,
     "git_commit": NAMED_ONLY,
-    "git_dirty": NAMED_ONLY,
 }
 """Facts of a run's environment that are compared where both have them, and what each forbids where it differs."""
 

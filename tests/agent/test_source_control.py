@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ammeter import comparing
 from ammeter.source_control import commit_of
 from tests.parts import need
 
@@ -61,3 +63,27 @@ def test_a_head_that_names_no_commit_is_left_out(repository: Path, head: str) ->
 def test_an_empty_repository_has_none(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     assert "" == commit_of(str(tmp_path / "train.py"))
+
+
+SCRIPT = """
+import sys
+import torch, ammeter
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+run = ammeter.watch(model, optimizer, dir=sys.argv[1])
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(run.id)
+run.close()
+"""
+
+
+def test_a_run_says_from_which_commit_it_was_started(repository: Path, tmp_path: Path) -> None:
+    (repository / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "train.py", str(tmp_path / "journals")]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    recorded = comparing.read(tmp_path / "journals" / done.stdout.split()[-1]).environment
+    assert git(repository, "rev-parse", "HEAD") == recorded["git_commit"]

@@ -206,6 +206,9 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[in
         if kind is _FACTOR and len(inputs) == 1:
             constant, factor = _constant(node)
             if constant is None:
+                if _is_hooked(node, "_saved_other") or _is_hooked(node, "_saved_self"):
+                    yield Part(divisors, OPAQUE)
+                    return
                 break
             divisors = (*divisors, (constant, factor))
         elif kind is _SUMMED and len(inputs) > 1:
@@ -221,6 +224,8 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[in
 
 def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]) -> Part:
     if kind is _CRITERION and node._saved_reduction == 2:
+        if _is_hooked(node, "_saved_self") or _is_hooked(node, "_saved_total_weight"):
+            return Part(divisors, OPAQUE)
         weight = getattr(node, "_saved_total_weight", None)
         if weight is None or not divisors or weight.numel() != 1:
             return Part(divisors, SUM, tuple(node._saved_self.shape))
@@ -234,12 +239,30 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
     """(what a product or quotient of one loss has as its other operand, whether that is a factor)."""
     first = node.next_functions[0][0] is not None
     factor = type(node).__name__.startswith("Mul")
-    found = node._saved_other if first else node._saved_self if factor else None
+    name = "_saved_other" if first else "_saved_self" if factor else ""
+    if not name or _is_hooked(node, name):
+        return None, factor
+    found = getattr(node, name)
     if isinstance(found, int | float):
         return transfer.number(float(found)), factor
     if not isinstance(found, torch.Tensor) or found.numel() != 1 or found.is_complex():
         return None, factor
     return transfer.of(found), factor
+
+
+def _is_hooked(node: Any, name: str) -> bool:
+    """Whether reading what a node has saved would call a hook of the program's: that of checkpoint() runs its whole
+    block once more, that of save_on_cpu() waits for a copy."""
+    if not SAVED_TELL_HOOKS:
+        return _hooks_seen and hasattr(node, f"_raw{name}")
+    raw = getattr(node, f"_raw{name}", None)
+    return raw is not None and raw.unpack_hook is not None
+
+
+def hooks_seen(*_: Any) -> None:
+    """From now on what a graph has saved may have hooks: for a torch that does not tell of which tensors it is so."""
+    global _hooks_seen
+    _hooks_seen = True
 
 
 def _is_of_one(node: Any, kind: str, inputs: list[Any]) -> bool:
@@ -398,7 +421,9 @@ _NODE = re.compile(r"(\w+?)Backward\d+$")
 def _kind_of(node: type) -> str:
     """What a node of autograd's graph does with what lies behind it, by the name that torch gives it."""
     match = _NODE.match(node.__name__)
-    name = match[1] if match else ""
+    if match is None:  # a class of the program's, which may make new ones all the time: none is kept
+        return _UNKNOWN
+    name = match[1]
     if name in _FACTORS:
         kind = _FACTOR
     elif name in _SUMS:
@@ -412,9 +437,14 @@ def _kind_of(node: type) -> str:
     elif name in ("Sum", "Dot"):
         kind = _SUMMING
     else:
-        kind = _OWN if name else _UNKNOWN
+        kind = _OWN
     _KINDS[node] = kind
     return kind
 
+
+SAVED_TELL_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch tells of a saved tensor that it has hooks; older ones do not."""
+
+_hooks_seen = False
 
 _modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import ammeter
+from ammeter import losses, tap
 from ammeter.block import View, measured
 from tests.agent.training import events, stream
 
@@ -257,6 +261,96 @@ def test_a_single_backward_pass_is_of_the_loss_whatever_it_was_divided_by(tmp_pa
         optimizer.step()
         own.append(float(loss.detach()))
     assert own == pytest.approx(_rows(run, tmp_path).scalar("loss").tolist(), rel=1e-5)
+
+
+class _Head(torch.nn.Module):
+    """Computes the loss itself, as where the logits are too many to be kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out, self.calls = torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 5), 0
+
+    def forward(self, x: Any, y: Any) -> Any:
+        self.calls += 1
+        return _total(self.out(self.norm(x)), y)
+
+
+def _trained_in_a_checkpoint(folder: Path | None, divisor: float | torch.Tensor) -> tuple[int, list[float]]:
+    """(calls of the head, the running mean of its norm)"""
+    torch.manual_seed(0)
+    head = _Head()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.05)
+    run = ammeter.watch(head, optimizer, dir=folder) if folder else None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(2):
+            x, y = _batch(10 * step + part)
+            (checkpoint(head, x.requires_grad_(), y, use_reentrant=False) / divisor).backward()
+        optimizer.step()
+    if run:
+        _rows(run, folder)
+    return head.calls, head.norm.running_mean.tolist()
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("divisor", [8.0, torch.tensor(8.0)])
+def test_a_block_that_is_computed_again_in_backward_is_so_no_more_often_for_us(
+    tells: bool, divisor: float | torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "SAVED_TELL_HOOKS", tells and losses.SAVED_TELL_HOOKS)
+    monkeypatch.setattr(losses, "_hooks_seen", False)
+    before = tap.attached()
+    assert _trained_in_a_checkpoint(None, divisor) == _trained_in_a_checkpoint(tmp_path, divisor)
+    assert before == tap.attached()
+
+
+def test_hooks_on_what_a_graph_saves_are_not_called_by_us(tmp_path: Path) -> None:
+    called = []
+    model = _network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run, own = ammeter.watch(model, optimizer, dir=tmp_path), Numbers()
+
+    def unpack(saved: Any) -> Any:
+        called.append(torch._C._current_graph_task_id())
+        return saved
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = _batch(step)
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+            loss = _total(model(x), y) / torch.tensor(8.0)
+        loss.backward()
+        optimizer.step()
+        own.append(float(loss.detach()))
+    assert own == pytest.approx(_rows(run, tmp_path).scalar("loss").tolist(), rel=1e-5)
+    assert called
+    assert -1 not in called
+
+
+def test_classes_that_the_program_makes_in_each_step_are_let_go(tmp_path: Path) -> None:
+    model = _network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run, made = ammeter.watch(model, optimizer, dir=tmp_path), []
+    for step in range(STEPS):
+
+        class Same(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, x: Any) -> Any:
+                return x.clone()
+
+            @staticmethod
+            def backward(_: Any, grad: Any) -> Any:
+                return grad
+
+        made.append(weakref.ref(Same))
+        optimizer.zero_grad()
+        x, y = _batch(step)
+        Same.apply(_mean(model(x), y)).backward()
+        optimizer.step()
+    del Same
+    _rows(run, tmp_path)
+    gc.collect()
+    assert [] == [each for each in made if each() is not None]
 
 
 def test_the_last_micro_batch_may_have_a_line_of_its_own(tmp_path: Path) -> None:

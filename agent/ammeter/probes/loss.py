@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter import caller, tap
+from ammeter import caller, losses, tap
 from ammeter.closures import version
 from ammeter.losses import Caught, look
 from ammeter.stats import transfer
@@ -32,7 +32,9 @@ class Loss:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
-        return self._session.while_awake(
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        asked = [] if losses.SAVED_TELL_HOOKS else [tap.method(hooks, "__enter__", before=guard(losses.hooks_seen))]
+        return asked + self._session.while_awake(
             [
                 *tap.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
                 tap.backward(before=guard(self._backward), after=guard(self._went_back)),

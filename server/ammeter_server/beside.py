@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ammeter import verdicts
-from ammeter.verdicts.course import declared
+from ammeter.verdicts.course import Course, declared
 from ammeter.verdicts.finding import Finding
 from ammeter.verdicts.pair import Pair, agreed
 from ammeter_server import meters
@@ -68,7 +68,7 @@ def judged(store: Store, courses: Courses, run: Row[Any], before: Mapping[str, A
         meters.verdict_faults.labels(verdict).inc()
     found = _carried(known, {each.verdict: each for each in answer.findings})
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
-    return Beside(found, {**state, "numbers": both.as_json(), "findings": told})
+    return Beside(found, {**state, "runs": _runs(mine, other), "numbers": both.as_json(), "findings": told})
 
 
 def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[str, Any] | None:
@@ -77,6 +77,11 @@ def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[st
     if mine is None or theirs is None:
         return None
     return {"id": baseline.id, "step": min(mine[0], theirs[0]), "over": mine[1], "baseline_over": theirs[1]}
+
+
+def _runs(*courses: Course) -> list[str]:
+    """All whose settings or steps are in the comparison: when one is deleted, the comparison goes."""
+    return sorted({part.stream.partition("/")[0] for each in courses for part in each.parts})
 
 
 def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -126,8 +126,9 @@ def _first_open(places: list[_Place], began: int | None) -> Home:
 
 
 def _project_of(connection: Connection, named: str) -> str:
-    """Whose a stream is that begins with losses alone, of a sender who is of every project: that of the run named."""
-    return streams.run_project(connection, named) or NO_PROJECT
+    """Whose a stream is that begins with losses alone, of a sender who is of every project: that of the run named, also
+    of one that was deleted, which nobody brings back that way."""
+    return streams.run_project(connection, named) or deletions.of(connection, [named]).get(named) or NO_PROJECT
 
 
 def _is_nobodys(row: Row[Any]) -> bool:

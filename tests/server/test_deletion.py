@@ -212,3 +212,85 @@ def test_what_an_interrupted_deletion_left_goes_the_next_time(tmp_path: Path) ->
         assert deletions.delete(store, stream.run, "me", 2)
         assert ["audit", "deleted"] == everywhere(store, stream.run)
         store.close()
+
+
+def test_runs_that_were_compared_with_a_deleted_one_tell_nothing_of_it(place: Guarded) -> None:
+    headers = bearer(tokens.create(place.store, f"admin {time.time_ns()}", ("admin",)))
+    name = f"baseline {HIDDEN}"
+    base = Stream(place.client, headers=headers, name=name, config={"lr": 0.1, "note": HIDDEN}, tags={"note": HIDDEN})
+    ended = Stream(place.client, headers=headers, name="ended", tags={"baseline": base.run})
+    going = Stream(place.client, headers=headers, name="going", tags={"baseline": base.run})
+    for each in (base, ended, going):
+        train(each, 0, 60)
+        if each is not going:
+            each.bye(60)
+        assert 200 == each.send().status_code
+
+    def found(run: str) -> list[str]:
+        listed = place.client.get(f"/api/v1/runs/{run}/incidents", headers=headers).json()["items"]
+        return [each["verdict"] for each in listed]
+
+    wait_until(lambda: all("not-comparable" in found(each.run) for each in (ended, going)))
+    assert {"incidents", "outbox", "runs"} <= set(everywhere(place.store, HIDDEN))
+    assert 204 == place.client.delete(f"/api/v1/runs/{base.run}", headers=headers).status_code
+    assert ["audit", "deleted", "runs"] == everywhere(place.store, base.run)  # their own tags name it
+    assert [] == everywhere(place.store, HIDDEN)
+    train(going, 61, 200)
+    assert 200 == going.send().status_code
+    wait_until(lambda: judged(place.store, going.run))
+    assert [] == everywhere(place.store, HIDDEN)
+    assert [[], []] == [found(each.run) for each in (ended, going)]
+    for each in (ended, going):
+        place.client.delete(f"/api/v1/runs/{each.run}", headers=headers)
+
+
+def judged(store: Store, run: str) -> bool:
+    """Whether all that has come of the run has been judged."""
+    with store.reading() as connection:
+        version = connection.execute(select(func.sum(streams.c.version)).where(streams.c.run == run)).scalar_one()
+        return bool(version == connection.execute(select(runs.c.judged_version).where(runs.c.id == run)).scalar_one())
+
+
+def test_a_judgement_that_has_read_a_deleted_baseline_is_not_written(tmp_path: Path) -> None:
+    with guarded(tmp_path, notify=NOBODY) as place:
+        headers = {"X-Ammeter-Request": "test"}
+        base = Stream(place.client, headers=headers, name="base", config={"note": HIDDEN})
+        other = Stream(place.client, headers=headers, name="other", tags={"baseline": base.run})
+        for each in (base, other):
+            train(each, 0, 40)
+            assert 200 == each.send().status_code
+        wait_until(lambda: judged(place.store, other.run))
+        with place.store.writing() as connection:
+            connection.execute(runs.update().where(runs.c.id == other.run).values(claimed_by="a slow judge"))
+        assert deletions.delete(place.store, base.run, "me", 1)
+        with place.store.reading() as connection:
+            row = connection.execute(select(runs).where(runs.c.id == other.run)).one()
+        assert row.claimed_by != "a slow judge"
+
+
+def test_a_run_that_continues_a_deleted_one_was_compared_with_its_settings(tmp_path: Path) -> None:
+    with guarded(tmp_path, notify=NOBODY) as place:
+        headers = {"X-Ammeter-Request": "test"}
+        first = Stream(place.client, headers=headers, name="first", config={"note": HIDDEN})
+        train(first, 0, 40)
+        first.bye(40)
+        assert 200 == first.send().status_code
+        path = f"/api/v1/runs/{first.run}"
+        wait_until(lambda: place.client.get(path).json()["state"] == "ended")
+        second = Stream(place.client, run=first.run, headers=headers, name="second", begin=first.begin + 10**13)
+        train(second, 41, 80)
+        assert 200 == second.send().status_code
+        behind = place.client.get(path).json()["continued_by"]
+        assert behind
+        other = Stream(place.client, headers=headers, name="other", tags={"baseline": behind})
+        train(other, 0, 80)
+        assert 200 == other.send().status_code
+        wait_until(lambda: "runs" in everywhere(place.store, other.run) and judged(place.store, other.run))
+        wait_until(lambda: HIDDEN in str(whole_of(place.store, other.run)))
+        assert 204 == place.client.delete(path, headers=headers).status_code
+        assert [] == everywhere(place.store, HIDDEN)
+
+
+def whole_of(store: Store, run: str) -> Any:
+    with store.reading() as connection:
+        return connection.execute(select(runs.c.whole).where(runs.c.id == run)).scalar_one()

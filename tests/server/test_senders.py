@@ -311,6 +311,15 @@ def test_a_run_that_one_project_had_deleted_takes_nothing_more_and_keeps_no_othe
     assert 410 == post(theirs, place.tokens["theirs"], Batch([theirs.hello()]), 0, 100).status_code
 
 
+def test_losses_do_not_bring_a_deleted_run_back(place: Place) -> None:
+    stream = place.stream("all", project="ours")
+    assert deletions.delete(place.store, stream.run, "me", 1)
+    gap = Batch(gaps=[Lost("journal-deleted", 3, 0, 0, 1000)])
+    assert 410 == post(stream, place.tokens["all"], gap, 0, 1000).status_code
+    assert 410 == post(stream, place.tokens["all"], Batch([stream.hello()]), 0, 1000).status_code
+    assert [] == place.lies(stream)
+
+
 def test_an_id_that_only_the_collector_gives_cannot_be_taken_beforehand(place: Place) -> None:
     run = str(uuid.uuid4())
     for whose in ("theirs", "all"):

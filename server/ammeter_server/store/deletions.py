@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, Text, select, text, type_coerce
 
 from ammeter_server.bulk import OF_DAYS
 from ammeter_server.store import audit as deeds
 from ammeter_server.store.engine import Store, insert_or_ignore
 from ammeter_server.store.slices import until_done
-from ammeter_server.tables import audit, deleted, runs, streams
+from ammeter_server.tables import audit, deleted, incidents, outbox, runs, streams
 
 PATIENCE = 10.0
 """Seconds in which SQLite's log is emptied, while others read."""
@@ -33,12 +34,14 @@ def delete(store: Store, run: str, who: str, now: int) -> bool:
     """Deletes a run and notes who did it. False for one that is not there, of which nothing is changed; of one that was
     deleted before, what was left goes, as where that was interrupted or a keeper was just at it.
 
-    From the first transaction on it is not there for anybody and takes no frames; what has come with its steps goes in
-    slices behind that, so that other runs go on.
+    From the first transaction on it is not there for anybody and takes no frames; what was concluded of others beside
+    it goes in the second, and what has come with its steps in slices behind that, so that other runs go on.
     """
     with store.writing() as connection:
         if not _take_away(connection, run, who, now) and not is_deleted(connection, run):
             return False
+    with store.writing() as connection:
+        _forget_comparisons(connection, run)
     _delete_steps(store, run)
     return True
 
@@ -72,6 +75,33 @@ def _take_away(connection: Connection, run: str, who: str, now: int) -> bool:
     connection.execute(audit.update().where(of_it).values(detail=""))
     deeds.add(connection, now, who, "run.deleted", run)
     return True
+
+
+def _forget_comparisons(connection: Connection, run: str) -> None:
+    """Takes away what other runs hold of a deleted one that they were compared with: its settings and its name.
+
+    Whoever judges a run at this moment may have read the deleted one: that judgement is void, and made again.
+    """
+    connection.execute(runs.update().where(runs.c.claimed_by.is_not(None)).values(claimed_by=None))
+    said = type_coerce(runs.c.whole, Text).contains(run, autoescape=True)
+    for other in connection.execute(select(runs.c.id, runs.c.whole).where(said)).all():
+        compared = other.whole.get("baseline", {})
+        if run in compared.get("runs", [compared.get("id")]):
+            rest = {name: value for name, value in other.whole.items() if name != "baseline"}
+            connection.execute(runs.update().where(runs.c.id == other.id).values(whole=rest, judged_version=-1))
+            _forget_verdicts(connection, other.id, frozenset(compared.get("findings", {})))
+
+
+def _forget_verdicts(connection: Connection, run: str, verdicts: Collection[str]) -> None:
+    """Takes away a run's incidents of these verdicts with their messages, also where they came of another one."""
+    for row in connection.execute(select(incidents).where(incidents.c.run == run)).all():
+        this = incidents.c.run == run, incidents.c.id == row.id
+        others: list[dict[str, Any]] = [each for each in row.consequences if each["verdict"] not in verdicts]
+        if row.verdict in verdicts:
+            connection.execute(outbox.delete().where(outbox.c.run == run, outbox.c.incident == row.id))
+            connection.execute(incidents.delete().where(*this))
+        elif len(others) < len(row.consequences):
+            connection.execute(incidents.update().where(*this).values(consequences=others))
 
 
 def _some(table: str, run: str) -> Callable[[Connection, int], int]:

@@ -98,7 +98,10 @@ def _arm(launch):
         refused = f"{sys.executable}: {error} ({type(error).__name__})"
     note(launch, "refused", refused)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        sys.stderr.write(f"ammeter: not watched: {refused}. The program runs on without it.\n")
+        try:  # noqa: SIM105 - nothing is imported
+            sys.stderr.write(f"ammeter: not watched: {refused}. The program runs on without it.\n")
+        except Exception:  # noqa: BLE001, S110 - there is none, or nobody reads it, or it is the program's own
+            pass
 
 
 def _refused_by_versions():

@@ -142,6 +142,20 @@ def test_a_python_without_ammeter_is_named_with_the_remedy(bare: Path, tmp_path:
     assert 1 == found.err.count("ammeter: not watched: ammeter is not installed")
 
 
+def test_a_program_that_has_no_stderr_runs_on_when_we_have_something_to_say(bare: Path, tmp_path: Path) -> None:
+    path = _torch(tmp_path / "fake", "2.6.0")
+    for closed in ("2>&-", "2>/dev/full"):
+        line = f"{bare} script.py {closed}"
+        found = launch(
+            "print(torch.__version__)",
+            tmp_path,
+            begin="import torch\n",
+            command=["bash", "-c", line],
+            PYTHONPATH=str(path),
+        ).end()
+        assert (0, "2.6.0\n") == (found.code, found.out)
+
+
 @pytest.mark.parametrize(("version", "dynamo"), [("2.1.2+cpu", True), ("1.13.1", False)])
 def test_a_torch_that_is_too_old_is_named(version: str, dynamo: bool, bare: Path, tmp_path: Path) -> None:
     path = _torch(tmp_path / "fake", version, dynamo=dynamo)
@@ -265,6 +279,26 @@ def test_folders_of_launchers_that_were_killed_are_taken_away(tmp_path: Path, mo
     Notes().end()
     assert [alive.name] == [each.name for each in everyone.iterdir()]
     alive.rmdir()
+
+
+def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in another container with the same /dev/shm, whose process ids mean nothing here."""
+    monkeypatch.setattr("ammeter.launch.noting.SHARED_MEMORY", tmp_path)
+    body = (
+        "import sys; from pathlib import Path; from ammeter.launch import noting\n"
+        "noting.SHARED_MEMORY, noting.started = Path(sys.argv[1]), lambda process: '1'\n"
+        "notes = noting.Notes(); print(notes.path, flush=True); sys.stdin.read(); notes.end()\n"
+    )
+    words = [sys.executable, "-c", body, str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        folder = Path(other.stdout.readline().strip())
+        Notes().end()
+        assert (folder / "notes").exists()
+        other.stdin.close()
+        other.wait(30)
+    assert not folder.exists()
 
 
 def test_where_shared_memory_is_not_ours_there_are_notes_elsewhere(

@@ -32,8 +32,10 @@ class Notes:
 
     def __init__(self) -> None:
         self.path: Path | None = None
+        self._lock: int | None = None
         with suppress(OSError):
             self.path = _made()
+            self._lock = journal.lock(self.path / "alive")
             (self.path / "notes").touch(mode=0o600)
 
     def hand_on(self, environment: Mapping[str, str]) -> None:
@@ -55,6 +57,9 @@ class Notes:
     def end(self) -> None:
         """Twice is fine."""
         path, self.path = self.path, None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            journal.unlock(lock)
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
@@ -81,8 +86,11 @@ def _made() -> Path:
 
 
 def _left(everyone: Path) -> Iterator[Path]:
-    """Folders of launchers that were killed."""
+    """Folders of launchers that were killed. One in another container on the same /dev/shm has a process that cannot
+    be seen here, and holds its lock."""
     for each in everyone.iterdir():
+        if journal.is_alive(each):
+            continue
         process, _, ticks = each.name.partition(".")
         try:
             if not process.isdigit() or started(int(process)) != ticks:

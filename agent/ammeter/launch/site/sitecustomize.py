@@ -20,7 +20,8 @@ def _start():
     try:
         __import__("_ammeter_startup")
     except Exception as error:  # noqa: BLE001 - the promise: the program runs, watched or not
-        sys.stderr.write(f"ammeter: not watched: {error}. The program runs on without it.\n")
+        if sys.stderr is not None:
+            sys.stderr.write(f"ammeter: not watched: {error}. The program runs on without it.\n")
     finally:
         sys.path.remove(home)
 

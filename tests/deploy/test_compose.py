@@ -140,6 +140,16 @@ def test_what_devices_cost_comes_from_the_environment() -> None:
     assert (("NVIDIA H200", 4.1), ("*", 1.0)) == from_environment(environment=said).cost_per_hour
 
 
+@pytest.mark.parametrize(("given", "trusted"), [("", ()), ("172.18.0.1", ("172.18.0.1/32",))])
+def test_a_proxy_in_front_can_be_named(given: str, trusted: tuple[str, ...]) -> None:
+    (collector,) = (
+        each for each in compose.services({**FILLED, "AMMETER_TRUSTED_PROXIES": given}) if each.name == "collector"
+    )
+    said = {name: value for name, value in collector.environment.items() if "PROXIES" in name}
+    assert said
+    assert trusted == from_environment(environment=said).trusted_proxies
+
+
 def test_prometheus_takes_its_configuration(place: Place) -> None:
     prometheus = place.services["prometheus"]
     place.lay_out(prometheus)

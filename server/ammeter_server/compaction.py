@@ -7,7 +7,7 @@ are written before, blocks deleted after, so that whoever reads and whoever dies
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Literal, Protocol
@@ -46,7 +46,7 @@ LEASE = 120 * 10**9
 
 
 class LeaseLostError(RuntimeError):
-    """Another keeper has the stream: this one was held up for longer than its lease."""
+    """Another keeper has the stream, as this one was held up for longer than its lease, or the run was deleted."""
 
 
 class Waiting(Protocol):
@@ -199,12 +199,17 @@ class Compaction:
     def _segment(self, view: block.View, schema: str, day: int) -> None:
         key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
         rows = [{**key, "part": part, **each._asdict()} for part, each in columns.pack(view.values)]
-        in_slices(self.store, rows, waiting.add_columns, self._writing)
+        in_slices(self.store, rows, self._add_columns, self._writing)
         whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
         stamps = {"steps": columns.pack_whole(view.steps), "times": columns.pack_whole(view.times)}
         with self.store.writing(durable=False) as connection:
             self._hold(connection)
             waiting.add_segment(connection, {**key, **whole, **stamps})
+
+    def _add_columns(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Writes some columns while the stream is held: a deletion comes before them or takes them away."""
+        self._hold(connection)
+        waiting.add_columns(connection, rows)
 
     def _join(self, rows: Sequence[Row[Any]], view: block.View) -> None:
         packed = block.pack(view)
@@ -219,7 +224,8 @@ class Compaction:
         """Keeps the stream from others until this transaction has ended, and for another lease."""
         until = time.time_ns() + LEASE
         if not waiting.hold(connection, self.run, self.stream, self.by, until):
-            raise LeaseLostError(f"stream {self.stream} of run {self.run} was taken over after {LEASE // 10**9} s")
+            lost = f"was taken over after {LEASE // 10**9} s, or the run was deleted"
+            raise LeaseLostError(f"stream {self.stream} of run {self.run} {lost}")
 
     def _clear(self) -> None:
         """Takes away the blocks that segments hold."""

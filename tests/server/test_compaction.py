@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from sqlalchemy import func, select, update
 
 from ammeter import block, wire
 from ammeter.block import ABSENT, View
+from ammeter_server import columns as packing
 from ammeter_server.bulk import chunks, columns, segments
 from ammeter_server.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
-from ammeter_server.store import Store, series, waiting
+from ammeter_server.store import Store, deletions, series, waiting
 from ammeter_server.tables import keeping
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
@@ -192,6 +194,23 @@ def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, mon
         compact(store, fed.run, fed.stream, "slow")
     assert 0 == counted(store, fed)["segments"]
     assert told(fed.fed) == told(fed.views())
+
+
+def test_a_keeper_leaves_nothing_of_a_run_that_is_deleted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(store)
+    fed.feed(numbers(SCHEMA, 4500), 100)
+    pack = packing.pack
+
+    def slow(*given: Any) -> Any:
+        assert deletions.delete(store, fed.run, "an admin", 1)
+        return pack(*given)
+
+    monkeypatch.setattr(packing, "pack", slow)
+    with pytest.raises(LeaseLostError, match="the run was deleted"):
+        compact(store, fed.run, fed.stream, "slow")
+    assert {"chunks": 0, "segments": 0, "columns": 0} == counted(store, fed)
 
 
 def test_several_keepers_and_readers_at_once_see_each_row_once(store: Store) -> None:

@@ -14,17 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from sqlalchemy import select
 
+from ammeter.wire import Bye, Hello
 from ammeter_server import logs
 from ammeter_server.__main__ import main
 from ammeter_server.channels import Channel, DeliveryError, open_channels
 from ammeter_server.channels.concealed import concealing
 from ammeter_server.settings import Settings, SettingsError
+from ammeter_server.store import connect
+from ammeter_server.tables import streams
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 PASSWORD = "pa%40ss" + "Word77"
 PLAIN = "pa@ss" + "Word77"
+ISSUED = "gh" + "p_" + "A1b2" * 9
 TOLD = {"kind": "opened", "severity": "page", "title": "It fell", "body": "Cause: why", "alert": {}, "over": 2**62}
 
 
@@ -152,6 +158,44 @@ def test_neither_deliveries_nor_log_nor_metrics_show_credentials(
 
 def failed(client: httpx.Client, path: str) -> list[Any]:
     return [each for each in client.get(path).json()["items"] if each["error"]]
+
+
+class Older(Stream):
+    """A stream of an agent that did not yet withhold anything."""
+
+    def hello(self) -> Hello:
+        said = {"torch": "2.4.0", "command": f"python train.py --hub-token {PLAIN} --key {ISSUED}"}
+        return msgspec.structs.replace(super().hello(), environment=said)
+
+
+def test_what_an_older_agent_says_is_stored_without_secrets(tmp_path: Path) -> None:
+    config = {"db": {"password": PLAIN}, "note": ISSUED}
+    tags = {"api_key": PLAIN, "note": f"by {ISSUED}"}
+    with serving(tmp_path) as client:
+        stream = Older(client, name=f"try {ISSUED}", project=f"p {ISSUED}", config=config, tags=tags)
+        train(stream, 0, 3)
+        stream.say("note.said", 2, why=f"login with password={PLAIN}", deep=[{"token": PLAIN, "note": ISSUED}], steps=7)
+        stream.pack()
+        stream.items.append(Bye("exception", 3, stream.time(3), f"RuntimeError: {ISSUED} and api_key={PLAIN}"))
+        stream.send()
+        path = f"/api/v1/runs/{stream.run}"
+        run = client.get(path).json()
+        answers = [client.get(path + rest).text for rest in ("", "/events", "/streams", "/incidents")]
+        answers += [client.get(page).text for page in (f"/runs/{stream.run}", "/api/v1/runs", "/metrics")]
+    assert "python train.py --hub-token (not sent) --key (not sent)" == run["command"].replace("'", "")
+    assert {"db": {"password": "(not sent)"}, "note": "(not sent)"} == run["config"]
+    assert {"api_key": "(not sent)", "note": "by (not sent)"} == run["tags"]
+    assert "try (not sent)" == run["name"]
+    assert '"steps":7' in answers[1]
+    assert "login with password=(not sent)" in answers[1]
+    store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
+    with store.reading() as connection:
+        assert "RuntimeError: (not sent) and api_key=(not sent)" in str(connection.execute(select(streams.c.bye)).all())
+    store.close()
+    written = b"".join(each.read_bytes() for each in tmp_path.glob("collector.db*"))
+    for secret in (PLAIN, ISSUED):
+        assert secret not in "".join(answers)
+        assert secret.encode() not in written
 
 
 def test_of_a_url_only_where_it_leads_is_told() -> None:

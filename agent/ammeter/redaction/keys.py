@@ -57,11 +57,11 @@ def _parts(word: str) -> tuple[str, ...]:
     """'apikey' -> 'api', 'key'; 'hftoken' -> 'hf', 'token'; but 'monkey' and 'tokenizer' are words."""
     for last in ("keys", "key"):
         before = word.removesuffix(last)
-        if before != word and before in _KEY_OWNERS:
+        if before != word and (before in _KEY_OWNERS or before.endswith(_OWNER_ENDINGS)):
             return before, last
     for last in ("pass", "pw"):
         before = word.removesuffix(last)
-        if before != word and before in _USERS:
+        if before != word and (before in _USERS or before.endswith(_OWNER_ENDINGS)):
             return before, last
     for last in ("tokens", "token", "secrets", "secret"):
         before = word.removesuffix(last)
@@ -94,7 +94,8 @@ def _pass(word: str, before: str, after: tuple[str, ...]) -> Kind:
         return Kind.PLAIN
     if word in ("phrase", "hash"):
         return Kind.SECRET if before in ("pass", "seed", "recovery", "secret", "auth") else Kind.PLAIN
-    return Kind.SECRET if not before or before in _USERS or word == "pw" else Kind.PLAIN
+    certain = not before or before in _USERS or before.endswith(_OWNER_ENDINGS) or word == "pw"
+    return Kind.SECRET if certain else Kind.PLAIN
 
 
 def _key(word: str, before: str, after: tuple[str, ...]) -> Kind:
@@ -136,6 +137,7 @@ def words(said: str) -> frozenset[str]:
 
 _WITHIN = (
     *("pwd", "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "wachtwoord"),
+    *("secretaccesskey", "secretkey", "accesskey"),
     *("contraseña", "contrasena", "пароль"),
 )
 _SECRETS = words(
@@ -150,6 +152,8 @@ _TEXTS = words("cred oauth keystore kubeconfig pem pfx pkcs webhookurl signedurl
 _LAST = {"auth": Kind.TEXT, "pat": Kind.TEXT, "private": Kind.TEXT, "salt": Kind.TEXT, "pats": Kind.TEXT}
 _PAIRS = {
     ("session", "id"): Kind.TEXT,
+    ("gitlab", "session"): Kind.TEXT,
+    ("contribsys", "com"): Kind.TEXT,
     ("connection", "string"): Kind.SECRET,
     ("conn", "str"): Kind.SECRET,
     ("conn", "string"): Kind.SECRET,
@@ -178,9 +182,12 @@ _USERS = words(
     db database user username smtp imap ftp sftp mail email mysql pg postgres postgresql redis mongo root admin
     login sudo http https proxy basic auth my ldap sql ssh wifi vault master app service key cert keystore
     rabbitmq broker account client server card sim device security door kafka es elastic registry docker git
-    github gitlab
+    github gitlab api ibm iam cloud cloudant clou softlayer cl sl
     """
 )
+_OWNER_ENDINGS = ("api", "iam", "cloud")
+"""Behind the name of a service that is written as one word with them."""
+
 _ADDRESSES = words("url urls uri uris address endpoint conn connection link")
 _SERVICES = words(
     """
@@ -221,7 +228,7 @@ _KEY_OWNERS = _KEY_CERTAIN | words(
     digitalocean do s minio wasabi backblaze b installation host my personal developer dev prod production
     tracking logging monitoring telemetry ammeter firebase supabase elastic elasticsearch kibana grafana
     rapidapi serpapi serp tavily weights xai nvapi key rest voyage jina publishable sandbox live team org
-    organization workspace notion linear asana jira airtable shopify paypal braintree
+    organization workspace notion linear asana jira airtable shopify paypal braintree ibm iam cos cloudant softlayer
     """
 )
 

@@ -48,53 +48,68 @@ _ISSUED_FORMS = (
     r"github_pat_\w{6,}",
     r"gl(?:pat|dt|ptt|ft|soat|rt|imt|agent|cbt|ffct|oas)-[A-Za-z0-9_-]{6,}",
     r"GR1348941[A-Za-z0-9_-]{6,}",
-    r"xox[a-eoprs](?:\.xox[a-eoprs])?-[A-Za-z0-9%-]{6,}|xapp-[A-Za-z0-9-]{6,}",
+    r"(?i:xox[a-eoprs](?:\.xox[a-eoprs])?-[a-z0-9%-]{3,})|xapp-[A-Za-z0-9-]{6,}",
     r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA|AGPA|ANPA|A3T[A-Z0-9])[A-Z0-9]{10,}",
     r"AIza[A-Za-z0-9_-]{16,}|ya29\.[A-Za-z0-9_-]{6,}|GOCSPX-[A-Za-z0-9_-]{6,}|1//0[A-Za-z0-9_-]{16,}",
     r"npm_[A-Za-z0-9]{16,}|pypi-[A-Za-z0-9_-]{12,}|rubygems_[a-f0-9]{16,}|CLOJARS_[A-Za-z0-9]{16,}",
     r"do[opr]_v1_[a-f0-9]{16,}",
-    r"SG\.[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}|key-[0-9a-zA-Z]{32}|(?:pub|priv)key-[0-9a-f]{32}|xkeysib-[A-Za-z0-9-]{16,}",
+    r"SG\.(?:[A-Za-z0-9_=.-]{60,}|[A-Za-z0-9_=-]{6,}\.[A-Za-z0-9_=-]{6,})|key-[0-9a-zA-Z]{32}|(?:pub|priv)key-[0-9a-f]{32}|xkeysib-[A-Za-z0-9-]{16,}",
     r"EAA[A-Za-z0-9]{20,}|IGQ[A-Za-z0-9_-]{20,}",
-    r"shp(?:at|ca|pa|ss)_[A-Za-z0-9]{8,}|sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{8,}|EAAA[A-Za-z0-9_-]{20,}",
+    r"shp(?:at|ca|pa|ss)_[A-Za-z0-9]{8,}|sq0(?:atp|csp|idp)-[A-Za-z0-9_\\-]{8,}|EAAA[A-Za-z0-9_-]{20,}",
     r"hv[sbr]\.[A-Za-z0-9_-]{8,}|hvs\.CAES[A-Za-z0-9_-]+",
     r"ATATT3[A-Za-z0-9_=-]{8,}|ATCTT3[A-Za-z0-9_=-]{8,}|ATBB[A-Za-z0-9_=-]{8,}|ATSTT[A-Za-z0-9_=-]{8,}",
     r"lin_(?:api|oauth)_[A-Za-z0-9]{8,}|pul-[a-f0-9]{16,}|dapi[a-f0-9]{16,}(?:-[0-9])?|dckr_(?:pat|oat)_[A-Za-z0-9_-]{8,}",
     r"xai-[A-Za-z0-9]{16,}|pplx-[A-Za-z0-9]{8,}|nvapi-[A-Za-z0-9_-]{8,}|AGE-SECRET-KEY-1[A-Za-z0-9]{8,}|wandb_v1_\w{8,}",
     r"figd_[A-Za-z0-9_-]{8,}|PMAK-[a-f0-9-]{16,}|glc_[A-Za-z0-9+/=]{16,}|glsa_[A-Za-z0-9_]{16,}|eyJrIjoi[A-Za-z0-9+/=]{8,}",
-    r"NR(?:AK|II|AA|RA|JS)-[A-Za-z0-9]{8,}|sntry[su]_[A-Za-z0-9+/=_]{8,}|dt0[a-z][0-9]{2}\.[A-Z0-9]{8,}(?:\.[A-Z0-9]+)?",
+    r"NR(?:AK|II|AA|RA|JS)-[A-Za-z0-9-]{8,}|sntry[su]_[A-Za-z0-9+/=_]{8,}|dt0[a-z][0-9]{2}\.[A-Za-z0-9]{8,}(?:\.[A-Za-z0-9]+)?",
     r"p8e-[a-z0-9]{16,}|EZ[AT]K[A-Za-z0-9]{16,}|FLW(?:SECK|PUBK)[A-Za-z0-9_-]{8,}|tfp_[A-Za-z0-9_.=-]{16,}",
     r"f[mo][12][ars]?_[A-Za-z0-9+/=_-]{16,}|FlyV1 [A-Za-z0-9+/=_,-]{16,}|(?:CFPAT|HRKU)-[A-Za-z0-9_-]{8,}",
     r"dp\.(?:pt|st|ct|scim|audit)\.[A-Za-z0-9.]{8,}|duffel_(?:test|live)_[A-Za-z0-9_=-]{8,}|fio-u-[A-Za-z0-9_=-]{8,}",
     r"ico-[A-Za-z0-9]{32}|(?:live|test)_(?:pub_)?[a-f0-9]{31,}|pscale_(?:tkn|pw|oauth)_[A-Za-z0-9_.=-]{8,}|rdme_[a-z0-9]{16,}",
-    r"shippo_(?:live|test)_[a-f0-9]{16,}|sgp_[A-Za-z0-9_]{16,}|sm_(?:aat|pat|sat)_[A-Za-z0-9_]{8,}|pnu_[A-Za-z0-9]{16,}",
+    r"shippo_(?:live|test)_[A-Fa-f0-9]{16,}|sgp_[A-Za-z0-9_]{16,}|sm_(?:aat|pat|sat)_[A-Za-z0-9_]{8,}|pnu_[A-Za-z0-9]{16,}",
     r"tk-us-[A-Za-z0-9_-]{16,}|sha256~[A-Za-z0-9_-]{20,}|API-[A-Z0-9]{26}|t1\.[A-Z0-9a-z_-]+=*\.[A-Z0-9a-z_-]{20,}=*",
     r"ops_eyJ[A-Za-z0-9+/=_-]{8,}|A3-[A-Z0-9]{6}-[A-Z0-9]{6,}(?:-[A-Z0-9]{5,6}){2,6}|secret_[A-Za-z0-9]{32,}|ntn_[A-Za-z0-9]{16,}",
     r"pat[A-Za-z0-9]{14}\.[a-f0-9]{16,}|patn?_[A-Za-z0-9]{16,}|cio[a-zA-Z0-9]{32}",
     r"AccountKey=[A-Za-z0-9+/=]{8,}|SharedAccessKey=[A-Za-z0-9+/=]{8,}",
     r"AQE[A-Za-z0-9_-]{60,}|Atza\|[A-Za-z0-9%_|-]{20,}|amzn\.mws\.[a-f0-9-]{16,}|T3BlbkFJ[A-Za-z0-9_-]{8,}",
-    r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_=-]*){1,4}|eyJ[A-Za-z0-9_/+=-]{24,}",
+    r"eyJ[A-Za-z0-9_=-]+(?:\.[A-Za-z0-9_=-]+){1,4}\.?|eyJ[A-Za-z0-9_/+=-]{24,}",
     r"cv[abs]_[A-Za-z0-9]{24,}|ddp_[A-Za-z0-9]{30,}|bkua_[a-z0-9]{16,}|ckey_[a-z0-9]{16,}|oy2[a-z0-9]{43}|brk_[A-Za-z0-9]{24,}",
+    r"LTAI(?=[A-Za-z0-9]{0,60}[0-9])[A-Za-z0-9]{12,}|AKC(?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{10,}|AP[0-9A-F](?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{17,}|cmVmd[A-Za-z0-9]{40,}",
+    r"ABSK[A-Za-z0-9+/]{40,}={0,2}|bedrock-api-key-[A-Za-z0-9+/=_-]{8,}|dnkey-[A-Za-z0-9=_-]{26,}|AQVN[A-Za-z0-9_-]{30,}",
+    r"(?:sc|ext|scauth|authress)_[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9-]{10,32}\.[A-Za-z0-9+/_=-]{16,}",
+    r"(?:pat|sat)\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}|v1\.0-[a-f0-9]{24}-[a-f0-9]{64,}|s-s4t2(?:ud|af)-[a-f0-9]{32,}",
+    r"access-(?:sandbox|development|production)-[0-9a-f-]{32,}|sq[upa]_[A-Za-z0-9]{30,}|sl\.[A-Za-z0-9_=-]{100,}",
+    r"[pst]k\.[A-Za-z0-9_-]{40,}\.[A-Za-z0-9_-]{16,}|(?:ZXlK|A{20})[A-Za-z0-9%+/\\_=-]{40,}|hooks\.slack\.com/\w+/[\w/+-]{8,}",
+    r"ey[A-Za-z0-9]{17,}\.ey[A-Za-z0-9/\\_-]{17,}(?:\.[A-Za-z0-9/\\_=-]*)?",
 )
 """What services issue, by how it begins: what each says of its own form, and what scanners of repositories look for."""
 
 _ISSUED = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(_ISSUED_FORMS) + ")")
 
 _UNNAMED = re.compile(
-    r"(?<![A-Za-z0-9])(?=[\w.~:-]{32})(?:[0-9]{8,10}:[A-Za-z0-9_-]{35}|(?:SK|AC)[0-9a-f]{32}|[0-9a-f]{32}-us[0-9]{1,2}"
+    r"(?<![A-Za-z0-9])(?=[\w.~:=|%-]{26})(?:[0-9]{5,16}:[A-Za-z0-9_-]{35}|(?:SK|AC)(?:[0-9A-Fa-f]{32}|[0-9a-z]{32})"
+    r"|[0-9a-z]{32}-us[0-9]{1,2}"
     r"|[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}|[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}"
-    r"|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{16,})"
+    r"|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{16,}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk|[0-9]{15,16}(?:\||%(?:7C)?)[A-Za-z0-9_-]{27,}"
+    r"|4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])|s\.(?=[A-Za-z]{0,24}[0-9])[A-Za-z0-9]{24}(?![A-Za-z0-9]))"
 )
-"""Bots of Telegram and Discord, Twilio, Mailchimp, Azure, Terraform: nothing stands in front that is theirs alone."""
+"""Bots of Telegram and Discord, Twilio, Mailchimp, Azure, Terraform, MaxMind, Facebook, ClickHouse, Vault: what
+stands in front is not theirs alone."""
+
+_AWS = re.compile(
+    r"(?P<head>aws[^\n]{0,20}?(?:key|pw|pass|token)[^\n]{0,30}?[\"'])[0-9A-Za-z/+]{40}(?=[\"'\\])", re.IGNORECASE
+)
+"""A secret key of AWS, which begins with nothing, by what stands around it."""
 
 _PEM = re.compile(
-    r"-----BEGIN ([A-Z0-9 ]{1,60})-----.*?(?:-----END \1-----|\Z)|PuTTY-User-Key-File-[0-9].*\Z", re.DOTALL
+    r"-----BEGIN([A-Z0-9 _]{1,60})-----.*?(?:-----END\1-----|\Z)|PuTTY-User-Key-File-[0-9].*\Z", re.DOTALL
 )
 
-_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//[^\s\"'<>`|\\^{}]+")
+_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//(?:[^\s/@\"'<>`\\]{1,300}@[^\s\"'<>`|\\^{}]*|[^\s\"'<>`|\\^{}]+)")
 _AUTHORITY = re.compile(r"(?P<scheme>[^/]*//)(?P<rest>.*)", re.DOTALL)
 _PATH_SECRETS = re.compile(
     r"(?P<kept>/(?:services|workflows|triggers|api/webhooks|webhooks?|webhookb2|incomingwebhook|incoming|hooks?(?:/catch|/incoming)?"
-    r"|with/key|integration/[^/]+/enqueue))/(?P<gone>[^?#]+)|(?P<bot>/(?:file/)?bot)[0-9]{5,}:[^/?#]+",
+    r"|with/key|soap/v3[^/]{0,3}|integration/[^/]+/enqueue))/(?P<gone>[^?#]+)|(?P<bot>/(?:file/)?bot)[0-9]{5,}:[^/?#]+",
     re.IGNORECASE,
 )
 _HOOK_HOSTS = re.compile(
@@ -233,7 +248,7 @@ def _is_basic(value: str) -> bool:
 _QUOTED = r"(?P<mark>\\*[\"'])(?:(?!(?P=mark)).)*+(?:(?P=mark)|\Z)"
 """In quotes, which may be escaped, and may never end."""
 
-_OPTION = re.compile(r"(?<![\w-])(?P<key>-{1,2}[A-Za-z][\w.-]*+)(?P<sign>\\*[\"']?(?:\s*,\s*|\s+))")
+_OPTION = re.compile(r"(?<![\w-])(?P<key>-{1,2}[A-Za-z][\w.-]*+)(?P<sign>\\*[\"']?(?:\s*,\s*|\s+|=)|(?=[\"']))")
 _OPTION_VALUE = re.compile(_QUOTED + r"|[^\s\"'`]\S*?(?=[\"'`\]})>,;]*(?:\s|\Z))", re.DOTALL)
 
 
@@ -242,19 +257,26 @@ def _options(said: str) -> str:
     return _scanned(said, _OPTION, _OPTION_VALUE, _may_open, _opens)
 
 
+_USER_OPTIONS = words("-u --user --proxy-user")
+
+
 def _may_open(found: re.Match[str]) -> bool:
-    return kind(found["key"]) is not Kind.PLAIN or found["key"] in ("-u", "--user", "--proxy-user")
+    if found["key"] in _USER_OPTIONS:
+        return True
+    return found["sign"][-1:] not in ("", "=") and kind(found["key"]) is not Kind.PLAIN
 
 
 def _opens(found: re.Match[str], value: str) -> bool:
-    if found["key"] in ("-u", "--user", "--proxy-user"):
+    if found["key"] in _USER_OPTIONS:
         return ":" in value
-    return not value.startswith("--") and _hides(found["key"], value)
+    return not value.startswith("--") and value.strip("=:>?+|") != "" and _hides(found["key"], value)
 
 
 _NAME = re.compile(
     r"(?<![\w.\-])(?P<key>[\w.\-\[\]/]*[^\W\d_][\w.\-\[\]/]*+)"
-    r"(?P<sign>\\*[\"']?\]?\s{0,3}(?::=|=>|->|==?|:(?!//)|,(?=\s{0,3}b?\\*[\"']))\s{0,3}[bBrRuUfF]?)"
+    r"(?P<sign>\\*[\"']?\]?(?:[ \t]{4,40}+|\s{0,3})"
+    r"(?::{1,3}=|(?:[?+]|\|\|)=|=>|->|==?|::?(?!//)|,(?=\s{0,3}b?\\*[\"']))"
+    r"(?:[ \t]{4,40}+|\s{0,3})(?:[bBrRuUfF](?=\\*[\"']))?)"
 )
 _NAME_VALUE = re.compile(_QUOTED + r"|[^\s\"'`&\[{(][^\s&]*|[\[{(][^\])}]*[\])}]?", re.DOTALL)
 _KEY_NEXT = re.compile(r"\\*([\"'])[^\"']*\1\s*:")
@@ -294,9 +316,25 @@ _PAIR = re.compile(
 )
 
 
+_ATTRIBUTES = re.compile(
+    r"\b(?:name|key)\s{0,3}=\s{0,3}\\*[\"'](?P<key>[^\"'\\<>]{1,100})\\*[\"']\s{1,20}+(?:value|content|default)\s{0,3}=\s{0,3}",
+    re.IGNORECASE,
+)
+
+
 def _pairs(said: str) -> str:
-    """`{"name": "PASSWORD", "value": "x"}`, as environments and headers are printed."""
-    return _scanned(said, _PAIR, _NAME_VALUE, _may_open, lambda found, value: _hides(found["key"], value, said=True))
+    """`{"name": "PASSWORD", "value": "x"}` and `<add key="Password" value="x"/>`, as settings are printed."""
+    for pair in (_PAIR, _ATTRIBUTES):
+        said = _scanned(said, pair, _NAME_VALUE, _may_be_named, _is_named)
+    return said
+
+
+def _may_be_named(found: re.Match[str]) -> bool:
+    return kind(found["key"]) is not Kind.PLAIN
+
+
+def _is_named(found: re.Match[str], value: str) -> bool:
+    return _hides(found["key"], value, said=True)
 
 
 def _scanned(
@@ -322,8 +360,9 @@ def _scanned(
 
 
 _SPOKEN = re.compile(
-    r"\b(?P<head>(?:pass(?:word|wd|phrase|code)|pwd|secret|token|(?:api|access|secret|private)[ _-]?key|credentials?)"
-    r"(?:\s+(?:is|was|of|given|for\s+\S+\s+is))?\s+)(?P<value>(?P<mark>[\"'`])(?:(?!(?P=mark)).){3,}(?P=mark)"
+    r"\b(?P<head>(?P<before>\w{0,40}?)(?P<key>pass(?:word|wd|phrase|code)|pwd|secret|token"
+    r"|(?:api|access|secret|private)[ _-]?key"
+    r"|credentials?|(?<=\w)(?:key|pass|pw))[\"'\]]{0,2}(?:\s+(?:is|was|of|given|for\s+\S+\s+is))?\s+)(?P<value>(?P<mark>[\"'`])(?:(?!(?P=mark)).){3,}(?P=mark)"
     r"|(?=[^\s]*[0-9$!#%&*+])[^\s\"'`(]{5,})",
     re.IGNORECASE,
 )
@@ -333,6 +372,8 @@ def _spoken(found: re.Match[str]) -> str:
     """`password is 'x'`, `the token x1y2z3`."""
     value = _bare(found["value"])
     mark = found["mark"] or ""
+    if found["before"] and kind(found["before"] + found["key"]) is not Kind.SECRET:
+        return found[0]
     return found[0] if is_number(value) or value.startswith(_GAP) else f"{found['head']}{mark}{_GAP}{mark}"
 
 
@@ -385,7 +426,8 @@ _HINTS = words(
     dckr_ xai- pplx- age-secret wandb_v1 figd_ pmak- glc_ glsa_ nrak- nrii- nraa- nrra- nrjs- sntry dt0 p8e-
     ezak eztk flw tfp_ fo1 fm1 fm2 flyv1 cfpat- hrku- dp. duffel_ fio-u- ico- live_ test_ pscale_ rdme_ shippo_
     sgp_ sm_ pnu_ tk-us- sha256~ api- t1. ops_ a3- secret_ ntn_ pat cio accountkey= sharedaccesskey= aqe atza|
-    amzn. t3blbkfj eyj cva_ cvb_ cvs_ ddp_ bkua_ ckey_ brk_
+    amzn. t3blbkfj eyj cva_ cvb_ cvs_ ddp_ bkua_ ckey_ brk_ ltai akc cmvmd absk bedrock- dnkey- aqvn sc_ ext_
+    scauth_ authress_ sat. v1.0- s-s4t2 ap access- squ_ sqp_ sqa_ sl. pk. sk. tk. zxlk aaaaaaaaaaaaaaaaaaaa hooks. .ey
     """
 )
 
@@ -401,6 +443,7 @@ _STEPS: tuple[tuple[Collection[str], Callable[[str], str]], ...] = (
     (("pass", "pwd", "secret", "token", "key", "credential"), partial(_SPOKEN.sub, _spoken)),
     (("</",), partial(_ELEMENT.sub, _element)),
     (_HINTS, partial(_ISSUED.sub, _GAP)),
+    (("aws",), partial(_AWS.sub, rf"\g<head>{_GAP}")),
     (("",), partial(_UNNAMED.sub, _GAP)),
 )
 """What a text has to hold, in small letters, for a form to be looked for; and what is done then."""

@@ -196,13 +196,33 @@ class Lost(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
     end: int = 0
 
 
-class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind"):
-    """The stream's last frame. Reason 'lost' is written for a process that died without saying it."""
+class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind", omit_defaults=True):
+    """The stream's last frame. Reason 'lost' is written for a process that died without saying it.
+
+    ended_by: one of ENDED_BY, where whoever wrote this for the process knows more than the message says. memory_limit:
+    bytes that its control group may have; 0 for not known.
+    """
 
     reason: Literal["closed", "exit", "exception", "signal", "lost"]
     step: int
     time: int
     message: str = ""
+    ended_by: str = ""
+    memory_limit: int = 0
+
+
+ENDED_BY: dict[str, str] = {
+    "oom-killer": "the kernel killed it for want of memory",
+    "time-limit": "Slurm ended the job at its time limit",
+    "slurm": "Slurm ended the job before its time limit: preempted, cancelled, or its node drained",
+    "kubernetes": "Kubernetes ended the pod: evicted, preempted, deleted, or its node drained",
+    "job": "the whole job was told to end, by SIGTERM to more than this process",
+    "sigterm": "it was told to end by SIGTERM",
+}
+"""What the end of a process is known to come from, as whoever looked on has found it."""
+
+ASKED_TO_END = frozenset(ENDED_BY) - {"oom-killer"}
+"""Of these, those in which somebody or something told it to end."""
 
 
 class Block(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):

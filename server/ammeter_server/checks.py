@@ -22,6 +22,9 @@ MOST_OF = ("scalars", "stats", "tensors")
 MAX_NAME = 1_024
 """Characters of a tensor's, scalar's, event's or run's name."""
 
+MAX_MESSAGE = 65_536
+"""Characters of a goodbye's message."""
+
 MAX_SAID_BYTES = 256 * 1024
 """Bytes of what a run may say about itself in one place: its config, an event's data."""
 
@@ -224,9 +227,13 @@ def _wrong(item: Hello | Block | Event | Lost | Bye, run: str, stream: str) -> s
         case Lost():
             return _wrong_loss(item)
         case Bye():
-            return _wrong_moment(item.step, item.time) or (
-                f"its message has {len(item.message)} characters" * (len(item.message) > 65_536)
-            )
+            return _wrong_moment(item.step, item.time) or _wrong_end(item)
+
+
+def _wrong_end(bye: Bye) -> str:
+    if len(bye.message) > MAX_MESSAGE or len(bye.ended_by) > MAX_NAME:
+        return f"its message has {len(bye.message)} characters, its ended_by {len(bye.ended_by)}"
+    return "" if 0 <= bye.memory_limit < END_OF_TIME else f"a memory limit of {bye.memory_limit} bytes cannot be"
 
 
 def _wrong_hello(hello: Hello, run: str, stream: str) -> str:

@@ -245,11 +245,14 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
 
 
 def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | None, now: int) -> frozenset[str]:
-    """The streams of processes that died a moment ago, and that their launcher has said it starts again."""
+    """The streams of processes that died or were told to end a moment ago, and that their launcher has said it starts
+    again: it ends all ranks when one has died."""
     said = str((environment or {}).get("max_restarts", ""))
     lives = Counter(each.rank for each in streams if each.role == "rank")
     left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_DIGITS else 0
-    died = [each for each in _last_lives(streams) if each.bye_reason == "lost" and each.heard > now - RESTART]
+    died = [
+        each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART
+    ]
     return frozenset(each.id for each in died if left > 0)
 
 

@@ -519,7 +519,7 @@ def test_what_is_known_of_a_death_is_written_down(tmp_path: Path, process: subpr
     folder = tmp_path / "stream"
     process.kill()
     process.wait()
-    assert journal.settle(folder, 9, "killed by SIGKILL")
+    assert journal.settle(folder, 9, journal.Ending("killed by SIGKILL"))
     assert [Bye("lost", 49, 9, "killed by SIGKILL")] == said(folder)[50:]
 
 
@@ -528,7 +528,7 @@ def test_a_process_that_was_told_to_end_is_not_lost(tmp_path: Path, process: sub
     (folder / journal.TERMINATED).write_text("Current thread:\n")
     process.terminate()
     process.wait()
-    assert journal.settle(folder, 9, "killed by SIGTERM")
+    assert journal.settle(folder, 9, journal.Ending("killed by SIGTERM"))
     assert [Bye("signal", 49, 9, "SIGTERM")] == said(folder)[50:]
 
 
@@ -536,7 +536,7 @@ def test_who_was_seen_to_end_by_sigterm_is_not_lost_either(tmp_path: Path, proce
     folder = tmp_path / "stream"
     process.terminate()
     process.wait()
-    assert journal.settle(folder, 9, "killed by SIGTERM")
+    assert journal.settle(folder, 9, journal.Ending("killed by SIGTERM"))
     assert [Bye("signal", 49, 9, "SIGTERM")] == said(folder)[50:]
 
 

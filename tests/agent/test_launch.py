@@ -467,7 +467,6 @@ BROKEN_OFF = {
     "falls off its end": "nothing wrong was found;",
     "raises": "it raised ValueError: no such luck after step 4; nothing else wrong was found;",
     "is interrupted": "it was interrupted after step 4; nothing else wrong was found;",
-    "is terminated": "it was ended by SIGTERM; nothing else wrong was found;",
 }
 
 
@@ -476,6 +475,12 @@ def test_the_last_line_says_how_the_training_was_broken_off(name: str, ended: Ca
     lines = [line for line in ended(name).err.splitlines() if line.startswith("ammeter: ")]
     assert 2 == len(lines)
     assert lines[1].startswith(f"ammeter: {BROKEN_OFF[name]} read it with: ammeter report ")
+
+
+def test_the_last_line_says_that_the_command_was_ended_by_sigterm(ended: Callable[[str], Ended]) -> None:
+    last = ended("is terminated").err.splitlines()[-1]
+    assert last.startswith("ammeter: Run ended by SIGTERM after step ")  # its last rows went with it
+    assert "(run-lost, ticket); read it with: ammeter report " in last
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------

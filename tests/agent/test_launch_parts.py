@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ammeter.cgroups import oom_kills
 from ammeter.launch.command import python_options, runnable, value_of
-from ammeter.launch.memory import oom_kills
 from ammeter.launch.naming import run_of
 
 

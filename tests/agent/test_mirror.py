@@ -103,7 +103,7 @@ def test_a_dead_writers_stream_waits_for_the_witness_who_says_how_it_ended(
         of_run = Mirror(writer.folder.parent)
         assert of_run.turn()
         assert of_run.turn()
-        assert journal.settle(writer.folder, 1, "killed by SIGKILL")
+        assert journal.settle(writer.folder, 1, journal.Ending("killed by SIGKILL"))
         of_run.turn()
         assert not of_run.turn()
     finally:

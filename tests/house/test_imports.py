@@ -27,6 +27,7 @@ AGENT_ORDER = (
         "sharding",
         "shown",
         "runbook",
+        "cgroups",
     ),
     ("redaction",),
     ("guarding", "settings"),
@@ -127,6 +128,7 @@ WITHOUT_TORCH = (
     "settings",
     "launch",
     "doctor",
+    "cgroups",
 )
 
 SETS_ATTRIBUTES = {"tap.py": "the taps"}

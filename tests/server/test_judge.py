@@ -313,7 +313,8 @@ def test_a_run_is_over_when_the_last_life_of_each_rank_is(
     ("expected", "lives", "said"),
     [
         ({"a"}, [over("a", 0, "lost")], "1"),
-        ({"b"}, [over("a", 0, "signal"), over("b", 1, "lost")], "2"),
+        ({"a", "b"}, [over("a", 0, "signal"), over("b", 1, "lost")], "2"),
+        (set(), [over("a", 0, "signal")], "0"),
         ({"c"}, [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "2"),
         (set(), [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "1"),
         (set(), [over("a", 0, "lost"), Life("c", 0, started=2)], "2"),

@@ -12,7 +12,7 @@ Only the writer creates segments; only the shipper, or the mirror, moves, thins 
 offsets never change: what is removed leaves a hole that the next frame's header makes visible.
 """
 
-from ammeter.journal.keeping import TERMINATED, drop, mirror, move, settle, thin
+from ammeter.journal.keeping import TERMINATED, UNKNOWN, Ending, drop, mirror, move, settle, thin
 from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
 from ammeter.journal.places import (
     HOME,
@@ -41,6 +41,8 @@ __all__ = [
     "REFUSED",
     "SEGMENT_BYTES",
     "TERMINATED",
+    "UNKNOWN",
+    "Ending",
     "Entry",
     "Journal",
     "acknowledge",

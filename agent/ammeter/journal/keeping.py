@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ammeter.journal.locking import lock, unlock
 from ammeter.journal.places import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments, size_of
 from ammeter.journal.reading import behind_of, ended
-from ammeter.wire import Bye, Event, Frame, Lost, Steps, encode, scan
+from ammeter.wire import ASKED_TO_END, Bye, Event, Frame, Lost, Steps, encode, scan
 
 TERMINATED = "terminated"
 """A file in the stream's folder: no longer empty once SIGTERM has reached a process that had no handler for it."""
@@ -17,18 +19,32 @@ TERMINATED = "terminated"
 BY_SIGTERM = "killed by SIGTERM"
 
 
-def settle(folder: Path, now: int, how: str = "") -> bool:
+@dataclass(frozen=True)
+class Ending:
+    """What is known of a process's end. how: in words, such as "killed by SIGKILL". by: one of wire.ENDED_BY, or ''.
+
+    memory_limit: of its control group in bytes, or 0.
+    """
+
+    how: str = ""
+    by: str = ""
+    memory_limit: int = 0
+
+
+UNKNOWN = Ending()
+
+
+def settle(folder: Path, now: int, ending: Ending = UNKNOWN) -> bool:
     """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
 
-    now: nanoseconds since the epoch, the time the bye carries. how: what is known of the end, such as "killed by
-    SIGKILL". Who was told to end by SIGTERM is not lost: bye{signal}. True when this call wrote it; False when the
-    writer lives or has said goodbye itself.
+    now: nanoseconds since the epoch, the time the bye carries. Who was told to end by SIGTERM is not lost: bye{signal}.
+    True when this call wrote it; False when the writer lives or has said goodbye itself.
     """
     file = lock(folder / "alive") if (folder / "alive").exists() else None
     if file is None:
         return False
     try:
-        return _append_bye(folder, now, how)
+        return _append_bye(folder, now, ending)
     finally:
         unlock(file)
 
@@ -82,7 +98,7 @@ def drop(path: Path, end: int) -> None:
     replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
 
 
-def _append_bye(folder: Path, now: int, how: str) -> bool:
+def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
     listed = segments(folder)
     if not listed or ended(folder):
         return False
@@ -101,15 +117,19 @@ def _append_bye(folder: Path, now: int, how: str) -> bool:
     with open_plain(path, flags) as file:
         file.truncate(whole)
         file.seek(whole)
-        file.write(encode(_bye(folder, _last_step(listed), now, how), end))
+        file.write(encode(_bye(folder, _last_step(listed), now, ending), end))
         file.flush()
         os.fsync(file.fileno())
     return True
 
 
-def _bye(folder: Path, step: int, now: int, how: str) -> Bye:
-    told_to_end = size_of(folder / TERMINATED) > 0 or how == BY_SIGTERM
-    return Bye("signal", step, now, "SIGTERM") if told_to_end else Bye("lost", step, now, how)
+def _bye(folder: Path, step: int, now: int, ending: Ending) -> Bye:
+    known: dict[str, Any] = {"ended_by": ending.by, "memory_limit": ending.memory_limit}
+    if ending.by in ASKED_TO_END:
+        return Bye("signal", step, now, ending.how, **known)
+    if size_of(folder / TERMINATED) > 0 or ending.how == BY_SIGTERM:
+        return Bye("signal", step, now, "SIGTERM")
+    return Bye("lost", step, now, ending.how, **known)
 
 
 def _last_step(listed: list[tuple[int, Path]]) -> int:

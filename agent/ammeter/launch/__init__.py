@@ -74,7 +74,7 @@ def _watched(
         except OSError as error:
             witness.stop(0)
             return _not_started(command, error)
-        witness.start()
+        witness.start(waiting.asked, environment)
         observer.start(process)
         status = waiting.wait(process)
         seen = witness.stop(status)

@@ -90,7 +90,7 @@ def _found(folder: Path) -> tuple[str, list[Note]]:
     worst = told[0].finding
     more = f" and {words.count(len(told) - 1, 'finding')} more" if len(told) > 1 else ""
     found = f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
-    return f"{found}; {broken}" if broken else found, notes
+    return f"{found}; {broken}" if broken and worst.verdict != "run-lost" else found, notes
 
 
 def _broken_off(streams: Sequence[Tally]) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ammeter.launch.asked import NOTED, Asked
 from ammeter.launch.echo import Echo
 
 HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -18,11 +19,14 @@ HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signa
 
 _PR_SET_PDEATHSIG = 1
 
+STRAGGLE_SECONDS = 0.05
+"""Whoever signals the processes of a job one by one may reach us a moment behind the command."""
+
 
 @contextlib.contextmanager
 def waiting() -> Iterator[Waiting]:
     """Holds signals back while the command runs; afterwards they do again what they did before."""
-    waited = {*HANDED_ON, signal.SIGCHLD}
+    waited = {*HANDED_ON, signal.SIGCHLD, signal.SIGCONT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     echo = Echo(HANDED_ON, _end_with_parent())
     try:
@@ -39,6 +43,7 @@ class Waiting:
         self._waited = waited
         self._before = before
         self._echo = echo
+        self.asked = Asked()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts the command as if it stood in our place: its process id. Raises OSError when that cannot be done."""
@@ -56,13 +61,23 @@ class Waiting:
         """The command's wait status, once it has ended. It stays a zombie: whoever looks on may read it there, too."""
         while True:
             received = signal.sigwaitinfo(self._waited)
+            self.asked.note(received)
             if received.si_signo == signal.SIGCHLD:
                 status = _ended(process)
                 if status is not None:
+                    self._take_what_is_left(status)
                     return status
-            elif not self._echo.heard(received.si_signo):
+            elif received.si_signo != signal.SIGCONT and not self._echo.heard(received.si_signo):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, received.si_signo)
+
+    def _take_what_is_left(self, status: int) -> None:
+        """Signals that came with the command's end: what the command has had shall not end us before our words."""
+        terminated = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+        wait = STRAGGLE_SECONDS if terminated and self.asked.last() is None else 0
+        while (received := signal.sigtimedwait(NOTED, wait)) is not None:
+            self.asked.note(received)
+            wait = 0
 
 
 def _end_with_parent() -> Callable[[], None]:

@@ -11,15 +11,21 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ammeter import identity, journal
-from ammeter.launch.memory import oom_kills
+from ammeter.cgroups import groups_of, memory_limit, oom_kills
+from ammeter.journal import Ending
+from ammeter.launch.asked import ENDS, Asked
 
 LOOK_SECONDS = 0.1
 """Between two looks for streams that have begun."""
+
+HEAR_SECONDS = 0.1
+"""How long a process that SIGTERM or SIGKILL ended waits for `ammeter run` to have heard the signal as well."""
 
 
 @dataclass
@@ -28,6 +34,18 @@ class Seen:
 
     streams: list[Path] = field(default_factory=list)
     died: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of a process that trains: its control group, and how often the kernel had killed in it before."""
+
+    groups: str
+    oom_kills: int | None
+
+    def killed(self) -> bool:
+        """Whether the kernel has killed in it since."""
+        return self.oom_kills is not None and (oom_kills(self.groups) or 0) > self.oom_kills
 
 
 class Witness:
@@ -45,11 +63,18 @@ class Witness:
         self._known: set[Path] = set()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._oom_kills = oom_kills()
+        self._own = _memory_of(None)
+        self._memory: dict[Path, Memory] = {}
+        self._asked = Asked()
+        self._environment: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begins to look. Where the run's folder cannot be made, nothing can be watched either: no error."""
+    def start(self, asked: Asked, environment: Mapping[str, str]) -> None:
+        """Begins to look. Where the run's folder cannot be made, nothing can be watched either: no error.
+
+        asked: what tells the command to end, as it comes. environment: of the command.
+        """
+        self._asked, self._environment = asked, environment
         if self._folder is None:
             return
         with suppress(OSError):
@@ -101,6 +126,7 @@ class Witness:
             file = os.pidfd_open(process)
         except OSError:  # it has ended, or lives in a namespace of its own
             return
+        self._memory[stream] = _memory_of(process)
         self._pids[file] = process, stream
         self._poll.register(file, select.POLLIN)
 
@@ -108,21 +134,46 @@ class Witness:
         process, stream = self._pids.pop(file)
         self._poll.unregister(file)
         os.close(file)
-        how = _how(_wait_status(process))
-        if how:
-            self._settle(stream, how)
+        status = _wait_status(process)
+        if status is not None:
+            self._settle(stream, status)
 
     def _settle_the_rest(self, status: int) -> None:
         """What died unseen did so as the command did, as far as one can tell."""
         self._take_on()
         for stream in self.seen.streams:
-            self._settle(stream, _how(_as_shells_say_it(status)))
+            self._settle(stream, _as_shells_say_it(status))
 
-    def _settle(self, stream: Path, how: str) -> None:
-        if "SIGKILL" in how and self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
-            how += "; the kernel's OOM killer did it"
-        if journal.settle(stream, time.time_ns(), how):
+    def _settle(self, stream: Path, status: int | None) -> None:
+        said = journal.is_alive(stream) or journal.ended(stream)
+        if journal.settle(stream, time.time_ns(), journal.UNKNOWN if said else self._ending(stream, status)):
             self.seen.died.append(stream)
+
+    def _ending(self, stream: Path, status: int | None) -> Ending:
+        if status is None:
+            return journal.UNKNOWN
+        how, memory = _how(status), self._memory.get(stream, self._own)
+        number = _signal_of(status)
+        if number == signal.SIGKILL and memory.killed():
+            return Ending(f"{how}; the kernel's OOM killer did it", "oom-killer", memory_limit(memory.groups))
+        if number not in ENDS:
+            return Ending(how)
+        self._hear()
+        told = self._asked.last()
+        by = self._asked.by(self._environment, time.time())
+        if (told is None and by == "sigterm") or (told is None and number == signal.SIGKILL):
+            return Ending(how)
+        return Ending(self._asked.words(number == signal.SIGKILL), by)
+
+    def _hear(self) -> None:
+        deadline = time.monotonic() + HEAR_SECONDS
+        while self._asked.last() is None and not self._over and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+def _memory_of(process: int | None) -> Memory:
+    groups = groups_of(process)
+    return Memory(groups, oom_kills(groups))
 
 
 def _wait_status(process: int) -> int | None:
@@ -143,9 +194,13 @@ def _as_shells_say_it(status: int) -> int | None:
     return code - 128 if 128 < code < 128 + signal.NSIG else None
 
 
-def _how(status: int | None) -> str:
-    if status is None:
-        return ""
+def _signal_of(status: int) -> int | None:
+    """The signal that ended a process, also one that says so by its exit code."""
+    code = os.waitstatus_to_exitcode(status)
+    return -code if code < 0 else code - 128 if code in (128 + signal.SIGTERM, 128 + signal.SIGKILL) else None
+
+
+def _how(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"killed by {_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.waitstatus_to_exitcode(status)}"

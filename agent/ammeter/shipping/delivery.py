@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from ammeter import journal
-from ammeter.journal import Entry
+from ammeter.journal import UNKNOWN, Entry
+from ammeter.shipping.deaths import Deaths
 from ammeter.shipping.keeping import Keeper
 from ammeter.shipping.packing import Parcel, fitting, parcel
 from ammeter.shipping.sending import Answer, Collector, Say, backoff, slow
@@ -62,6 +63,7 @@ class Delivery:
         *,
         flush: bool = False,
         cap_bytes: int = journal.CAP_BYTES,
+        deaths: Deaths | None = None,
     ) -> None:
         self.folder = folder
         self.offset = journal.acknowledged(folder)
@@ -74,6 +76,7 @@ class Delivery:
         self._collector = collector
         self._say = say
         self._flush = flush
+        self._deaths = deaths
         self._keeper = Keeper(folder, cap_bytes)
         self._phase = zlib.crc32(folder.name.encode()) / 2**32 * FLUSH_SECONDS
         self._pending: list[Entry] = []
@@ -115,9 +118,13 @@ class Delivery:
     def _keep_house(self, now: float) -> None:
         """Ends the stream of a writer that died, at once, and tidies its folder, now and then."""
         try:
+            if self.alive and self._deaths is not None:
+                self._deaths.look(self.folder)
             if not self.alive and now >= self._settle_at and not self._left_to_witness(now):
                 self._settle_at = now + TIDY_SECONDS
-                journal.settle(self.folder, time.time_ns())
+                journal.settle(
+                    self.folder, time.time_ns(), self._deaths.ending(self.folder) if self._deaths else UNKNOWN
+                )
                 self._keeper.finish()
             if now >= self._tidy_at:
                 self._tidy_at = now + TIDY_SECONDS
@@ -126,11 +133,12 @@ class Delivery:
             self._say(f"disk {self._stream}", str(error), f"stream {self._stream} cannot be tidied: {error}")
 
     def _left_to_witness(self, now: float) -> bool:
-        """Whether somebody else is about to end this stream, and knows more."""
+        """Whether somebody else is about to end this stream, and knows more, or a SIGTERM may say more in a moment."""
         if self._dead_since is None:
             self._dead_since = now
         waited = now - self._dead_since >= WITNESS_SECONDS
-        return not waited and journal.has_witness(self.folder.parent) and not journal.ended(self.folder)
+        awaited = self._deaths is not None and self._deaths.awaits(self._dead_since)
+        return not waited and (awaited or journal.has_witness(self.folder.parent)) and not journal.ended(self.folder)
 
     @property
     def _read_to(self) -> int:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ammeter import journal
+from ammeter.shipping.deaths import Deaths
 from ammeter.shipping.keeping import Keeper
 
 MIRROR_SECONDS = 0.5
@@ -32,6 +33,7 @@ class Mirror:
         self._run_folder = run_folder
         self._dead_since: dict[Path, float] = {}
         self._deadline = float("inf")
+        self._deaths = Deaths()
 
     @property
     def hurried(self) -> bool:
@@ -43,6 +45,7 @@ class Mirror:
 
     def hurry(self) -> None:
         """Leave once every writer is gone, or in a few seconds at the latest."""
+        self._deaths.note_termination()
         self._deadline = min(self._deadline, time.monotonic() + HURRY_SECONDS)
 
     def run(self) -> None:
@@ -88,20 +91,29 @@ class Mirror:
             return
         try:
             if journal.is_alive(folder):
+                self._deaths.look(folder)
                 *closed, last = journal.segments(folder) or [(0, folder / "none")]
                 for path in _on_tmpfs(closed, folder):
                     journal.move(path, folder)
                 for path in _on_tmpfs([last], folder):
                     journal.mirror(path, folder)
             elif not self._left_to_witness(folder):
+                self._say_how_it_ended(folder)
                 Keeper(folder).finish()
         finally:
             journal.unlock(held)
 
+    def _say_how_it_ended(self, folder: Path) -> None:
+        """Only where it is known: of another's end the free lock says as much."""
+        ending = self._deaths.ending(folder)
+        if ending.by:
+            journal.settle(folder, time.time_ns(), ending)
+
     def _left_to_witness(self, folder: Path) -> bool:
         since = self._dead_since.setdefault(folder, time.monotonic())
         waited = time.monotonic() - since >= WITNESS_SECONDS
-        return not waited and journal.has_witness(folder.parent) and not journal.ended(folder)
+        awaited = self._deaths.awaits(since)
+        return not waited and (awaited or journal.has_witness(folder.parent)) and not journal.ended(folder)
 
 
 def _on_tmpfs(segments: list[tuple[int, Path]], folder: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from ammeter import identity, journal, shown
+from ammeter.shipping.deaths import Deaths
 from ammeter.shipping.delivery import Delivery
 from ammeter.shipping.sending import Collector
 from ammeter.shipping.telemetry import Telemetry
@@ -84,6 +85,8 @@ class Shipper:
         self._collector = Collector(url, token, self._log.say)
         # The one of a run and host reads the devices; one beside many runs would read them again.
         self._telemetry = Telemetry(folder, self._log.say) if host == identity.host() and not once else None
+        # Started by a writer, it lives where that does; one that people start may see other processes by these numbers.
+        self._deaths = Deaths() if host == identity.host() and not once else None
         self._active: dict[Path, Delivery] = {}
         self._locks: dict[Path, int] = {}
         self._passed: set[Path] = set()
@@ -102,6 +105,8 @@ class Shipper:
 
     def hurry(self) -> None:
         """Leave when everything is delivered and every writer is gone, or after a few seconds at the latest."""
+        if self._deaths is not None:
+            self._deaths.note_termination()
         self._deadline = self._deadline or time.monotonic() + HURRY_SECONDS
 
     def run(self) -> int:
@@ -178,7 +183,12 @@ class Shipper:
             )
         self._locks[folder] = held
         self._active[folder] = Delivery(
-            folder, self._collector, self._log.say, flush=self._once, cap_bytes=self._cap_bytes
+            folder,
+            self._collector,
+            self._log.say,
+            flush=self._once,
+            cap_bytes=self._cap_bytes,
+            deaths=self._deaths,
         )
 
     def _retire(self) -> None:

@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from ammeter import journal
+from ammeter import identity, journal
 from ammeter.shipping.keeping import Keeper
 
 FORGOTTEN_SECONDS = 7 * 86_400
@@ -28,7 +28,7 @@ def bring_stragglers(run_folder: Path) -> None:
 
 
 def _bring_home(home: Path) -> None:
-    if journal.is_alive(home) or journal.has_witness(home.parent):
+    if journal.is_alive(home) or journal.has_witness(home.parent) or _is_attended(home.parent):
         return
     held = journal.lock(home / "shipper")
     if held is not None:
@@ -36,6 +36,11 @@ def _bring_home(home: Path) -> None:
             Keeper(home).finish()
         finally:
             journal.unlock(held)
+
+
+def _is_attended(run_folder: Path) -> bool:
+    """Whether the run's own shipper or mirror is there, which may know how the writer ended."""
+    return any(journal.is_locked(each) for each in run_folder.glob(f"*.{identity.host()}.lock"))
 
 
 def _touched(hot: Path) -> float:

@@ -1,4 +1,4 @@
-"""run-lost has two wordings: the process died, or nobody is heard of any more."""
+"""run-lost says by what a process ended as far as it is known, or that nobody is heard of any more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from ammeter import verdicts
 from ammeter.block import Tick
 from ammeter.verdicts.finding import Finding
-from ammeter.wire import Hello
+from ammeter.wire import Bye, Event, Hello
 from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
 
 
@@ -68,7 +68,7 @@ def test_offline_a_free_lock_says_it_at_once() -> None:
     assert {"run-stalled"} == set(findings(stream, tick(stream, 3600, alive=True, offline=True)))
 
 
-@pytest.mark.parametrize("reason", ["closed", "exit", "exception", "signal"])
+@pytest.mark.parametrize("reason", ["closed", "exit", "exception"])
 def test_who_said_goodbye_is_not_lost(reason: str) -> None:
     stream = warm().bye(reason)
     assert {} == findings(stream, tick(stream, 3600, alive=None))
@@ -95,3 +95,121 @@ def test_what_a_shipper_says_of_its_host_may_end_as_it_likes() -> None:
     assert isinstance(stream.frames[0], Hello)
     stream.frames[0] = msgspec.structs.replace(stream.frames[0], role="host")
     assert {} == findings(stream.bye("lost"), tick(stream, 3600, alive=None))
+
+
+# -- by what it was ended ---------------------------------------------------------------------------------------------
+
+
+def ended(reason: str, message: str = "", by: str = "", limit: int = 0, stream: Stream | None = None) -> Finding:
+    stream = (stream or warm(40)).bye(reason, message)
+    last = stream.frames[-1]
+    assert isinstance(last, Bye)
+    stream.frames[-1] = msgspec.structs.replace(last, ended_by=by, memory_limit=limit)
+    return found(stream)
+
+
+ENDS = {
+    ("lost", "killed by SIGKILL; the kernel's OOM killer did it", "oom-killer"): (
+        *("oom-killer", "page", "Run killed for want of memory after step 39"),
+        "Give the job more memory",
+    ),
+    ("lost", "killed by SIGKILL; the kernel's OOM killer did it", ""): (
+        *("oom-killer", "page", "Run killed for want of memory after step 39"),
+        "Give the job more memory",
+    ),
+    ("lost", "killed by SIGKILL", ""): ("sigkill", "page", "Run lost after step 39", "Look on node7"),
+    ("lost", "killed by SIGSEGV", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
+    ("lost", "killed by SIGBUS", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
+    ("lost", "killed by SIGABRT", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
+    ("lost", "ended with exit code 1", ""): ("error", "page", "Run lost after step 39", "Look on node7"),
+    ("lost", "ended with exit code 17", ""): ("exit", "page", "Run lost after step 39", "Look on node7"),
+    ("lost", "", ""): ("unknown", "page", "Run lost after step 39", "Look on node7"),
+    ("lost", "", "something newer"): ("unknown", "page", "Run lost after step 39", "Look on node7"),
+    ("signal", "SIGTERM", ""): ("sigterm", "ticket", "Run ended by SIGTERM after step 39", "See who sent it"),
+    ("signal", "SIGTERM", "time-limit"): (
+        *("time-limit", "ticket", "Run ended at its time limit after step 39"),
+        "Ask for more time",
+    ),
+    ("signal", "SIGTERM", "slurm"): ("slurm", "ticket", "Run ended by Slurm after step 39", "See why with `sacct"),
+    ("signal", "SIGTERM", "kubernetes"): (
+        *("kubernetes", "ticket", "Run ended by Kubernetes after step 39"),
+        "See why with `kubectl",
+    ),
+    ("signal", "SIGTERM", "job"): ("job", "ticket", "Run ended with its job after step 39", "Ask the scheduler"),
+    ("exception", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""): (
+        *("device-memory", "ticket", "Run out of device memory after step 39"),
+        "Let a step need less on the device",
+    ),
+    ("exception", "torch.AcceleratorError: CUDA error: out of memory", ""): (
+        *("device-memory", "ticket", "Run out of device memory after step 39"),
+        "Let a step need less on the device",
+    ),
+    ("exception", "MemoryError", ""): (
+        *("process-memory", "ticket", "Run out of memory after step 39"),
+        "Give the job more memory",
+    ),
+    ("exception", "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", ""): (
+        *("process-memory", "ticket", "Run out of memory after step 39"),
+        "Give the job more memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("said", ENDS)
+def test_by_what_it_was_ended_is_told_apart(said: tuple[str, str, str]) -> None:
+    by, severity, title, fix = ENDS[said]
+    finding = ended(*said)
+    assert (by, severity, title) == (finding.evidence["ended_by"], finding.severity, finding.title)
+    assert finding.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ValueError: torch.OutOfMemoryError: CUDA out of memory",
+        "RuntimeError: no out of memory here",
+        "mine.MemoryError: it forgot",
+        "KeyboardInterrupt",
+        "",
+    ],
+)
+def test_another_error_of_the_program_is_not_taken_for_a_want_of_memory(message: str) -> None:
+    assert {} == findings(warm(40).bye("exception", message))
+
+
+def test_of_a_free_lock_no_reason_is_claimed() -> None:
+    stream = warm()
+    finding = found(stream, tick(stream, 20, alive=False))
+    assert ("unknown", "page") == (finding.evidence["ended_by"], finding.severity)
+    assert "which is not known from here" in finding.cause
+
+
+def test_a_silent_host_keeps_its_own_words() -> None:
+    stream = warm()
+    finding = found(stream, tick(stream, 20, alive=None))
+    assert ("silence", "Run lost after step 39") == (finding.evidence["ended_by"], finding.title)
+
+
+def test_who_was_killed_for_memory_is_told_what_it_had_and_might_have() -> None:
+    stream = warm(40)
+    stream.good(65536, host_rss_bytes=3.5 * 2**30)
+    stream.good(65536)
+    finding = ended("lost", "killed by SIGKILL; the kernel's OOM killer did it", "oom-killer", 4 * 2**30, stream)
+    assert (int(3.5 * 2**30), 4 * 2**30) == (
+        finding.evidence["memory_bytes"],
+        finding.evidence["memory_limit_bytes"],
+    )
+    assert "It had 3.5 GiB in memory when that was read last. Its limit was 4.0 GiB" in finding.cause
+
+
+def test_the_checkpoint_to_go_back_to_is_named() -> None:
+    stream = warm(40)
+    stream.event("checkpoint.saved", path="/data/run.pt", contents={"weights": True})
+    for _ in range(5):
+        stream.good(65536)
+    saved = next(each.step for each in stream.frames if isinstance(each, Event) and each.name == "checkpoint.saved")
+    finding = ended("signal", "SIGTERM", "slurm", stream=stream)
+    last = finding.evidence["last_step"]
+    assert f"resume from the checkpoint of step {saved} (/data/run.pt): {last - saved} steps" in finding.fix
+    assert (saved, "/data/run.pt") == (finding.evidence["last_saved_step"], finding.evidence["last_checkpoint"])
+    assert "of which none was seen in this run" in ended("signal", "SIGTERM").fix

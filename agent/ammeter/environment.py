@@ -50,7 +50,7 @@ def environment(watched: Watched) -> Facts:
             found |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
     found |= identity.launcher() | {"dtypes": ",".join(dtypes)}
-    return {name: here.text(value)[:MAX_FACT_CHARS] for name, value in found.items()}
+    return {name: here.fact(name, value)[:MAX_FACT_CHARS] for name, value in found.items()}
 
 
 def _of_device(watched: Watched) -> Facts:

@@ -93,6 +93,37 @@ def test_a_short_or_common_word_is_not_cut_from_everything() -> None:
     assert "model.blocks.1 12345678" == mine.text("model.blocks.1 12345678")
 
 
+def test_what_a_config_calls_a_key_does_not_take_the_names_of_tensors() -> None:
+    mine = Redactor(remembers=True)
+    mine.plain(
+        {"head_key": "cls_head", "data": {"key": "token_ids"}, "mask_key": "attention1", "api_key": "lm_head_secret"}
+    )
+    mine.learn({"FEATURE_KEY_AUTH": "encoder.layer1"})
+    assert "cls_head.weight attention1.bias encoder.layer1" == mine.text(
+        "cls_head.weight attention1.bias encoder.layer1"
+    )
+    assert "got " + GONE == mine.text("got lm_head_secret")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hf_encoder1.layer.0.weight", "encoder.hf_model_2", "fw_lstm_layer1.weight_ih_l0", "r8_block_1.conv"),
+        *("jinaai/jina-embeddings-v3", "voyage-code-3", "hf_bert_base_12"),
+    ],
+)
+def test_a_module_or_a_model_that_is_called_like_a_token_keeps_its_name(name: str) -> None:
+    assert name == redactor().text(name)
+    assert f"the weights of {name} are not finite" == redactor().text(f"the weights of {name} are not finite")
+
+
+@pytest.mark.parametrize("metric", ["secret_acc", "password_f1", "api_key_recall"])
+def test_the_direction_of_a_metric_is_told_whatever_it_is_called(metric: str) -> None:
+    tags = {f"better.{metric}": "higher"}
+    assert tags == redactor().tags(tags)
+    assert {f"better.{metric}": GONE} == redactor().tags({f"better.{metric}": "hunter2"})
+
+
 def test_a_secret_is_not_cut_in_two() -> None:
     words = redactor().words("x" * (MAX_WORDS - 20) + " postgresql://user:very-long-password@host/db")
     assert "very" not in words

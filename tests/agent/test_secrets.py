@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ammeter
 from ammeter import wire
@@ -18,6 +19,7 @@ from ammeter.wire import Hello
 from tests.agent import programs
 from tests.agent.collector_double import collector_double
 from tests.agent.secret_samples import INNOCENT, secrets
+from tests.agent.training import stream
 from tests.house import tree
 
 TELLS_EVERYTHING = """
@@ -129,3 +131,14 @@ def test_a_run_that_is_not_watched_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("AMMETER_DISABLE", "1")
     model: Any = torch.nn.Linear(1, 1)
     assert "<ammeter.Run: nothing is watched>" == repr(ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1)))
+
+
+def test_a_secret_in_a_parameter_group_is_not_told(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    groups: Any = [{"params": [model.weight], "api_key": "hunter2hunter2"}, {"params": [model.bias], "kind": "bias"}]
+    run = ammeter.watch(model, torch.optim.SGD(groups, lr=0.1), dir=tmp_path)
+    run.close()
+    _, frames = stream(run.id, tmp_path)
+    (hello,) = [each for each in frames if isinstance(each, Hello)]
+    assert "hunter2hunter2" not in str(hello)
+    assert "not set, bias" == hello.environment["optimizer.kind"]

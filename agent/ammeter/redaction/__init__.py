@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import numbers
+import re
 import shlex
 import types
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from ammeter.directions import BETTER, DIRECTIONS
 from ammeter.redaction.keys import Kind, is_quantity, kind, words
 from ammeter.redaction.patterns import GONE as GONE
 from ammeter.redaction.patterns import cut, is_number
@@ -66,7 +68,7 @@ class Redactor:
         """Of the variables of an environment, the values of those that name a secret are cut wherever they turn up."""
         for name, value in variables.items():
             if _names_secret(name, value):
-                self._learn(value)
+                self._withhold(value, kind(name))
 
     def text(self, said: str) -> str:
         """The text without the secrets in it."""
@@ -94,10 +96,15 @@ class Redactor:
         """Words to find a run by."""
         found: dict[str, str] = {}
         for key, value in tags.items():
-            said = self.plain({key: value})
+            is_direction = _is(key, str) and key.startswith(BETTER) and _is(value, str) and value in DIRECTIONS
+            said = {self.words(key): value} if is_direction else self.plain({key: value})
             for name, each in said.items():
                 found[_new(name, found)] = each if isinstance(each, str) else self.words(each)
         return found
+
+    def fact(self, name: str, value: str) -> str:
+        """A fact of where and how a run trains. Its name may be one that the program has given."""
+        return self.words(self.plain(value, name))
 
     def command(self, argv: Sequence[str]) -> str:
         """A command line as a shell would read it."""
@@ -138,7 +145,7 @@ class Redactor:
                 hello,
                 config=self.plain(hello.config),
                 tags=self.tags(hello.tags),
-                environment={self.words(name): self.words(value) for name, value in hello.environment.items()},
+                environment={self.words(name): self.fact(name, value) for name, value in hello.environment.items()},
                 **{name: self.words(getattr(hello, name)) for name in ("name", "project", "host")},
             )
             known = self._hello = hello, clean
@@ -186,9 +193,10 @@ class Redactor:
     def _list(self, values: Sequence[Any]) -> list[Any]:
         return _Descent(self).several(values, "", "", Kind.PLAIN)
 
-    def _withhold(self, value: Any) -> str:
-        """Remembers a secret by which it can be known again."""
-        if _is(value, str):
+    def _withhold(self, value: Any, found: Kind = Kind.SECRET) -> str:
+        """Remembers a secret by which it can be known again. found: what its key says; behind one that need not be that
+        of a secret, names of layers and columns stand as well."""
+        if _is(value, str) and not (found is Kind.TEXT and _PLAIN_WORDS.fullmatch(value)):
             self._learn(value)
         return GONE
 
@@ -269,7 +277,7 @@ class _Descent:
     def _text(self, said: str, key: str, found: Kind) -> str:
         counts = is_number(said) and (found is Kind.COUNT or is_quantity(key))
         if found is not Kind.PLAIN and _hides(said) and not counts:
-            return self._redactor._withhold(said)
+            return self._redactor._withhold(said, found)
         is_json = said[:1] in ("{", "[") and len(said) <= MAX_WORDS
         return self._redactor.words(self._json(said) if is_json else said)
 
@@ -351,6 +359,9 @@ def _is(value: Any, kinds: Any) -> bool:
 def _is_library(kind_of: type) -> bool:
     return any(str(each.__module__).partition(".")[0] in _LIBRARIES for each in kind_of.__mro__)
 
+
+_PLAIN_WORDS = re.compile(r"[a-z]{1,12}[0-9]{0,3}|[a-z]{1,20}[0-9]{0,3}(?:[_./-](?:[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3}))+")
+"""What config says of layers, columns and files: encoder.layer1, train_images."""
 
 _SHORT = frozenset(("dtype", "device", "Size", "layout", "memory_format"))
 """Of torch and numpy, what is said in a word."""

@@ -37,9 +37,14 @@ def is_number(said: str) -> bool:
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9][0-9_,.]{0,15}(?:e[+-]?[0-9]{1,3})?\s?[kmgtb]?\s*", re.IGNORECASE)
 
+_PIECE = r"(?:[A-Z]?[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3})"
+_NAMED = rf"{_PIECE}(?:(?:[_-]{_PIECE})++(?![A-Za-z0-9_-])|(?=\.[A-Za-z0-9_]))"
+"""Words, and numbers of few digits, as modules and models are called: encoder1.weight, embeddings-v3."""
+
 _ISSUED_FORMS = (
     # Hugging Face, and others who put letters before letters: what is a word of small ones is none.
-    r"(?:hf|api_org|r8|gsk|fw|tgp_v1|nvapi|jina|lsv2_(?:pt|sk)|pcsk|voyage)[_-](?=[A-Za-z0-9_-]{0,60}[A-Z0-9])[A-Za-z0-9_-]{6,}",
+    rf"(?:hf|api_org|r8|gsk|fw|tgp_v1|nvapi|jina|lsv2_(?:pt|sk)|pcsk|voyage)[_-](?!{_NAMED})"
+    r"(?=[A-Za-z0-9_-]{0,60}[A-Z0-9])[A-Za-z0-9_-]{6,}",
     r"(?:hf|api_org)_[a-z]{18,}",
     r"(?:sk|rk|pk)-(?!learn|image|video)(?=[A-Za-z0-9_-]{0,60}[A-Z0-9])[A-Za-z0-9_-]{6,}",
     r"(?:sk|rk|pk|whsec|mk)_(?:live|test|prod)_[A-Za-z0-9]{6,}",

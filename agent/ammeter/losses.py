@@ -252,11 +252,17 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
 
 def _is_hooked(node: Any, name: str) -> bool:
     """Whether reading what a node has saved would call a hook of the program's: that of checkpoint() runs its whole
-    block once more, that of save_on_cpu() waits for a copy."""
-    if not SAVED_TELL_HOOKS:
-        return _hooks_seen and hasattr(node, f"_raw{name}")
+    block once more, that of save_on_cpu() waits for a copy. Also where it is freed: backward() will raise."""
     raw = getattr(node, f"_raw{name}", None)
-    return raw is not None and raw.unpack_hook is not None
+    if raw is None:
+        return False
+    if raw.unpack_hook is not None if SAVED_TELL_HOOKS else _hooks_seen:
+        return True
+    try:
+        getattr(node, name)
+    except RuntimeError:
+        return True
+    return False
 
 
 def hooks_seen(*_: Any) -> None:

@@ -328,6 +328,26 @@ def test_hooks_on_what_a_graph_saves_are_not_called_by_us(tmp_path: Path) -> Non
     assert -1 not in called
 
 
+@pytest.mark.parametrize("criterion", [_mean, _total])
+def test_a_second_backward_that_raises_costs_no_loss(criterion: Callable[..., Any], tmp_path: Path) -> None:
+    """As of a program that tries again when memory was short."""
+    model = _network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run, own = ammeter.watch(model, optimizer, dir=tmp_path), Numbers()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = _batch(step)
+        loss = criterion(model(x), y) / 2
+        loss.backward()
+        if step == 5:
+            with pytest.raises(RuntimeError, match="second time"):
+                loss.backward()
+        optimizer.step()
+        own.append(float(loss.detach()))
+    rows = _rows(run, tmp_path)
+    assert own[6:] == pytest.approx(rows.scalar("loss").tolist()[6:], rel=1e-5)
+
+
 def test_classes_that_the_program_makes_in_each_step_are_let_go(tmp_path: Path) -> None:
     model = _network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -349,7 +369,7 @@ def test_classes_that_the_program_makes_in_each_step_are_let_go(tmp_path: Path) 
         loss: Any = Same.apply(_mean(model(x), y))  # type: ignore[no-untyped-call]
         loss.backward()
         optimizer.step()
-    del Same
+    del Same, loss
     _rows(run, tmp_path)
     gc.collect()
     assert [] == [each for each in made if each() is not None]

@@ -434,8 +434,8 @@ class Session(Guarded):
 
 
 def watching() -> list[Session]:
-    """The sessions of this thread that have not ended."""
-    return [each for each in _here if not each._off and each.thread == get_ident()]
+    """The sessions of this thread that have not ended and have their hooks in."""
+    return [each for each in _here if not each._off and each._handles and each.thread == get_ident()]
 
 
 _here: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ammeter.redaction import text
-
 DEFAULT_DIR = "~/.ammeter"
 DEFAULT_BUDGET = 0.01
 DEFAULT_FLUSH = 5.0
@@ -69,6 +67,8 @@ def settings(
     said_url = url or environment.get("AMMETER_URL") or None
     if said_url and not said_url.startswith(("http://", "https://")):
         name = "url" if url else "AMMETER_URL"
+        from ammeter.redaction import text  # not where Ammeter is disabled: then nothing else of it is loaded
+
         raise ValueError(f"{name} is {text(said_url, 200)!r}; use http:// or https://, such as http://127.0.0.1:8480")
     share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
     if not isinstance(share, (int, float)) or not 0 < share <= 1:

@@ -508,6 +508,7 @@ SEVERAL = {
         """,
 }
 
+
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_notebook_may_watch_several_times(name: str, nursery: Nursery, tmp_path: Path) -> None:
     both = twins(nursery, LEFT + textwrap.dedent(SEVERAL[name]) + "\nprint(bits())\n", tmp_path)

@@ -132,7 +132,10 @@ VETTED: dict[str, tuple[tuple[str, Evidence], ...]] = {
         (r"there was nothing in activations", has("baseline_peak_bytes")),
     ),
     "overflow-storm": ((r"nothing lowers it", lambda finding: finding.evidence.get("growth_factor") is None),),
-    "not-comparable": ((r"may not come from the precision alone", has("differences")),),
+    "not-comparable": (
+        (r"may not come from the precision alone", has("differences")),
+        (r"so nothing is said of", has("differences")),
+    ),
     "run-lost": (
         (r"Nothing was heard", lambda finding: bool(number(finding, "silent_seconds"))),
         (r"before its first step", lambda finding: number(finding, "last_step") == -1),

@@ -77,7 +77,7 @@ def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
 
 def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
     """The newest holds a NaN, which nobody saw in memory; the one before it is whole."""
-    spoil = poison(28)
+    spoil = poison(40)
 
     def what(net: Any, optimizer: Any, scaler: Any) -> dict[str, Any]:
         state = whole(net, optimizer, scaler)
@@ -92,7 +92,7 @@ def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
         spoil(*args)
         save(*args)
 
-    outcome, told = run(tmp_path / "runs", before, others=[guards.Stop()])
+    outcome, told = run(tmp_path / "runs", before, steps=60, others=[guards.Stop()])
     assert ["passed", "failed"] == [each["outcome"] for each in told]
     assert "1 of" in told[1]["reason"]
     assert "model.last.bias first" in told[1]["reason"]

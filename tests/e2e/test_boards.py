@@ -56,7 +56,7 @@ def test_every_panel_shows_something(there: Fleet, name: str, panel: dict[str, A
             values = [float(series["value"][1]) for query in queries for series in there.prometheus.ask(query)]
             return [value for value in values if math.isfinite(value)]
 
-        wait_for(numbers, f"{target['expr']} finds something", seconds=45)
+        wait_for(numbers, f"{target['expr']} finds something", seconds=90)
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ _SECRETS = words(
     secret secrets pwd pswd psw psswd passw passwrd pword dbpwd userpwd mypwd dbpass userpass mypass
     authorization authorisation bearer jwt cookie cookies setcookie dsn sessionid sessid phpsessid jsessionid
     csrf xsrf csrftoken otp totp hotp mnemonic cvv cvc passkey psk senha 密码 密钥 パスワード sshpass pgpassword rootpw
-    creds authkey hmackey webhook webhooks idrsa pgpass htpasswd keytab netrc connstr apikey
+    creds authkey hmackey webhook webhooks idrsa pgpass htpasswd keytab netrc connstr apikey clkey cloukey
     """
 )
 _TEXTS = words("cred oauth keystore kubeconfig pem pfx pkcs webhookurl signedurl presignedurl")

@@ -124,6 +124,12 @@ def place(kind: type, name: str) -> Place:
     return _taps[id(_owner(kind, name)), name]
 
 
+def hear_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Calls back those who began to listen in the middle of a call of backward(), before it does anything."""
+    for before in _taps[id(autograd), "backward"].calls[0]:
+        before(args, kwargs)
+
+
 def attached() -> list[str]:
     """The names that are patched now, for tests and for people: 'GradScaler.update'."""
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]

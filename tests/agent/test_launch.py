@@ -213,7 +213,8 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "watches itself": {"body": WATCHES},
     "watches itself late": {"body": WATCHES_LATE},
     "has no torch": {"begin": "", "body": NO_TORCH},
-    "never steps": {"body": "model(torch.ones(3, 4)).sum().backward()\nprint('done')"},
+    "never steps": {"body": "print(model(torch.ones(3, 4)).shape)"},
+    "only goes backward": {"body": "model(torch.ones(3, 4)).sum().backward()\nprint('done')"},
     "has hooks of its own": {"body": HOOKED},
     "makes an optimizer for each step": {"body": NEW_EACH_STEP},
     "meets a fault of ours": {"body": ELSEWHERE},
@@ -393,11 +394,26 @@ def test_where_nothing_trains_that_is_said(name: str, said: str, ended: Callable
     assert f"ammeter: nothing was watched: {sys.executable} script.py {said}\n" == ended(name).err
 
 
-def test_a_program_with_hooks_on_every_optimizer_is_watched_from_the_second_step_on(
+def test_a_program_that_goes_backward_and_never_steps_is_a_run_without_steps(ended: Callable[[str], Ended]) -> None:
+    found = ended("only goes backward")
+    assert (0, "done\n", []) == (found.code, found.out, steps(found.stream()))
+
+
+def test_a_program_with_hooks_on_every_optimizer_is_watched_from_the_first_step_on(
     ended: Callable[[str], Ended],
 ) -> None:
     found = ended("has hooks of its own")
-    assert (0, [0, 1, 2]) == (found.code, steps(found.stream()))
+    assert (0, [0, 1, 2, 3]) == (found.code, steps(found.stream()))
+
+
+def test_the_first_step_has_its_loss_and_its_norm(ended: Callable[[str], Ended]) -> None:
+    """Watching begins in the middle of the first backward pass."""
+    frames = ended("has hooks of its own").stream()
+    first = next(frame for frame in frames if isinstance(frame, Steps))
+    assert 0 == first.step
+    for name in ("loss", "grad_norm"):
+        place = 4 * hello(frames).schema.scalars.index(name)
+        assert 0 < struct.unpack_from("<f", first.values, place)[0] < 10
 
 
 def test_a_program_that_makes_optimizers_all_the_time_does_not_grow_its_journal(ended: Callable[[str], Ended]) -> None:

@@ -33,7 +33,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield started
 
 
-def filled(query: str, board: dict[str, Any], pair: tuple[str, str], shown: str = "5m") -> str:
+def filled(query: str, board: dict[str, Any], pair: tuple[str, str], shown: str = "1h") -> str:
     """The query as Grafana sends it. pair: the runs chosen where two are compared. shown: how long a time."""
     values = {"__rate_interval": "10s", "__range": shown, "project": ".*", "run": ".*"}
     for variable in board["templating"]["list"]:

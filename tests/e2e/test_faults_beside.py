@@ -63,7 +63,15 @@ def test_the_fault_is_named_beside_its_baseline(fault: str, bases: Bases, tmp_pa
     steps = (finding["first_step"], finding["opened_step"])
     assert known.get(fault, (steps[0], max(9, steps[0]))) == steps
     if fault == "not-comparable":
-        assert [{"key": "batch", "run": 4, "baseline": 2}] == finding["evidence"]["differences"]
+        differences = {each["key"]: (each["run"], each["baseline"]) for each in finding["evidence"]["differences"]}
+        assert {
+            "batch": (4, 2),
+            "samples": ("4 a step", "2 a step"),
+            "tokens": ("128 a step", "64 a step"),
+        } == differences
+        assert all(
+            each["forbids"] == ["speed", "memory", "cost", "validation"] for each in finding["evidence"]["differences"]
+        )
     if fault == "not-reproducible":
         assert 5 <= finding["first_step"] <= 30
 

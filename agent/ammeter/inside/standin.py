@@ -1,7 +1,7 @@
 """Watches in the place of a program that does not: from the first call that only training makes.
 
-That is GradScaler.scale(), or an optimizer's step() where no scaler comes first. The hook on step() stays, because
-optimizers may appear later.
+That is GradScaler.scale(), else backward(), or an optimizer's step() where neither told what is trained. The hook on
+step() stays, because optimizers may appear later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StandIn:
         self._session: Session | None = None
         self._over = False
         self._later = 0
-        self._scales_seen = False
+        self._looked = False
         self._hook: Any = None
         self._after: Any = None
         self._waiting: list[Any] = []
@@ -61,10 +61,11 @@ class StandIn:
 
     def _wait_for_scaler(self) -> None:
         kind = torch.amp.GradScaler
-        self._scales_seen = False
+        self._looked = False
         self._waiting = [
             tap.method(kind, "scale", before=self._guarded(self._scales)),
             tap.method(kind, "step", before=self._guarded(self._scaler_steps)),
+            tap.backward(before=self._guarded(self._goes_back)),
         ]
 
     def _stop_waiting(self) -> None:
@@ -73,9 +74,17 @@ class StandIn:
 
     def _scales(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         """One look: where it does not tell which optimizer will step, the first one that does says so."""
-        if self._run is None and not self._scales_seen:
-            self._scales_seen = True
+        if self._run is None and not self._looked:
+            self._looked = True
             self._begin(find(None, args[0]))
+
+    def _goes_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """One look, as at scale(). What the run would have heard first of this call, it hears here."""
+        if self._run is None and not self._looked:
+            self._looked = True
+            self._begin(find(None))
+            if self._session is not None:
+                tap.hear_backward(args, kwargs)
 
     def _scaler_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)

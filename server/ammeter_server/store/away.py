@@ -45,6 +45,8 @@ NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)
 
 REFUSING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+CUT_SHORT = (sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+"""A page that the file should have is not there, or the file system says itself that it is damaged."""
 
 NO_TEXT = "Could not decode to UTF-8"
 """How Python begins to say, without a code of SQLite, that what was stored as text is none."""
@@ -123,7 +125,7 @@ def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:
     code, original = _code(error), _original(error)
     if code is None and isinstance(original, sqlite3.Error):
         return str(original).startswith(NO_TEXT)
-    return (code is not None and code & 0xFF in BROKEN) or _state(error) in DAMAGED
+    return (code is not None and (code & 0xFF in BROKEN or code in CUT_SHORT)) or _state(error) in DAMAGED
 
 
 def _is_refusing(error: DBAPIError | sqlite3.Error) -> bool:

@@ -5,7 +5,7 @@
 Ammeter's presets, and what people use today for the same questions, at some 80 ms a step; the presets again at 2 ms.
 The first row of every table is a peer that does nothing, measured exactly as often as Ammeter's default preset: how far
 its ratios are from 1 is what the machine and the measurement add to all the others.
---write keeps agent.md and agent.json in bench/results; then `python bench/readme.py` brings the first table into the
+--write keeps agent.md and agent.json in bench/results; then `python bench/readme.py` brings the figures into the
 README. The machine should do nothing else meanwhile.
 """
 

@@ -5,7 +5,7 @@
 Eight ranks of 1,200 columns over real HTTP into a real `ammeter-server serve` with its verdicts, and the same numbers
 into VictoriaMetrics, Prometheus, MLflow and a table with a row per sample. A quarter of an hour on a machine that does
 nothing else. --soak keeps 200 live streams going instead, and says what came of it. --write keeps collector.md and
-collector.json in bench/results; then `python bench/readme.py` brings the first table into the README.
+collector.json in bench/results; then `python bench/readme.py` brings the figures into the README.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A fault counts as named when `ammeter report` has the verdict of its name first, and as pointed at when that finding
 names the module, tensor or line which the fault's registry says is broken. Ends with 1 where a limit is missed.
---write keeps zoo.md and zoo.json in bench/results; then `python bench/readme.py` brings the first table
+--write keeps zoo.md and zoo.json in bench/results; then `python bench/readme.py` brings the figures
 into the README.
 """
 

@@ -119,7 +119,7 @@ def test_no_row_runbook_or_readme_line_is_left_of_a_verdict_that_is_gone() -> No
     written = {path.stem for path in (tree.ROOT / "alerts" / "runbooks").glob("*.md")}
     assert ids | {"checklist", *OF_ALERTS} == written
     assert ids == set(first_cells(section(DOCS / "verdicts.md", "The verdicts")))
-    assert ids == names_in_tables(section(README, "What it sees"))
+    assert ids == names_in_tables(section(README, "What it finds"))
 
 
 @pytest.mark.parametrize("name", [*(verdict.id for verdict in ALL), *OF_ALERTS])
@@ -263,12 +263,24 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_what_watching_costs_is_the_same_in_the_readme_as_in_the_results() -> None:
-    shown = re.findall(r"<!-- bench:(\w+) -->\n(.*?)<!-- /bench:\1 -->", README.read_text(), re.DOTALL)
-    assert "agent" in [name for name, _ in shown]
-    for name, text in shown:
-        first_table = readme.table(tree.ROOT / "bench" / "results" / f"{name}.md")
-        assert first_table == text, "run: python bench/readme.py"
+def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
+    _, _, rest = README.read_text().partition(readme.BEGIN)
+    shown, end, _ = rest.partition(readme.END)
+    assert end, "README.md has lost the end of its figures"
+    assert readme.figures() == shown, "run: python bench/readme.py"
+
+
+@pytest.mark.parametrize("result", ["agent", "collector", "paging", "zoo"])
+def test_the_readme_has_a_figure_of_every_benchmark(result: str) -> None:
+    rows = [line for line in readme.figures().splitlines() if f"(bench/results/{result}.md)" in line]
+    assert [] != rows
+    assert [] == [row for row in rows if not re.search(r"\d", row.split("|")[2])]
+
+
+def test_the_readme_is_short_and_wrapped() -> None:
+    lines = README.read_text().splitlines()
+    assert 150 >= len(lines)
+    assert [] == [line for line in lines if len(line) > 100 and not line.startswith("|")]
 
 
 def test_both_distributions_and_the_changelog_have_one_version() -> None:

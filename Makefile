@@ -73,18 +73,18 @@ $(PEERS)/.installed: bench/requirements.txt | $(STAMP)
 	  || echo "some of it could not be installed; the tables will say what is left out"
 
 bench: install $(PEERS)/.installed
-	@$(PEERS)/bin/python bench/agent.py $(ARGS)
+	@$(PEERS)/bin/python -m bench.agent $(ARGS)
 
 bench-collector: install $(PEERS)/.installed
 	@sh tests/parts.sh victoria-metrics
-	@$(PEERS)/bin/python bench/collector.py $(ARGS)
+	@$(PEERS)/bin/python -m bench.collector $(ARGS)
 
 zoo: install
-	@$(BIN)/python bench/zoo.py $(ARGS)
-	$(if $(findstring --only,$(ARGS)),,@$(BIN)/python bench/zoo_guards.py $(filter --write --quick,$(ARGS)))
+	@$(BIN)/python -m bench.zoo $(ARGS)
+	$(if $(findstring --only,$(ARGS)),,@$(BIN)/python -m bench.zoo.guards $(filter --write --quick,$(ARGS)))
 
 gpu: install $(PEERS)/.installed
-	@$(PEERS)/bin/python bench/gpu.py $(ARGS)
+	@$(PEERS)/bin/python -m bench.agent.gpu $(ARGS)
 
 clean:
 	@rm -rf $(VENV) $(PEERS) build dist

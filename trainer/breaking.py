@@ -39,7 +39,7 @@ GPU_ONLY = {
 
 @dataclass(frozen=True)
 class Told:
-    """How a finding has to tell of a fault, which bench/zoo.py tries.
+    """How a finding has to tell of a fault, which bench/zoo tries.
 
     names: of the broken model those modules or tensors of which the finding has to name one.
     line_in: "file.py:function", where the line lies that it has to name.

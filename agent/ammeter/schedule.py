@@ -81,7 +81,7 @@ LEAST = 0.15
 """Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
 
 CACHES = 1.5
-"""What we do in every step costs the program this much of what our own clock says, as bench/agent.py measures it: the
+"""What we do in every step costs the program this much of what our own clock says, as bench/agent measures it: the
 program misses afterwards what was driven out of the caches."""
 
 POUR_SECONDS = 0.02

@@ -25,7 +25,7 @@ from ammeter_server.bulk import day_of
 from ammeter_server.retention import retain
 from ammeter_server.settings import Settings
 from ammeter_server.store import connect
-from bench.collector_parts import Part, collector
+from bench.collector.servers import Part, collector
 from tests.alerting import Prometheus
 from tests.e2e.real import wait_for
 from tests.server.databases import postgresql

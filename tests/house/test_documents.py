@@ -21,7 +21,7 @@ from ammeter_server.app import create_app
 from ammeter_server.exposition import METRICS, PROCESS
 from ammeter_server.runbooks import OF_ALERTS
 from ammeter_server.settings import Settings
-from bench import readme
+from bench.common import readme
 from tests.house import tree
 
 DOCS = tree.ROOT / "docs"
@@ -220,9 +220,15 @@ def test_every_make_command_in_a_document_exists() -> None:
 
 
 def test_every_program_that_make_runs_is_there() -> None:
-    named = re.findall(r"\b((?:bench|tests|trainer)/[\w/]+\.(?:py|sh))", (tree.ROOT / "Makefile").read_text())
+    makefile = (tree.ROOT / "Makefile").read_text()
+    named = re.findall(r"\b((?:bench|tests|trainer)/[\w/]+\.(?:py|sh))", makefile)
+    modules = [tree.ROOT / name.replace(".", "/") for name in re.findall(r"python -m (bench[\w.]*)", makefile)]
     assert named
+    assert modules
     assert [] == [name for name in named if not (tree.ROOT / name).is_file()]
+    assert [] == [
+        path for path in modules if not (path / "__main__.py").is_file() and not path.with_suffix(".py").is_file()
+    ]
 
 
 def commands(program: Path) -> set[str]:
@@ -267,7 +273,7 @@ def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
     _, _, rest = README.read_text().partition(readme.BEGIN)
     shown, end, _ = rest.partition(readme.END)
     assert end, "README.md has lost the end of its figures"
-    assert readme.figures() == shown, "run: python bench/readme.py"
+    assert readme.figures() == shown, "run: python -m bench.common.readme"
 
 
 @pytest.mark.parametrize("result", ["agent", "collector", "paging", "zoo"])

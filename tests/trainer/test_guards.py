@@ -1,4 +1,4 @@
-"""What guards are worth on the trainer's faults: shown in full by bench/zoo_guards.py, here that they act at all."""
+"""What guards are worth on the trainer's faults: shown in full by bench/zoo/guards, here that they act at all."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Writes the table of measured figures in README.md from the committed files in bench/results."""
+
+from __future__ import annotations
+
+import sys
+from itertools import dropwhile, takewhile
+from pathlib import Path
+
+from bench.common.paths import RESULTS, ROOT
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
+
+
+def main() -> int:
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, marker, after = rest.partition(END)
+    if not marker:
+        sys.exit(f"README.md has no block from {BEGIN.strip()} to {END}")
+    README.write_text(f"{before}{BEGIN}{figures()}{END}{after}", encoding="utf-8")
+    return 0
+
+
+def figures() -> str:
+    """The Markdown table of measured figures, each row with a link to the result file that holds it."""
+    rows = [
+        ("Injected faults that Ammeter finds", cell("zoo", "ammeter", 1), "zoo"),
+        ("Injected faults whose cause is the first finding", cell("zoo", "ammeter", 2), "zoo"),
+        ("Healthy runs with a false alarm", cell("zoo", "ammeter", 4), "zoo"),
+        ("The same faults, found by a NaN check of the loss", cell("zoo", "NaN or Inf check", 1), "zoo"),
+        ("Time of a watched step, unwatched = 1 (about 80 ms on the CPU)", times("ammeter"), "agent"),
+        ('The same for `wandb.watch(log="all")` at each step', times('wandb.watch(log="all"), each step'), "agent"),
+        ("Values stored per second of collector CPU", f"{cell('collector', 'ammeter', 2)} million", "collector"),
+        ("Disk space per value", f"{cell('collector', 'ammeter', 4)} bytes", "collector"),
+        ("Overflow to chat message, 95th percentile", f"{cell('paging', 'the collector tells', 3)} s", "paging"),
+    ]
+    lines = [f"| {what} | {value} | [{name}.md](bench/results/{name}.md) |" for what, value, name in rows]
+    return "\n".join(["| figure | measured | result file |", "|---|---|---|", *lines, ""])
+
+
+def times(row: str) -> str:
+    """The ratios of watched to unwatched steps in bf16 and fp16, without their spread."""
+    bf16, fp16 = (cell("agent", row, column).split(" ")[0] for column in (5, 6))
+    return f"{bf16} (bf16), {fp16} (fp16)"
+
+
+def cell(result: str, row: str, column: int) -> str:
+    """One cell of a result file's first table, from the first row whose name begins with `row`."""
+    rows = [[part.strip() for part in line.strip("|").split("|")] for line in table(path_of(result)).splitlines()]
+    found = next((cells for cells in rows if cells[0].startswith(row)), None)
+    if found is None:
+        sys.exit(f"{path_of(result).relative_to(ROOT)} has no row that begins with {row!r}")
+    return found[column]
+
+
+def path_of(result: str) -> Path:
+    return RESULTS / f"{result}.md"
+
+
+def table(result: Path) -> str:
+    """The first table of a result file. Ends the program where there is none."""
+    if not result.is_file():
+        sys.exit(f"there is no {result.relative_to(ROOT)}; run: make bench ARGS=--write")
+    lines = result.read_text(encoding="utf-8").splitlines()
+    rows = takewhile(lambda line: line.startswith("|"), dropwhile(lambda line: not line.startswith("|"), lines))
+    return "".join(f"{row}\n" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

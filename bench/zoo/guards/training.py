@@ -1,0 +1,120 @@
+"""Trainings of the reference trainer in this process, with faults and guards: what became of each, and what goes on
+from it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import math
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ammeter
+from ammeter import journal, report
+from ammeter.block import measured, view
+from ammeter.wire import Hello, Schema, Steps
+from bench.common.trainer import REGISTRY, checkpoint, read_options, train
+from bench.zoo.guards.healthy_runs import told
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, apart from faults and guards."""
+
+    arch: str
+    steps: int
+    seed: int
+
+    def arguments(self, path: Path) -> list[str]:
+        """For the trainer, which keeps the run in this file."""
+        sizes = f"--tiny --arch {self.arch} --steps {self.steps} --seed {self.seed}".split()
+        return [*sizes, "--checkpoint", str(path), "--checkpoint-every", "25"]
+
+
+@dataclass
+class Run:
+    """What became of one: its validation loss, what guards did, and by what it was stopped."""
+
+    loss: float = math.nan
+    told: tuple[dict[str, Any], ...] = ()
+    stopped: ammeter.Stopped | None = None
+    latest: Path | None = None
+
+    def actions(self) -> list[dict[str, Any]]:
+        """All but the checkpoints that were written in peace."""
+        return [each for each in self.told if each["action"] != "wrote"]
+
+
+def run(
+    training: Training, folder: Path, guards: tuple[str, ...] = (), fault: str = "", precision: str = "fp16"
+) -> Run:
+    """One training in this process, watched, its journal below the folder."""
+    if precision != "fp16":
+        name = fault.partition("@")[0]
+        REGISTRY[name] = replace(REGISTRY[name], precisions=("fp16", precision))
+    asked = [*training.arguments(folder / "own.pt"), "--precision", precision]
+    asked += [word for guard in guards for word in ("--guard", guard)] + (["--fault", fault] if fault else [])
+    done = Run()
+    try:
+        done.loss = trained(asked, folder)
+    except ammeter.Stopped as stopped:
+        done.stopped = stopped
+    done.told = tuple(each.data for each in told(folder / "journals"))
+    written = [each["to"] for each in done.told if each["action"] == "wrote"]
+    done.latest = Path(written[-1]) if written else None
+    return done
+
+
+@functools.cache
+def healthy_run(training: Training, guards: tuple[str, ...] = ()) -> Run:
+    with tempfile.TemporaryDirectory() as name:
+        return run(training, Path(name), guards)
+
+
+def trained(arguments: list[str], folder: Path) -> float:
+    """The validation loss at the end. Raises ammeter.Stopped."""
+    os.environ["AMMETER_DIR"] = str(folder / "journals")
+    with contextlib.redirect_stdout(io.StringIO()):
+        return train.main(arguments).val_loss
+
+
+def losses(folder: Path) -> list[float]:
+    """Of the steps that were applied, in the one run below a folder."""
+    found: list[float] = []
+    schema = Schema()
+    for entry in journal.read(journal.streams(report.find_runs(folder / "journals")[0])[0]):
+        if isinstance(entry.frame, Hello):
+            schema = entry.frame.schema
+        elif isinstance(entry.frame, Steps):
+            rows = view(schema, [entry.frame])
+            loss = rows.scalar("loss")
+            found += loss[measured(loss) & (rows.scalar("applied") > 0)].astype(np.float64).tolist()
+    return found
+
+
+def converted(training: Training, guarded: Run, folder: Path) -> Path:
+    """The checkpoint that the guard names, as the trainer takes it."""
+    named = guarded.stopped.checkpoint if guarded.stopped else guarded.latest
+    assert named is not None
+    saved = torch.load(named, weights_only=True)
+    scheduler = saved["parts"]["scheduler"]
+    parts = {name: saved[f"{name}s"][0] for name in ("model", "optimizer", "scaler")}
+    progress = {"step": saved["step"], "applied": scheduler["last_epoch"], "batches": saved["step"]}
+    recipe = read_options(training.arguments(folder / "own.pt")).recipe()
+    state = {"parts": {**parts, "scheduler": scheduler}, "progress": progress, "recipe": recipe}
+    checkpoint.write(folder / "own.pt", {**state, "random": saved["random"]})
+    return folder / "own.pt"
+
+
+def go_on(training: Training, path: Path) -> float:
+    """The validation loss of the run that goes on from this checkpoint, mended; for one step where it is at its end."""
+    done = torch.load(path, weights_only=True)["progress"]["step"]
+    longer = replace(training, steps=max(training.steps, done + 1))
+    return trained([*longer.arguments(path), "--resume"], path.parent)

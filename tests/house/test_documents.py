@@ -201,7 +201,8 @@ def test_every_question_that_the_collector_answers_is_described_and_no_other(tmp
     app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'collector.db'}"))
     app.state.collector.store.close()
     answered = [f"{method.upper()} {path}" for path, several in app.openapi()["paths"].items() for method in several]
-    assert sorted(answered) == sorted(first_cells((DOCS / "api.md").read_text()))
+    described = [cell for cell in first_cells((DOCS / "api.md").read_text()) if re.match(r"[A-Z]+ /", cell)]
+    assert sorted(answered) == sorted(described)
 
 
 def markdown() -> list[Path]:

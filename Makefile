@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 PEERS := .venv-bench
-COMPILED := agent/hatch_build.py agent/ammeter/stats/reading.c
+COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
 .PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo gpu parts clean
 

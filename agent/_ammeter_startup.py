@@ -1,6 +1,6 @@
 """What `ammeter run` does at the start of each Python below it: waits for torch, and leaves notes for the launcher.
 
-Imported by ammeter_startup.pth, where ammeter is installed, or by launch/site/sitecustomize.py, by way of PYTHONPATH;
+Imported by ammeter_startup.pth, where ammeter is installed, or by launcher/site/sitecustomize.py, by way of PYTHONPATH;
 whichever comes first. It imports nothing: a program without torch pays for a comparison of names per import. Any
 Python 3 must be able to read this.
 """
@@ -86,7 +86,7 @@ def _arm(launch):
     try:
         refused = _refused_by_versions()
         if not refused:
-            from ammeter import inside
+            from ammeter.launcher import inside
 
             _take_what_was_cleared(launch)
             inside.arm(lambda event, text="": note(launch, event, text))

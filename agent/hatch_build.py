@@ -1,6 +1,6 @@
-"""Compiles ammeter/stats/reading.c into the package where there is a C compiler; else the package is pure Python.
+"""Compiles ammeter/tensors/reading.c into the package where there is a C compiler; else the package is pure Python.
 
-Nothing is compiled when a program runs. ammeter.stats.available() says what an installation has.
+Nothing is compiled when a program runs. ammeter.tensors.available() says what an installation has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-STATS = Path("ammeter") / "stats"
+TENSORS = Path("ammeter") / "tensors"
 FLAGS = ("-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-ffp-contract=fast")
 """Not CFLAGS: -ffast-math there would lose NaN, and flush subnormals in the whole process that loads the library."""
 
@@ -26,12 +26,12 @@ class Compiling(BuildHookInterface[Any]):
     """Before a wheel, editable or not, is put together."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        folder = Path(self.root) / STATS
+        folder = Path(self.root) / TENSORS
         failures = compile_into(folder)
         if failures:
             self.app.display_warning("ammeter reads gradients without compiled code: " + "; ".join(failures))
             return
-        build_data["artifacts"].append((STATS / "libreading.so").as_posix())
+        build_data["artifacts"].append((TENSORS / "libreading.so").as_posix())
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
 

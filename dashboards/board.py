@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync, DashboardLinkType
 
-from ammeter_server import meters
-from ammeter_server.exposition import METRICS, PROCESS
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import METRICS, PROCESS
 from dashboards.panels import Shown, panel_of
 from dashboards.scraped import UP
 
@@ -73,8 +73,11 @@ def awaited(shown: Shown) -> set[str]:
 
 def exported() -> set[str]:
     """Every name that a query may ask for."""
-    own = {f"{family.name}_total" if family.type == "counter" else family.name for family in meters.REGISTRY.collect()}
+    own = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in self_metrics.REGISTRY.collect()
+    }
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
-    histograms |= {family.name for family in meters.REGISTRY.collect() if family.type == "histogram"}
+    histograms |= {family.name for family in self_metrics.REGISTRY.collect() if family.type == "histogram"}
     parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
     return {metric.name for metric in (*METRICS, *PROCESS)} | own | parts

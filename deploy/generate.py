@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from ammeter_server.rules import rule_file
-from ammeter_server.runbook_text import first_steps
+from ammeter_server.incidents.runbook_text import first_steps
+from ammeter_server.ops.prometheus_rules import rule_file
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "# Generated: make deploy\n"

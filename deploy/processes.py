@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammeter_server.demo.processes import tail
+from ammeter_server.cli.demo.processes import tail
 from deploy.compose import Service
 from deploy.place import Place
 

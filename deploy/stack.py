@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ammeter_server.demo import PLANTED, TRAINING
-from ammeter_server.demo.processes import CannotShowError, started, tail
+from ammeter_server.cli.demo import PLANTED, TRAINING
+from ammeter_server.cli.demo.processes import CannotShowError, started, tail
 from deploy import compose, processes
 from deploy.compose import ROOT, Service
 from deploy.database import start_database

@@ -32,11 +32,11 @@ def _hooks() -> list[object]:
 
     from torch.optim import optimizer  # noqa: F401 - imported for its module below
 
-    from ammeter import tap
+    from ammeter.torch_hooks import patch
 
     module = sys.modules["torch.optim.optimizer"]
     return [
-        *tap.attached(),
+        *patch.attached(),
         *module._global_optimizer_pre_hooks.values(),
         *module._global_optimizer_post_hooks.values(),
     ]

@@ -17,13 +17,16 @@ import faults_run  # noqa: F401 - its faults enter the registry
 import faults_scalers  # noqa: F401 - its faults enter the registry
 import faults_slow  # noqa: F401 - its faults enter the registry
 import faults_values  # noqa: F401 - its faults enter the registry
-from ammeter import verdicts
+from ammeter.verdicts.loss_scale import gradient_underflow as gradient_underflow_verdict
+from ammeter.verdicts.loss_scale import no_loss_scaling as no_loss_scaling_verdict
+from ammeter.verdicts.loss_scale import overflow_storm as overflow_storm_verdict
+from ammeter.verdicts.loss_scale import scale_collapse as scale_collapse_verdict
 from breaking import REGISTRY, Fault, Faults, Told, as_large_models_have_it, fault, middle_block
 
 __all__ = ["REGISTRY", "Fault", "Faults"]
 
 
-@fault(precisions=("fp16",), told=Told(symptom="skipped", within=verdicts.overflow_storm.WINDOW))
+@fault(precisions=("fp16",), told=Told(symptom="skipped", within=overflow_storm_verdict.WINDOW))
 def overflow_storm(training: Faults) -> None:
     """Two of three steps are skipped for good and the scale is a sawtooth at its ceiling: it grows fourfold after
     every good step, instead of twofold after 2000."""
@@ -35,7 +38,7 @@ def overflow_storm(training: Faults) -> None:
 @fault(
     first_step=20,
     precisions=("fp16",),
-    told=Told(names=lambda model: [middle_block(model).mixes.weight], within=verdicts.scale_collapse.HANDFUL),
+    told=Told(names=lambda model: [middle_block(model).mixes.weight], within=scale_collapse_verdict.HANDFUL),
 )
 def scale_collapse(training: Faults) -> None:
     """From one step on every step is skipped and the scale halves each time, the loss stands still but is finite: a
@@ -61,7 +64,7 @@ def nonfinite_loss(training: Faults) -> None:
     first_step=20,
     told=Told(
         names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp.activation],
-        within=verdicts.scale_collapse.HANDFUL - 1,
+        within=scale_collapse_verdict.HANDFUL - 1,
     ),
 )
 def nonfinite_gradient(training: Faults) -> None:
@@ -87,7 +90,7 @@ class DistanceGate(nn.Module):
         return y
 
 
-@fault(precisions=("fp16",), told=Told(within=verdicts.gradient_underflow.PERSISTENT, counted="grad_absmax"))
+@fault(precisions=("fp16",), told=Told(within=gradient_underflow_verdict.PERSISTENT, counted="grad_absmax"))
 def gradient_underflow(training: Faults) -> None:
     """The loss soon stands still although every step is applied: the scale is 1 and never grows, so that most
     gradients of a large model are below the smallest float16 and become zero."""
@@ -100,7 +103,7 @@ def gradient_underflow(training: Faults) -> None:
     as_large_models_have_it(training)
 
 
-@fault(precisions=("fp16",), told=Told(within=verdicts.no_loss_scaling.UNASKED))
+@fault(precisions=("fp16",), told=Told(within=no_loss_scaling_verdict.UNASKED))
 def no_loss_scaling(training: Faults) -> None:
     """The loss flattens early: float16 autocast without a scaler, so that most gradients of a large model are below
     the smallest float16 and become zero."""

@@ -7,13 +7,15 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ammeter import verdicts
+from ammeter.verdicts.baseline import not_reproducible as not_reproducible_verdict
+from ammeter.verdicts.baseline import validation_drift as validation_drift_verdict
+from ammeter.verdicts.framework import run_comparison
 from breaking import Attempt, Batch, Faults, Told, fault
 
 
 @fault(
     precisions=("bf16", "fp16"),
-    told=Told(within=verdicts.pair.WARM_UP + verdicts.pair.ENOUGH),
+    told=Told(within=run_comparison.WARM_UP + run_comparison.ENOUGH),
     against=("--precision", "fp32"),
 )
 def slower_than_fp32(_: Faults) -> None:
@@ -24,7 +26,7 @@ def slower_than_fp32(_: Faults) -> None:
 
 @fault(
     precisions=("bf16", "fp16"),
-    told=Told(within=verdicts.validation_drift.IN_A_ROW, counted="val_loss"),
+    told=Told(within=validation_drift_verdict.IN_A_ROW, counted="val_loss"),
     against=("--precision", "fp32"),
 )
 def validation_drift(training: Faults) -> None:
@@ -51,7 +53,7 @@ def not_comparable(_: Faults) -> None:
     says anything of half precision."""
 
 
-@fault(first_step=5, told=Told(within=verdicts.not_reproducible.ENOUGH), against=())
+@fault(first_step=5, told=Told(within=not_reproducible_verdict.ENOUGH), against=())
 def not_reproducible(training: Faults) -> None:
     """Two runs with one seed and the same settings part, in the last digits first: the order of the samples in a batch
     is drawn from a generator that nobody seeds, as with workers that give back what is ready first."""

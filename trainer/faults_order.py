@@ -9,7 +9,7 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from ammeter import verdicts
+from ammeter.verdicts.call_order import lopsided_step as lopsided_step_verdict
 from breaking import Attempt, Faults, Told, fault
 
 TOO_HIGH = 2.0**26  # a scale that the gradients do not bear
@@ -101,7 +101,7 @@ def gradients_not_reset(training: Faults) -> None:
 
 @fault(
     precisions=("fp16",),
-    told=Told(symptom="skipped", within=round(verdicts.lopsided_step.MORE / verdicts.lopsided_step.OFTEN)),
+    told=Told(symptom="skipped", within=round(lopsided_step_verdict.MORE / lopsided_step_verdict.OFTEN)),
 )
 def lopsided_step(training: Faults) -> None:
     """The network trains on in parts: once in 31 steps one of two optimizers is skipped and the other steps. A gradient

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ammeter import verdicts
+from ammeter.verdicts.checkpoints import checkpoint_incomplete as checkpoint_incomplete_verdict
+from ammeter.verdicts.dynamics import gradient_spike as gradient_spike_verdict
 from breaking import Faults, Save, Told, fault
 from checkpoint import Parts, Recipe
 
@@ -36,7 +37,7 @@ def checkpoint_exposed(training: Faults) -> None:
 @fault(
     told=Told(
         symptom="checkpoint.saved",
-        within=verdicts.checkpoint_incomplete.ROUNDS,
+        within=checkpoint_incomplete_verdict.ROUNDS,
         counted="checkpoint.saved",
         life="kept",
     )
@@ -67,7 +68,7 @@ def run_stalled(training: Faults) -> None:
     training.batch = never
 
 
-@fault(first_step=80, precisions=("bf16", "fp32"), told=Told(within=verdicts.gradient_spike.AMONG, counted="grad_norm"))
+@fault(first_step=80, precisions=("bf16", "fp32"), told=Told(within=gradient_spike_verdict.AMONG, counted="grad_norm"))
 def gradient_spike(training: Faults) -> None:
     """The loss leaps for four steps and comes back slowly: as many batches in a row whose loss is multiplied by a
     hundred, as a mistaken weight for rare samples does. A limit on the norm bounds these steps, but they go where only

@@ -5,11 +5,12 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ammeter import verdicts
+from ammeter.verdicts.call_order import scheduler_ahead as scheduler_ahead_verdict
+from ammeter.verdicts.processes import ranks_disagree as ranks_disagree_verdict
 from breaking import Attempt, Faults, Told, as_large_models_have_it, fault, middle_block
 
 
-@fault(first_step=20, precisions=("fp16",), told=Told(within=verdicts.ranks_disagree.HELD), ranks=2)
+@fault(first_step=20, precisions=("fp16",), told=Told(within=ranks_disagree_verdict.HELD), ranks=2)
 def ranks_disagree(training: Faults) -> None:
     """With two ranks and more, which torchrun starts: from one step on two copies of one model train apart, and nothing
     says so. On rank 1 something writes into the gradients behind the all-reduce, so once its scaler alone finds an Inf
@@ -60,7 +61,7 @@ def scaler_rebuilt(training: Faults) -> None:
     training.scaler = GradScaler(device_of(training), init_scale=2.0**24)
 
 
-@fault(first_step=20, precisions=("fp16",), told=Told(within=verdicts.scheduler_ahead.LEAST))
+@fault(first_step=20, precisions=("fp16",), told=Told(within=scheduler_ahead_verdict.LEAST))
 def scheduler_ahead(training: Faults) -> None:
     """The learning rate falls while every step is skipped: the schedule moves on in any case. The scale was set to 2^40
     by hand, which costs two dozen steps, and would cost no more than these."""

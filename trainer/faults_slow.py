@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ammeter import verdicts
+from ammeter.verdicts.dynamics import sign_flip as sign_flip_verdict
+from ammeter.verdicts.dynamics import stagnation as stagnation_verdict
 from breaking import Attempt, Faults, Told, fault
 from checkpoint import Parts, Recipe
 
@@ -15,7 +16,7 @@ TINY = 1e-6  # of the learning rate that was meant
 FASTER = 36_000  # ten hours of the clock in a second
 
 
-@fault(first_step=100, told=Told(within=3 * verdicts.sign_flip.ENOUGH, counted="grad_agreement"))
+@fault(first_step=100, told=Told(within=3 * sign_flip_verdict.ENOUGH, counted="grad_agreement"))
 def sign_flip(training: Faults) -> None:
     """The loss falls no further and the steps go back and forth: to save traffic ranks send only how their gradient
     differs from the last one, and what arrives is stepped on as it is instead of being added up again, so that each
@@ -35,7 +36,7 @@ def sign_flip(training: Faults) -> None:
         sent_as_difference(weight)
 
 
-@fault(told=Told(within=2 * verdicts.stagnation.STEPS))
+@fault(told=Told(within=2 * stagnation_verdict.STEPS))
 def stagnation(training: Faults) -> None:
     """The loss stays where it began although every step is applied and gradients are what they should be: the learning
     rate was given in millionths, and is taken as it stands."""

@@ -9,7 +9,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from ammeter import verdicts
+from ammeter.verdicts.dynamics import lost_updates as lost_updates_verdict
 from breaking import ORIGIN, Attempt, Faults, Network, Told, fault, middle_block
 from cnn import CNN, Pool
 from model import Attention, Block
@@ -55,7 +55,7 @@ def with_state_in(dtype: torch.dtype) -> Callable[[Attempt], Attempt]:
     return cast_before
 
 
-@fault(told=Told(within=verdicts.lost_updates.READINGS * verdicts.lost_updates.SPAN))
+@fault(told=Told(within=lost_updates_verdict.READINGS * lost_updates_verdict.SPAN))
 def lost_updates(training: Faults) -> None:
     """The loss falls as it should, but the average of the weights, which is to be deployed, stays what it was at the
     first step: it is kept in bfloat16, where a hundred-thousandth of the difference is rounded away."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ammeter.run import Run, stand_ins
+from ammeter.watching.handle import Run, stand_ins
 
 if TYPE_CHECKING:
     import os
@@ -74,15 +74,15 @@ def watch(
     Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
     log and training goes on unwatched.
     """
-    from ammeter.settings import disabled
+    from ammeter.environment.settings import disabled
 
     if disabled():
         return Run()
     for make_way in stand_ins:
         make_way()
-    from ammeter import start
+    from ammeter.watching import setup
 
-    return start.watch(
+    return setup.watch(
         model,
         optimizer,
         scaler,

@@ -40,33 +40,33 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
 
 
 def _run(words: list[str]) -> int:
-    from ammeter import launch
+    from ammeter import launcher
 
-    return launch.main(words)
+    return launcher.main(words)
 
 
 def _report(words: list[str]) -> int:
-    from ammeter import report
+    from ammeter.report import diagnosis
 
-    return report.main(words)
+    return diagnosis.main(words)
 
 
 def _runbook(words: list[str]) -> int:
-    from ammeter import runbook
+    from ammeter.report import runbook
 
     return runbook.main(words)
 
 
 def _gate(words: list[str]) -> int:
-    from ammeter import gate
+    from ammeter.report import gate
 
     return gate.main(words)
 
 
 def _ship(words: list[str]) -> int:
-    from ammeter import ship
+    from ammeter.shipper import process
 
-    return ship.main(words)
+    return process.main(words)
 
 
 def _doctor(words: list[str]) -> int:

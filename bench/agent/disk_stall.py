@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 import ammeter
-from ammeter import start
 from ammeter.journal import Journal
-from ammeter.wire import Steps
+from ammeter.watching import setup
+from ammeter.wire.frames import Steps
 from bench.common.paths import RESULTS, ROOT
 from bench.common.trainer import GPT, Shape
 
@@ -131,7 +131,7 @@ def _checkpoint(place: Path, gigabytes: float) -> Iterator[Callable[[], bool]]:
 
 
 def _rows_alone(place: Path, goes_on: Callable[[], bool]) -> Measured:
-    hot = start.HOT_FOLDER / f"ammeter-stall-{os.getpid()}"
+    hot = setup.HOT_FOLDER / f"ammeter-stall-{os.getpid()}"
     journals = {
         KINDS[1]: Journal(place / "rows-on-disk"),
         KINDS[2]: Journal(place / "rows-on-tmpfs", hot=hot, hot_bytes=2**30, segment_bytes=2**29),
@@ -172,14 +172,14 @@ class Training:
         self._count = 0
         self._times = Times()
         self._runs = {}
-        tmpfs = start.HOT_FOLDER
+        tmpfs = setup.HOT_FOLDER
         for kind, hot in zip(KINDS[1:], (place / "none", tmpfs), strict=True):
-            start.HOT_FOLDER = hot
+            setup.HOT_FOLDER = hot
             self._runs[kind] = run = ammeter.watch(self._model, self._optimizer, dir=place / kind.replace(" ", "-"))
             assert run._session is not None, "nothing to measure: AMMETER_DISABLE is set"
             self._time_appends(run._session.journal)
             run._session.unsubscribe()
-        start.HOT_FOLDER = tmpfs
+        setup.HOT_FOLDER = tmpfs
 
     def run(self, goes_on: Callable[[], bool]) -> dict[str, Times]:
         found = {kind: Times() for kind in KINDS}

@@ -19,7 +19,7 @@ import torch
 
 import ammeter
 from ammeter import journal
-from ammeter.wire import SCALARS, Steps
+from ammeter.wire.frames import SCALARS, Steps
 from bench.agent.training import Training
 
 NO = "–"

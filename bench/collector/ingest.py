@@ -12,12 +12,12 @@ from itertools import islice
 
 import msgspec
 
-from ammeter import wire
+from ammeter.wire import frames
 from bench.collector.servers import Line, Part
 from bench.collector.synthetic_run import Rank
 
-HEADERS = {"Content-Type": wire.CONTENT_TYPE}
-BEAT = wire.encode_batch(wire.Batch(items=[]))
+HEADERS = {"Content-Type": frames.CONTENT_TYPE}
+BEAT = frames.encode_batch(frames.Batch(items=[]))
 SETTLED = 3.0
 """Seconds that a server is left alone after it was fed, again and again while it computes, so that what it puts off is
 counted."""
@@ -57,9 +57,9 @@ class Sender:
     def __init__(self, rank: Rank, rows: int, *, most: int | None = None, goodbye: bool = True) -> None:
         batches = list(islice(rank.batches(rows), most))
         self.rank = rank
-        blocks = [item for each in batches for item in each.items if isinstance(item, wire.Block)]
+        blocks = [item for each in batches for item in each.items if isinstance(item, frames.Block)]
         self.values = sum(each.rows * each.columns for each in blocks)
-        self._bodies = deque(wire.encode_batch(each) for each in (*batches, *([rank.bye()] if goodbye else ())))
+        self._bodies = deque(frames.encode_batch(each) for each in (*batches, *([rank.bye()] if goodbye else ())))
         self.requests = len(self._bodies)
         self.sent = sum(map(len, self._bodies))
         self._offset = 0
@@ -77,7 +77,7 @@ class Sender:
         body = self._bodies.popleft()
         end = self._offset + len(body)
         place = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames?offset={self._offset}&end={end}"
-        taken = msgspec.json.decode(line.post(place, body, HEADERS), type=wire.Ack).offset
+        taken = msgspec.json.decode(line.post(place, body, HEADERS), type=frames.Ack).offset
         if taken != end:
             raise RuntimeError(f"{place} was acknowledged up to {taken}")
         self._offset = end

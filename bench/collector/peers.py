@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ammeter.block import Floats, Ints
+from ammeter.wire.columns import Floats, Ints
 from bench.collector.ingest import Fed, counted
 from bench.collector.servers import Line, MissingError, Part
 from bench.collector.synthetic_run import Rank

@@ -12,7 +12,7 @@ from itertools import cycle
 from statistics import median, quantiles
 from urllib.parse import quote, urlencode
 
-from ammeter_server.series import MOST_NAMES
+from ammeter_server.api.series import MOST_NAMES
 from bench.collector.ingest import Sender, feed
 from bench.collector.servers import DEADLINE, Line, Part
 from bench.collector.synthetic_run import LOGGED, SCALARS_ONLY, WHOLE, Rank, run_of

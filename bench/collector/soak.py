@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 import numpy as np
 
-from ammeter import block, wire
+from ammeter.wire import columns, frames
 from bench.collector.ingest import HEADERS
 from bench.collector.servers import Line, Part
 from bench.collector.synthetic_run import Rank, run_of
@@ -140,9 +140,9 @@ class _Live:
         kept = self._numbers.rows(begin, begin + ROWS)
         steps = kept.steps - begin + self.step
         times = now - (steps[-1] - steps) * int(EVERY * 1e9 / ROWS)
-        items: list[wire.Item] = [] if self.step else [self.rank.hello]
-        items.append(block.pack(replace(kept, steps=steps, times=times)))
-        body = wire.encode_batch(wire.Batch(items=items))
+        items: list[frames.Item] = [] if self.step else [self.rank.hello]
+        items.append(columns.pack(replace(kept, steps=steps, times=times)))
+        body = frames.encode_batch(frames.Batch(items=items))
         place = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames"
         end = self._offset + len(body)
         line.post(f"{place}?offset={self._offset}&end={end}", body, HEADERS)

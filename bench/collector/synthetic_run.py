@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ammeter import block, wire
-from ammeter.block import Floats, View
-from ammeter.wire import SCALARS, STATS, Batch, Bye, Event, Hello, Schema, Tensor
+from ammeter.wire import columns, frames
+from ammeter.wire.columns import Floats, View
+from ammeter.wire.frames import SCALARS, STATS, Batch, Bye, Event, Hello, Schema, Tensor
 
 Doubles = npt.NDArray[np.float64]
 
@@ -99,13 +99,13 @@ class Rank:
 
     def batches(self, rows: int) -> Iterator[Batch]:
         """As the shipper sends them, so many steps each: the hello and what a program says once, then rows."""
-        first: list[wire.Item] = [
+        first: list[frames.Item] = [
             self.hello,
             Event("scaler.seen", 0, self.begin, {"enabled": True, "device": "cuda", "scale": SCALE}),
             Event("autocast.entered", 0, self.begin, {"device": "cuda", "dtype": "float16", "grad": True}),
         ]
         for begin in range(0, self.steps, rows):
-            yield Batch(items=[*first, block.pack(self.view.rows(begin, min(begin + rows, self.steps)))])
+            yield Batch(items=[*first, columns.pack(self.view.rows(begin, min(begin + rows, self.steps)))])
             first = []
 
     def bye(self) -> Batch:

@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ammeter.stats import available, cpu, native
-from ammeter.stats.device import KINDS, Device, rows
+from ammeter.tensors import available, cpu, native
+from ammeter.tensors.cuda import KINDS, Device, rows
 from bench.common.paths import RESULTS
 
 HEADINGS = ("what", "gradients", "microseconds", "GB/s", "times memory once")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from ammeter import start
+from ammeter.watching import setup
 
 TRAINING_SECONDS = 60.0
 """Until a training is ended that does not end by itself; the longest take four."""
@@ -89,7 +89,7 @@ def _alone(work: Callable[[], object], folder: Path, environment: dict[str, str]
     for name in [each for each in os.environ if each.startswith("AMMETER_")]:
         del os.environ[name]
     os.environ |= {"AMMETER_DIR": str(folder / "journal"), **environment}
-    start.HOT_FOLDER = folder / "no-tmpfs"
+    setup.HOT_FOLDER = folder / "no-tmpfs"
     said = (folder / f"said{os.environ.get('RANK', '').removeprefix('0')}").open("w", buffering=1)  # until it ends
     os.dup2(said.fileno(), 1)
     os.dup2(said.fileno(), 2)

@@ -17,9 +17,11 @@ import msgspec
 import torch
 
 import ammeter
-from ammeter import journal, report, schedule
-from ammeter.block import measured, view
-from ammeter.wire import SCALARS, Event, Hello, Schema, Steps
+from ammeter import journal
+from ammeter.recording import budget
+from ammeter.report import diagnosis
+from ammeter.wire.columns import measured, view
+from ammeter.wire.frames import SCALARS, Event, Hello, Schema, Steps
 from bench.common.trainer import REGISTRY, data
 from bench.common.trainer import train as trainer
 from bench.zoo import detectors as zoo_eyes
@@ -28,7 +30,7 @@ from bench.zoo.detectors import Others, Said
 from bench.zoo.plan import FIRST_LIFE, Case
 from bench.zoo.processes import TRAINING_SECONDS, Ended, train, trained
 
-READINGS = (schedule.EVERY, schedule.EVERY, schedule.EVERY, 0.04)
+READINGS = (budget.EVERY, budget.EVERY, budget.EVERY, 0.04)
 """Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them
 read so often where steps take a second. And what is read does not depend on what else the machine does."""
 
@@ -122,7 +124,7 @@ class Watched:
         ended = train(lambda: run_trainer(words, ammeter), folder)
         if ended.code:
             raise RuntimeError(f"the baseline of {self.case} ended with {ended.code}: {ended.said}")
-        self.baseline = str(report.find_runs(folder / "journal")[0])
+        self.baseline = str(diagnosis.find_runs(folder / "journal")[0])
 
     def started(self) -> Any:
         return trained(self._do, self.folder)
@@ -133,7 +135,7 @@ class Watched:
         return Both(_watch(model, *parts, **options), self.others)
 
     def findings(self) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = report.diagnose(self._run(), self.baseline).as_json()["findings"]
+        told: list[dict[str, Any]] = diagnosis.diagnose(self._run(), self.baseline).as_json()["findings"]
         return told
 
     def journal(self) -> tuple[list[Row], list[tuple[str, int]]]:
@@ -153,11 +155,11 @@ class Watched:
         return msgspec.json.decode(path.read_bytes(), type=Culprit) if path.exists() else Culprit()
 
     def _run(self) -> Path:
-        return report.find_runs(self.folder / "journal")[0]
+        return diagnosis.find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
         if not self.case.frugal:
-            schedule.PRESETS["default"] = lambda _: READINGS
+            budget.PRESETS["default"] = lambda _: READINGS
         self.others = Others(of_first_rank(self.said))
         try:
             self.others.runs(lambda: self.work(self))

@@ -12,11 +12,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ammeter.redaction import Redactor
-from ammeter_server import deletion, migrations, notify_command, storage, token_command, tokens
-from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
-from ammeter_server.store import DatabaseError, Store, StoreAwayError, StoreFullError, connect, reason_of, rights
-from ammeter_server.store.engine import database_file, without_password
-from ammeter_server.tokens import TokenError
+from ammeter_server.auth import tokens
+from ammeter_server.auth.tokens import TokenError
+from ammeter_server.cli import notify, storage
+from ammeter_server.cli import tokens as token_command
+from ammeter_server.config.settings import Settings, SettingsError, from_environment, split_urls
+from ammeter_server.db import (
+    DatabaseError,
+    Store,
+    StoreAwayError,
+    StoreFullError,
+    connect,
+    migrations,
+    permissions,
+    reason_of,
+)
+from ammeter_server.db.engine import database_file, without_password
+from ammeter_server.maintenance import run_deletion
 
 _redactor = Redactor(remembers=False)
 
@@ -31,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(words)
     try:
         code: int = asked.command(asked)
-    except (RefusedError, SettingsError, TokenError, deletion.NoRunError) as error:
+    except (RefusedError, SettingsError, TokenError, run_deletion.NoRunError) as error:
         print(f"ammeter-server: {_redactor.text(str(error))}", file=sys.stderr)
         return 2
     except (StoreAwayError, StoreFullError, DatabaseError) as error:
@@ -46,8 +58,9 @@ def serve(asked: argparse.Namespace) -> int:
     """Runs the collector until it is told to stop."""
     import uvicorn
 
-    from ammeter_server import listening, logs, one_core
     from ammeter_server.app import create_app
+    from ammeter_server.http import server
+    from ammeter_server.process import cpu_affinity, logging
 
     settings = _settings(asked)
     _bring_up(settings, to_write=True)
@@ -57,12 +70,12 @@ def serve(asked: argparse.Namespace) -> int:
     count = len(app.state.sweeper.outbox.channels)
     told = f"{count} channel{'s' * (count != 1)}" if count else "no channel: incidents are on the page only"
     print(f"Ammeter collector at {settings.page_url} ({told})", flush=True)
-    logs.write_to_standard_error()
-    logs.tell_where_it_stands_when_asked()
-    listening.allow_more_files()
+    logging.write_to_standard_error()
+    logging.tell_where_it_stands_when_asked()
+    server.allow_more_files()
     if settings.cores == "one":
-        one_core.stay()
-    uvicorn.Server(listening.config(app, settings)).run()
+        cpu_affinity.stay()
+    uvicorn.Server(server.config(app, settings)).run()
     return 0
 
 
@@ -138,14 +151,14 @@ def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[ar
 def test_notify(asked: argparse.Namespace) -> int:
     """Tells every channel that this is a test."""
     try:
-        return notify_command.test(_settings(asked), asked)
-    except notify_command.MixedError as error:
+        return notify.test(_settings(asked), asked)
+    except notify.MixedError as error:
         raise RefusedError(str(error)) from error
 
 
 def write_runbooks(asked: argparse.Namespace) -> int:
     """Writes the runbooks as a folder of plain pages."""
-    from ammeter_server import runbook_pages
+    from ammeter_server.cli import runbook_pages
 
     try:
         count = runbook_pages.write(Path(asked.folder))
@@ -157,8 +170,8 @@ def write_runbooks(asked: argparse.Namespace) -> int:
 
 def demo(asked: argparse.Namespace) -> int:
     """Shows the whole way on one broken run."""
-    from ammeter_server import demo as show
-    from ammeter_server.demo.processes import CannotShowError
+    from ammeter_server.cli import demo as show
+    from ammeter_server.cli.demo.processes import CannotShowError
 
     try:
         return show.run(asked.training, once=asked.once)
@@ -197,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
 
     running = command(commands, "run", "Handle runs.")
     deleting = command(running.add_subparsers(required=True, metavar="ACTION"), "delete", "Delete a run for good.")
-    deleting.set_defaults(command=with_store(deletion.delete))
+    deleting.set_defaults(command=with_store(run_deletion.delete))
     deleting.add_argument("run", metavar="ID", help="its id, as its page's address has it")
     _database_option(deleting)
 
@@ -288,7 +301,7 @@ def _bring_up(settings: Settings, *, to_write: bool = False) -> None:
             wanted = migrations.newest()
             raise RefusedError(f"the database has shape {found}, not {wanted}; run `ammeter-server migrate`")
         if to_write:
-            rights.check(store)
+            permissions.check(store)
     finally:
         store.close()
 

@@ -8,52 +8,31 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from ammeter_server import (
-    audit,
-    auth,
-    boards,
-    compare,
-    deletion,
-    events,
-    health,
-    incidents,
-    ingest,
-    live,
-    matrix,
-    metrics,
-    openapi,
-    pace,
-    page,
-    pagination,
-    problems,
-    reach,
-    readers,
-    rules,
-    runbooks,
-    runs,
-    series,
-    session,
-    spectrum,
-    tensors,
-    tokens,
-)
-from ammeter_server.admission import Admission
-from ammeter_server.channels import open_channels
-from ammeter_server.collector import Collector
-from ammeter_server.etags import EntityTags
-from ammeter_server.head import HeadLikeGet
-from ammeter_server.headers import SecurityHeaders
-from ammeter_server.intake import Intake
-from ammeter_server.keeper import Keeper
-from ammeter_server.readers import Readers
-from ammeter_server.request_body import Held
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect
-from ammeter_server.sweeper import Sweeper
+from ammeter_server import web
+from ammeter_server.api import audit, compare, events, heatmap, histogram, incidents, live, runs, series, tensors
+from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
+from ammeter_server.auth.ingest_cache import Admission
+from ammeter_server.auth.reader_limits import Readers
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import connect
+from ammeter_server.http import pagination, problems
+from ammeter_server.http.etags import EntityTags
+from ammeter_server.http.head_requests import HeadLikeGet
+from ammeter_server.http.limits import rate
+from ammeter_server.http.limits.body import Held
+from ammeter_server.http.security_headers import SecurityHeaders
+from ammeter_server.ingest import endpoint
+from ammeter_server.ingest.writer_queue import Intake
+from ammeter_server.judging.worker import Sweeper
+from ammeter_server.maintenance import run_deletion
+from ammeter_server.maintenance.worker import Keeper
+from ammeter_server.notify.channel import open_channels
+from ammeter_server.ops import dashboards, health, metrics, openapi, prometheus_rules, runbooks
 
-READ = [Depends(auth.read), Depends(pagination.sayable), Depends(reach.own)]
-EVERYTHING = [Depends(auth.everything)]
-ADMIN = [Depends(auth.admin), Depends(pagination.sayable)]
+READ = [Depends(callers.read), Depends(pagination.sayable), Depends(project_access.own)]
+EVERYTHING = [Depends(callers.everything)]
+ADMIN = [Depends(callers.admin), Depends(pagination.sayable)]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -80,9 +59,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.intake = Intake(collector)
     app.state.held = Held()
     app.state.watched = live.Watched(collector.store)
-    app.state.pace = pace.of_streams()
-    app.state.sign_ins = session.pace_of_sign_ins()
-    app.add_middleware(ingest.FramesFirst)
+    app.state.pace = rate.of_streams()
+    app.state.sign_ins = login.pace_of_sign_ins()
+    app.add_middleware(endpoint.FramesFirst)
     app.add_middleware(EntityTags)
     app.add_middleware(Readers)
     app.add_middleware(HeadLikeGet)
@@ -90,24 +69,36 @@ def create_app(settings: Settings) -> FastAPI:
     problems.register(app)
 
     app.include_router(health.router)
-    app.include_router(session.router)
-    app.include_router(ingest.router)
-    for module in (runs, events, series, matrix, tensors, spectrum, compare, incidents, live, rules, boards):
+    app.include_router(login.router)
+    app.include_router(endpoint.router)
+    for module in (
+        runs,
+        events,
+        series,
+        heatmap,
+        tensors,
+        histogram,
+        compare,
+        incidents,
+        live,
+        prometheus_rules,
+        dashboards,
+    ):
         app.include_router(module.router, dependencies=READ)
     app.include_router(metrics.router, dependencies=EVERYTHING)
     app.include_router(audit.router, dependencies=ADMIN)
-    app.include_router(deletion.router, dependencies=ADMIN)
+    app.include_router(run_deletion.router, dependencies=ADMIN)
     app.include_router(openapi.router)
     app.include_router(runbooks.router)
-    app.include_router(page.router)
-    app.mount("/static", page.static, name="static")
+    app.include_router(web.router)
+    app.mount("/static", web.static, name="static")
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     collector: Collector = app.state.collector
-    readers.settle()
+    reader_limits.settle()
     tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper
     intake: Intake = app.state.intake

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ammeter
 from ammeter import guards
-from ammeter.sharding import shard
+from ammeter.tensors.sharding import shard
 from tests.agent.guarded import Net
 
 STEPS = 40

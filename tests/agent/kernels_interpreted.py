@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ammeter.stats import NORM, device
-from ammeter.stats.device import Device
+from ammeter.tensors import NORM, cuda
+from ammeter.tensors.cuda import Device
 from tests.agent.stats_reference import (
     FLOATS,
     HOSTILE,
@@ -29,9 +29,9 @@ from tests.agent.stats_reference import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy runs the kernels here, and warns of NaN
 
-NARROW = device.KINDS
+NARROW = cuda.KINDS
 BLOCK = 4096
-CHUNK = device.LEAST_BLOCKS * BLOCK
+CHUNK = cuda.LEAST_BLOCKS * BLOCK
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def test_each_spectrum_begins_at_nothing(reader: Device) -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_chunks_grow_when_there_would_be_too_many(most: int, reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "MOST_CHUNKS", most)
-    monkeypatch.setattr(device, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "MOST_CHUNKS", most)
+    monkeypatch.setattr(cuda, "LEAST_BLOCKS", 1)
     tensors = [random_bits(torch.float32, size, size) for size in (9 * BLOCK + 1, 5, 6 * BLOCK)]
     assert_same(reference(tensors), reader.read(tensors).numpy())
 
 
 def test_many_chunks_of_one_tensor_are_added_up(reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "LEAST_BLOCKS", 1)
     tensors = [torch.randn(size * BLOCK, generator=torch.Generator().manual_seed(size)) for size in (1, 33)]
     assert_same(reference(tensors), reader.read(tensors).numpy())
 
@@ -178,13 +178,13 @@ def test_a_reader_that_began_in_inference_mode_works_after_it(reader: Device) ->
 
 def test_the_first_call_compiles_what_later_ones_need(reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[bool] = []
-    launch = device._Plan.launch
+    launch = cuda._Plan.launch
 
     def noted(plan: Any, tensors: Any, spectrum: bool) -> None:
         launched.append(spectrum)
         launch(plan, tensors, spectrum)
 
-    monkeypatch.setattr(device._Plan, "launch", noted)
+    monkeypatch.setattr(cuda._Plan, "launch", noted)
     for size in (3, 3, 4):
         reader.read([torch.ones(size)])
     assert [True, False, False, False] == launched

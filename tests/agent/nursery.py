@@ -166,7 +166,7 @@ def twins(nursery: Nursery, body: str, folder: Path, seconds: float = 60, **envi
 def main() -> None:
     import torch
 
-    import ammeter.start  # noqa: F401 - so that no child has to
+    import ammeter.watching.setup  # noqa: F401 - so that no child has to
 
     gc.freeze()  # the end of an interpreter looks at every object it knows: in a child, that is every page copied
 

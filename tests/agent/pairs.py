@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ammeter import verdicts
-from ammeter.verdicts.course import Course, Reading
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.pair import Pair
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_history import Course, Reading
 from tests.agent.streams import Stream, views
 
 CONFIG = {"lr": 0.001, "batch": 8, "seed": 0, "model": {"width": 64}}

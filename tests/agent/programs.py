@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ammeter import journal
-from ammeter.wire import Bye, Steps
+from ammeter.wire.frames import Bye, Steps
 
 BEGIN = """
 import os, signal, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.journal import Journal
-from ammeter.wire import SCALARS, Event, Frame, Hello, Lost, Schema, Steps
+from ammeter.wire.frames import SCALARS, Event, Frame, Hello, Lost, Schema, Steps
 from tests.agent.collector_double import CollectorDouble
 
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"

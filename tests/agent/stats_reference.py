@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter.stats import COLUMNS, NORM
-from ammeter.stats.spectrum import BINS, HIGHEST, LOWEST, NONFINITE, ZERO
+from ammeter.tensors import COLUMNS, NORM
+from ammeter.tensors.exponents import BINS, HIGHEST, LOWEST, NONFINITE, ZERO
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = {4: torch.int32, 2: torch.int16, 8: torch.int64}

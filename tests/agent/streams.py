@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ammeter import verdicts
-from ammeter.block import ABSENT, Tick, View, view
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps, Tensor
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT, Tick, View, view
+from ammeter.wire.frames import STATS, Bye, Event, Frame, Hello, Lost, Schema, Steps, Tensor
 
 TENSORS = (
     Tensor("embed.weight", (128, 8), "float32"),

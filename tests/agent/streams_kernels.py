@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ammeter.wire import Hello
+from ammeter.wire.frames import Hello
 from tests.agent.streams import Stream, broken, healthy, warm
 
 GPU = {"torch": "2.13.0", "device": "NVIDIA H200", "cuda": "12.8", "capability": "9.0", "dtypes": "float32"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.block import ABSENT
-from ammeter.wire import Tensor
+from ammeter.wire.columns import ABSENT
+from ammeter.wire.frames import Tensor
 from tests.agent.streams import TENSORS, Stream, broken, healthy, warm
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ammeter import launch
-from ammeter.arguments import parse
-from ammeter.folders import hello_of
-from ammeter.launch.given import config_of, handed_on, tags_of
-from ammeter.settings import launched
+from ammeter import launcher
+from ammeter.environment.command_line import parse
+from ammeter.environment.settings import launched
+from ammeter.journal.find import hello_of
+from ammeter.launcher.run_options import config_of, handed_on, tags_of
 from tests.agent import launching
 
 
@@ -71,13 +71,13 @@ def test_a_config_that_cannot_be_read_is_a_wrong_call(
     if body is not None:
         (tmp_path / name).write_text(body)
     with pytest.raises(SystemExit) as left:
-        launch.main(["--config", str(tmp_path / name), "--", "true"])
+        launcher.main(["--config", str(tmp_path / name), "--", "true"])
     assert (2, True) == (left.value.code, error in capsys.readouterr().err)
 
 
 def test_yaml_without_pyyaml_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.yaml").write_text("lr: 0.1")
-    monkeypatch.setattr("ammeter.launch.given.find_spec", lambda name: None)
+    monkeypatch.setattr("ammeter.launcher.run_options.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="PyYAML is not installed beside ammeter; install it, or use JSON or TOML"):
         config_of(str(tmp_path / "a.yaml"))
 
@@ -85,7 +85,7 @@ def test_yaml_without_pyyaml_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("said", ["team", "=vision", " =x", "better.val_accuracy=up"])
 def test_a_tag_that_is_none_is_a_wrong_call(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        launch.main(["--tag", said, "--", "true"])
+        launcher.main(["--tag", said, "--", "true"])
     assert 2 == left.value.code
     assert "use" in capsys.readouterr().err
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.launch import SITE, parent
-from ammeter.launch.noting import Note, Notes, started
-from ammeter.launch.observing import Closed
-from ammeter.launch.reasons import why
+from ammeter.launcher import SITE, supervisor
+from ammeter.launcher.notes import Note, Notes, started
+from ammeter.launcher.process_observer import Closed
+from ammeter.launcher.reasons import why
 from tests.agent.launching import TRAINS, launch
 from tests.agent.programs import Ended, steps
 from tests.house.tree import ROOT
@@ -256,16 +256,18 @@ def test_a_python_that_is_part_of_a_program_is_told_as_that() -> None:
 
 
 def test_our_own_processes_are_no_reason() -> None:
-    (said,) = why([], [], [_closed("python", "-S", "-E", "-m", "ammeter.ship", "/x", torch=False)], SITE, "")
+    (said,) = why([], [], [_closed("python", "-S", "-E", "-m", "ammeter.shipper.process", "/x", torch=False)], SITE, "")
     assert said.startswith("no Python was started")
 
 
 def test_how_a_command_ended_is_said_in_words() -> None:
-    assert ["", "ended with exit code 3", "was killed by SIGKILL"] == [parent.ended(each) for each in (0, 3 << 8, 9)]
+    assert ["", "ended with exit code 3", "was killed by SIGKILL"] == [
+        supervisor.ended(each) for each in (0, 3 << 8, 9)
+    ]
 
 
 def test_folders_of_launchers_that_were_killed_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.launch.noting.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path)
     everyone = tmp_path / f"ammeter-launches-{os.geteuid()}"
     first = Notes()
     assert first.path is not None
@@ -283,9 +285,9 @@ def test_folders_of_launchers_that_were_killed_are_taken_away(tmp_path: Path, mo
 
 def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in another container with the same /dev/shm, whose process ids mean nothing here."""
-    monkeypatch.setattr("ammeter.launch.noting.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path)
     body = (
-        "import sys; from pathlib import Path; from ammeter.launch import noting\n"
+        "import sys; from pathlib import Path; from ammeter.launcher import notes as noting\n"
         "noting.SHARED_MEMORY, noting.started = Path(sys.argv[1]), lambda process: '1'\n"
         "notes = noting.Notes(); print(notes.path, flush=True); sys.stdin.read(); notes.end()\n"
     )
@@ -304,7 +306,7 @@ def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeyp
 def test_where_shared_memory_is_not_ours_there_are_notes_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ammeter.launch.noting.SHARED_MEMORY", tmp_path / "file")
+    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path / "file")
     (tmp_path / "file").write_text("")
     notes = Notes()
     assert notes.path is not None

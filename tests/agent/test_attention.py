@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import schedule
-from ammeter.schedule import SELDOM, STRETCH, YOUNG, Attention, Governor
+from ammeter.recording import budget
+from ammeter.recording.budget import SELDOM, STRETCH, YOUNG, Attention, Governor
 from tests.agent.test_usage_healthy import HEALTHY, Program
 from tests.agent.training import events, stream
 
@@ -62,8 +62,8 @@ def test_a_bad_step_is_followed_by_a_stretch_but_not_each_of_them() -> None:
 @pytest.fixture
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps followed, one or two left out."""
-    monkeypatch.setattr(schedule, "YOUNG", 2)
-    monkeypatch.setattr(schedule, "STRETCH", 2)
+    monkeypatch.setattr(budget, "YOUNG", 2)
+    monkeypatch.setattr(budget, "STRETCH", 2)
     lengths = iter([1, 2, 1, 3] * 10_000)
     monkeypatch.setattr(Attention, "_rest", lambda self, seconds: next(lengths))
 

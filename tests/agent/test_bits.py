@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ammeter
 from ammeter.probes.origin.armed import Armed
-from ammeter.schedule import Governor
+from ammeter.recording.budget import Governor
 from tests.agent.training import Model, events, stream
 
 OPTIMIZERS: dict[str, Any] = {

@@ -11,9 +11,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammeter import block
-from ammeter.block import ABSENT, MAX_BLOCK_BYTES, BadBlock, View, join, measured, pack, unpack, view
-from ammeter.wire import Block, Event, Hello, Schema, Steps, Tensor
+from ammeter.wire import columns
+from ammeter.wire.columns import ABSENT, MAX_BLOCK_BYTES, BadBlock, View, join, measured, pack, unpack, view
+from ammeter.wire.frames import Block, Event, Hello, Schema, Steps, Tensor
 
 SCHEMA = Schema(
     scalars=("scale", "loss"),
@@ -31,7 +31,7 @@ def some_rows() -> View:
     return view(SCHEMA, [row(0, 1, 2, 3, 4, 5, 6), row(1, 7, 8), row(5, NAN, -0.0, 1e-45)])
 
 
-def bits(values: block.Floats) -> list[int]:
+def bits(values: columns.Floats) -> list[int]:
     return list(values.view(np.uint32).ravel())
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.block import View
+from ammeter.wire.columns import View
 from tests.agent.training import events, stream
 
 Parts = tuple[list[torch.nn.Linear], list[torch.optim.SGD], list[torch.amp.GradScaler]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.probes.contents import DEEPEST, MOST_NODES, contents, of_specs
+from ammeter.probes.checkpoint.contents import DEEPEST, MOST_NODES, contents, of_specs
 from tests.agent.training import Model
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.block import View, measured
+from ammeter.wire.columns import View, measured
 from tests.agent.training import Model, events, stream
 
 Update = Callable[[torch.nn.Module, torch.nn.Module], None]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ammeter import directives, journal
-from ammeter.directives import Directives
+from ammeter import journal
+from ammeter.journal import directives
+from ammeter.journal.directives import Directives
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from ammeter import journal
-from ammeter.block import View, measured
-from ammeter.merging import merged
-from ammeter.report import diagnose
-from ammeter.wire import Event, Hello
+from ammeter.report.diagnosis import diagnose
+from ammeter.wire.columns import View, measured
+from ammeter.wire.frames import Event, Hello
+from ammeter.wire.ranks import merged
 from tests.agent import programs
 from tests.agent.distributed_ranks import BAD_STEP, PLANS, STEPS, Plan, run_id
 from tests.agent.streams import views

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ammeter import identity, journal, report
-from ammeter.cgroups import CGROUPS, memory_limit
-from ammeter.launch.asked import Asked, Received
-from ammeter.shipping import deaths
-from ammeter.shipping.deaths import Deaths
-from ammeter.verdicts.finding import Finding
+from ammeter import journal
+from ammeter.environment import identity
+from ammeter.environment.cgroups import CGROUPS, memory_limit
+from ammeter.launcher.termination_source import Asked, Received
+from ammeter.report import diagnosis
+from ammeter.shipper import process_death
+from ammeter.shipper.process_death import Deaths
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.launching import launch
 from tests.agent.programs import Program, start
 
@@ -51,7 +53,7 @@ def found(program: Program, seconds: float = 10) -> Finding:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not all(journal.ended(each) for each in journal.streams(run)):
         time.sleep(0.05)
-    (told,) = report.diagnose(run).findings
+    (told,) = diagnosis.diagnose(run).findings
     return told.finding
 
 
@@ -242,8 +244,8 @@ def dead(tmp_path: Path) -> Iterator[Callable[[list[int | None]], str]]:
     def judge(counts: list[int | None]) -> str:
         seen = iter(counts)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deaths, "LOOK_SECONDS", 0.0)
-            patch.setattr(deaths, "oom_kills", lambda _: next(seen))
+            patch.setattr(process_death, "LOOK_SECONDS", 0.0)
+            patch.setattr(process_death, "oom_kills", lambda _: next(seen))
             beside = Deaths()
             for _ in counts[2:]:
                 beside.look(stream)

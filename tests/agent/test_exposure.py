@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.probes import exposure as module
-from ammeter.probes.exposure import STRANGER, Account, accounts, exposure
+from ammeter.probes.checkpoint import exposure as module
+from ammeter.probes.checkpoint.exposure import STRANGER, Account, accounts, exposure
 
 OTHER = 54321
 OURS = frozenset({os.getegid()})

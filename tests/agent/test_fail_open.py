@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.wire import Lost
+from ammeter.wire.frames import Lost
 from tests import parts
 from tests.agent import programs
 from tests.agent.nursery import BARE, BEGIN, WATCHED, Nursery, twins
@@ -26,7 +26,9 @@ print(bits(), flush=True)
 run.close()
 """
 
-ON_DISK = "import ammeter.start; from pathlib import Path; ammeter.start.HOT_FOLDER = Path('/nowhere')\n"
+ON_DISK = (
+    "import ammeter.watching.setup; from pathlib import Path; ammeter.watching.setup.HOT_FOLDER = Path('/nowhere')\n"
+)
 """Where there is no tmpfs."""
 
 
@@ -462,7 +464,7 @@ def left():
     gc.collect()
     optimizers = sys.modules["torch.optim.optimizer"]
     hooks = [*optimizers._global_optimizer_pre_hooks.values(), *optimizers._global_optimizer_post_hooks.values()]
-    taps = sys.modules["ammeter.tap"].attached()
+    taps = sys.modules["ammeter.torch_hooks.patch"].attached()
     files = []
     for each in os.listdir("/proc/self/fd"):
         try:
@@ -589,7 +591,7 @@ def test_disabled_means_that_nothing_is_imported_patched_or_written(tmp_path: Pa
         """
     started = programs.start(body, tmp_path, begin=BEGIN + WATCHED, AMMETER_DISABLE="1").end()
     assert (0, "") == (started.code, started.err)
-    assert started.out.startswith("['ammeter.settings']\nTrue ")
+    assert started.out.startswith("['ammeter.environment.settings']\nTrue ")
     assert not started.folder.exists()
 
 
@@ -663,7 +665,7 @@ def test_nearing_its_cap_the_journal_keeps_fewer_steps_and_training_the_same_bit
 ) -> None:
     cap = "import ammeter.journal; ammeter.journal.Journal.__init__.__kwdefaults__.update(cap_bytes=60_000)\n"
     body = ON_DISK + cap + TRAIN.replace("range(30)", "range(600)")
-    body = body.replace("ammeter.journal.Journal", "ammeter.journal.writing.Journal").replace(
+    body = body.replace("ammeter.journal.Journal", "ammeter.journal.writer.Journal").replace(
         "cap_bytes=60_000", "cap_bytes=60_000, segment_bytes=4_000"
     )
     both = twins(nursery, body, tmp_path)
@@ -718,8 +720,8 @@ def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(nursery: Nursery, t
 @pytest.mark.parametrize("at", [-1, 9], ids=["before it is used", "in the middle"])
 def test_a_tmpfs_that_fills_up_costs_no_row(at: int, nursery: Nursery, small: Path, tmp_path: Path) -> None:
     filler = str(small / "filler")
-    hot = "import ammeter.start; from pathlib import Path\n"
-    hot += f"ammeter.start.HOT_FOLDER = Path({str(small)!r}); ammeter.start.HOT_FREE_BYTES = 0\n"
+    hot = "import ammeter.watching.setup; from pathlib import Path\n"
+    hot += f"ammeter.watching.setup.HOT_FOLDER = Path({str(small)!r}); ammeter.watching.setup.HOT_FREE_BYTES = 0\n"
     begin = """
         def fill(path, mode="wb"):
             with open(path, mode, buffering=0) as file:

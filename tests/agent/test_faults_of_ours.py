@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import journal, probes, report, tap
-from ammeter.block import measured
-from ammeter.boundary import Boundary
-from ammeter.session import Session
+from ammeter import journal, probes
+from ammeter.recording.session import Session
+from ammeter.recording.step_boundary import Boundary
+from ammeter.report import diagnosis
+from ammeter.torch_hooks import patch
+from ammeter.wire.columns import measured
 from tests.agent.training import Model, Outcome, Recipe, events, stream, train
 
 ERRORS: dict[str, Callable[[], Exception]] = {
@@ -115,7 +117,7 @@ def test_a_fault_of_a_probe_costs_that_probe_alone(
         for column in columns:
             seen = measured(rows.scalar(column)[STEP + 1 :])
             assert not seen.any() if other == name else seen.all(), column
-    found = [told.finding.verdict for told in report.diagnose(tmp_path / outcome.run).findings]
+    found = [told.finding.verdict for told in diagnosis.diagnose(tmp_path / outcome.run).findings]
     assert "agent-blind" in found
 
 
@@ -192,7 +194,7 @@ def test_an_interrupt_inside_ours_reaches_the_program_which_goes_on_and_is_seen_
     rows, frames = stream(run.id, tmp_path)
     assert list(range(20)) == rows.steps.tolist()
     assert [] == events(frames, "probe.failed")
-    assert [] == tap.attached()
+    assert [] == patch.attached()
 
 
 @pytest.mark.parametrize("behind", [True, False])
@@ -214,7 +216,7 @@ def test_an_interrupt_at_a_write_loses_nothing_else(
         return written
 
     monkeypatch.setattr(os, "write", interrupted)
-    monkeypatch.setattr("ammeter.session.HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("ammeter.recording.session.HOLD_SECONDS", 0.0)
     stopped = 0
     for _ in range(20):
         try:

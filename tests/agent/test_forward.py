@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from ammeter import tap
-from ammeter.forward import RAISED, Forward
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.forward_calls import RAISED, Forward
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "UserWarning")]
 """torch warns itself and its users while it compiles."""
@@ -76,7 +76,7 @@ def heard(model: torch.nn.Module) -> Iterator[Heard]:
     yield heard
     heard.close()
     torch._dynamo.reset()
-    assert [] == tap.attached()
+    assert [] == patch.attached()
 
 
 X = torch.ones(2, 4)
@@ -181,7 +181,7 @@ def test_a_model_compiled_before_or_after_is_heard_and_not_compiled_again(model:
     after(X)
     heard.close()
     assert [("OptimizedModule", True)] == heard.take()
-    assert [] == tap.attached()
+    assert [] == patch.attached()
 
 
 def test_a_model_compiled_in_place_is_heard(model: torch.nn.Module, heard: Heard) -> None:

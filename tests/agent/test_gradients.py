@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.block import View, measured
 from ammeter.probes import gradients
-from ammeter.stats import native
-from ammeter.stats.spectrum import BINS, LOWEST
+from ammeter.tensors import native
+from ammeter.tensors.exponents import BINS, LOWEST
+from ammeter.wire.columns import View, measured
 from tests.agent.training import Model, events, stream
 
 

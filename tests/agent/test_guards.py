@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import guards, report
+from ammeter import guards
+from ammeter.report import diagnosis
 from tests.agent.guarded import Net, Outcome, train
 
 ALL: dict[str, Any] = {
@@ -129,7 +130,7 @@ def test_the_report_tells_what_a_guard_did(tmp_path: Path) -> None:
             scaler._scale.fill_(2.0**40)
 
     outcome = train(tmp_path, [guards.Scale()], before=before)
-    told = [each["said"] for each in report.diagnose(tmp_path / outcome.run).as_json()["seen"]]
+    told = [each["said"] for each in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
     assert (
         "the scale guard restored, 1.1e+12 (2^40) to 1024 (2^10): the program has set a scale outside of floor and"
         " ceiling, with which a step would be lost or poisoned"

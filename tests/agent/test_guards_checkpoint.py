@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import guards, report
-from ammeter.guards import writing
+from ammeter import guards
+from ammeter.guards import checkpoint_writer
+from ammeter.report import diagnosis
 from tests.agent.guarded import Net, poison, train
 
 
@@ -30,7 +31,7 @@ def test_it_keeps_the_last_complete_checkpoints_private_and_names_the_newest(tmp
 
 def test_what_it_reads_back_of_its_own_is_told_as_no_resume(tmp_path: Path) -> None:
     outcome = train(tmp_path, [guards.Checkpoint(every_steps=5)], steps=25)
-    found = {each.finding.verdict for each in report.diagnose(tmp_path / outcome.run).findings}
+    found = {each.finding.verdict for each in diagnosis.diagnose(tmp_path / outcome.run).findings}
     assert "resume-mismatch" not in found
 
 
@@ -147,11 +148,11 @@ def test_a_file_that_comes_back_with_other_numbers_does_not_take_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kept" / "one.pt"
-    writing.write(path, {"weight": torch.ones(3)})
+    checkpoint_writer.write(path, {"weight": torch.ones(3)})
     loaded = torch.load
     monkeypatch.setattr(torch, "load", lambda *args, **options: {"weight": loaded(*args, **options)["weight"] + 1})
-    with pytest.raises(writing.Unreadable, match="the numbers that were read back are others"):
-        writing.write(path, {"weight": torch.zeros(3)})
+    with pytest.raises(checkpoint_writer.Unreadable, match="the numbers that were read back are others"):
+        checkpoint_writer.write(path, {"weight": torch.zeros(3)})
     monkeypatch.undo()
     assert torch.equal(torch.ones(3), torch.load(path)["weight"])
     assert ["one.pt"] == os.listdir(path.parent)
@@ -164,16 +165,16 @@ def test_every_number_name_and_kind_is_in_the_checksum() -> None:
         "complex": torch.ones(2, dtype=torch.complex64),
         "list": [1, 2.5, None, ("a",)],
     }
-    sums = [writing.checksum(state)]
+    sums = [checkpoint_writer.checksum(state)]
     for name, other in {
         "half": torch.ones(2, dtype=torch.float16),
         "scalar": torch.tensor(4),
         "complex": torch.ones(2, 1, dtype=torch.complex64),
         "list": [1, 2.5, None, ("b",)],
     }.items():
-        sums.append(writing.checksum({**state, name: other}))
+        sums.append(checkpoint_writer.checksum({**state, name: other}))
     assert 5 == len(set(sums))
-    assert sums[0] == writing.checksum(dict(state))
+    assert sums[0] == checkpoint_writer.checksum(dict(state))
 
 
 def test_of_several_ranks_the_first_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

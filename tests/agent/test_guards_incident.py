@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ammeter import guards, report
-from ammeter.guards.hearing import Judging
-from ammeter.verdicts.finding import Finding
+from ammeter import guards
+from ammeter.guards.journal_follower import Judging
+from ammeter.report import diagnosis
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.guarded import poison, train
 from tests.agent.training import stream
 
@@ -24,7 +25,7 @@ def test_the_callback_gets_each_finding_once_in_the_training_thread_with_its_cau
     assert ("nonfinite-weights", "page", 20) == (finding.verdict, finding.severity, finding.opened_step)
     (told,) = [
         each.finding
-        for each in report.diagnose(tmp_path / outcome.run).findings
+        for each in diagnosis.diagnose(tmp_path / outcome.run).findings
         if each.finding.verdict == "nonfinite-weights"
     ]
     assert (told.title, told.first_step, told.tensor) == (finding.title, finding.first_step, finding.tensor)
@@ -34,7 +35,7 @@ def test_the_callback_gets_each_finding_once_in_the_training_thread_with_its_cau
 def test_of_all_verdicts_it_hears_the_cause_and_not_what_comes_of_it(tmp_path: Path) -> None:
     got: list[str] = []
     outcome = train(tmp_path, [guards.OnIncident(lambda finding: got.append(finding.verdict))], before=poison(20))
-    assert {each.finding.verdict for each in report.diagnose(tmp_path / outcome.run).findings} == set(got)
+    assert {each.finding.verdict for each in diagnosis.diagnose(tmp_path / outcome.run).findings} == set(got)
     assert len(set(got)) == len(got)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ammeter import journal
-from ammeter.wire import Event, Hello
+from ammeter.wire.frames import Event, Hello
 from tests.agent.guarded_ranks import LOUD, STEPS
 
 ROOT = Path(__file__).parents[2]

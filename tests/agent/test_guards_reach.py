@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 import ammeter
 from ammeter import guards
-from ammeter.guards.naming import COMPARED, ELSEWHERE, REACHED
+from ammeter.guards.verdict_names import COMPARED, ELSEWHERE, REACHED
 from ammeter.verdicts import ALL
-from ammeter.wire import Event, Frame, Steps
+from ammeter.wire.frames import Event, Frame, Steps
 from tests.agent import streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
 from tests.agent.guarded import train
 from tests.agent.streams import BROKEN

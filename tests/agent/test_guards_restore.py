@@ -15,10 +15,11 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import guards, report
-from ammeter.guards import restoring
-from ammeter.guards.child import Child
-from ammeter.wire import Event
+from ammeter import guards
+from ammeter.guards import restore_check
+from ammeter.guards.restore_process import Child
+from ammeter.report import diagnosis
+from ammeter.wire.frames import Event
 from tests.agent.guarded import Outcome, poison, train
 from tests.agent.training import events, stream
 
@@ -69,9 +70,9 @@ def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
         (each["outcome"], each["path"], each["saved_step"]) for each in told
     ]
     assert told[0]["seconds"] > 0
-    summary = report.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
+    summary = diagnosis.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
     assert {"passed": 1} == summary["checkpoint_restores"]
-    report.main([str(tmp_path / "runs" / outcome.run)])
+    diagnosis.main([str(tmp_path / "runs" / outcome.run)])
     assert "1 of 1 checkpoint that were read back are whole" in " ".join(capsys.readouterr().out.split())
 
 
@@ -128,7 +129,7 @@ def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, mon
         time.sleep(0.01)
 
     run(tmp_path / "runs", before, patient=False)
-    readers = [each for each in started if "ammeter.guards.restoring" in each.args]  # type: ignore[operator]
+    readers = [each for each in started if "ammeter.guards.restore_check" in each.args]  # type: ignore[operator]
     assert 1 == len(readers)
     assert readers[0].poll() is not None
 
@@ -136,7 +137,7 @@ def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, mon
 def read(path: Path) -> dict[str, Any]:
     """What the process says of a file."""
     ran = subprocess.run(
-        [sys.executable, "-m", "ammeter.guards.restoring", str(path)], capture_output=True, timeout=120
+        [sys.executable, "-m", "ammeter.guards.restore_check", str(path)], capture_output=True, timeout=120
     )
     assert 0 == ran.returncode, ran.stderr
     told: dict[str, Any] = json.loads(ran.stdout)
@@ -162,7 +163,7 @@ class Program:
 
 def test_a_file_that_holds_a_program_is_not_run(tmp_path: Path) -> None:
     torch.save({"model": Program()}, tmp_path / "it.pt")
-    told = restoring.restore(tmp_path / "it.pt", 1000)
+    told = restore_check.restore(tmp_path / "it.pt", 1000)
     assert "failed" == told["outcome"]
     assert "weights_only=True does not load it" in told["reason"]
 
@@ -189,7 +190,7 @@ READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents
 def test_what_was_read_is_held_against_what_was_saved(
     saved: dict[str, Any], found: dict[str, Any], outcome: str, reason: str
 ) -> None:
-    told = restoring.compared({**READ, **found}, {**SAVED, **saved})
+    told = restore_check.compared({**READ, **found}, {**SAVED, **saved})
     assert outcome == told["outcome"]
     assert reason in told["reason"]
 

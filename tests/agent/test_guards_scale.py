@@ -204,7 +204,7 @@ def test_where_only_the_device_knows_the_scale_the_second_skip_quarters_it_and_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where asking for a number would be waiting for it."""
-    monkeypatch.setattr("ammeter.guards.duty.known", lambda number: None)
+    monkeypatch.setattr("ammeter.guards.runner.known", lambda number: None)
     monkeypatch.setattr("ammeter.guards.scale.known", lambda number: pytest.fail("a number was asked for"))
     monkeypatch.setattr("ammeter.guards.scale._largest", lambda parameters: pytest.fail("gradients were read"))
 

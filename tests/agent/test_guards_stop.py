@@ -8,7 +8,7 @@ import torch
 
 import ammeter
 from ammeter import guards
-from ammeter.wire import Bye
+from ammeter.wire.frames import Bye
 from tests.agent.guarded import Outcome, poison, train
 from tests.agent.training import stream
 

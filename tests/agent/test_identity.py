@@ -9,8 +9,8 @@ import pytest
 import torch.distributed
 from torch._C import _distributed_c10d as stores_of_torch
 
-from ammeter import identity
-from ammeter.wire import Hello
+from ammeter.environment import identity
+from ammeter.wire.frames import Hello
 from tests.agent import programs
 
 ID = "0189f7ea-ae2c-7d3b-8a4a-1f0f0c0b0a09"

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammeter import journal
-from ammeter.journal import Journal, places
-from ammeter.wire import Bye, Event, Frame, Hello, Lost, Schema, Steps, encode
+from ammeter.journal import Journal, layout
+from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps, encode
 
 HELLO = Hello(run="r", stream="s", schema=Schema())
 
@@ -403,8 +403,8 @@ def test_what_is_written_to_the_disk_and_to_tmpfs_again_between_two_looks_is_not
         return found
 
     write(10)
-    looks, listed = itertools.count(), places._listed
-    monkeypatch.setattr(places, "_listed", look)
+    looks, listed = itertools.count(), layout._listed
+    monkeypatch.setattr(layout, "_listed", look)
     seen = [entry.frame for entry in journal.read(writer.folder)]
     there = [frame for frame in seen if not isinstance(frame, Hello)]
     assert 10 <= len(there) <= 50, "a segment that was begun after the looks may come with the next reading"
@@ -460,7 +460,7 @@ _WRITER = """
 import sys, time
 from pathlib import Path
 from ammeter.journal import Journal
-from ammeter.wire import Bye, Hello, Schema, Steps
+from ammeter.wire.frames import Bye, Hello, Schema, Steps
 hot = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 journal = Journal(Path(sys.argv[1]), hot=hot, hot_bytes=1_000_000 if hot else 0, segment_bytes=2_000)
 journal.hello(Hello(run="r", stream="s", schema=Schema()))
@@ -748,7 +748,7 @@ def test_several_threads_write_into_one_journal_and_nothing_is_lost_or_torn(tmp_
 
 def test_a_turn_that_an_interrupt_took_away_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("ammeter.journal.writing.monotonic", lambda: now[0])
+    monkeypatch.setattr("ammeter.journal.writer.monotonic", lambda: now[0])
     writer = Journal(tmp_path / "stream")
     writer.hello(HELLO)
     writer._turn.clear()

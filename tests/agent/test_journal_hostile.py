@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ammeter import journal, report, wire
+from ammeter import journal
 from ammeter.journal import segment_path
-from ammeter.shipping.packing import parcel
-from ammeter.wire import Event, Frame, Hello, Lost, Schema, Steps, Tensor
+from ammeter.report import diagnosis
+from ammeter.shipper.packing import parcel
+from ammeter.wire import frames as wire
+from ammeter.wire.frames import Event, Frame, Hello, Lost, Schema, Steps, Tensor
 
 SCHEMA = Schema(tuple(wire.SCALARS), ("grad.norm",), (Tensor("w", (2, 3), "float32"),))
 STREAM = "0" * 32
@@ -59,7 +61,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", FILES)
 def test_what_else_lies_in_the_folder_does_not_keep_the_run_from_being_told(stream: Path, name: str) -> None:
     FILES[name](stream)
-    assert 20 == report.diagnose(stream.parent).as_json()["summary"]["steps"]
+    assert 20 == diagnosis.diagnose(stream.parent).as_json()["summary"]["steps"]
     assert 21 == sum(not isinstance(entry.frame, Lost) for entry in journal.read(stream))
 
 
@@ -94,7 +96,7 @@ ROWS: dict[str, tuple[Frame, ...]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_that_cannot_be_is_counted_and_costs_no_other(stream: Path, name: str) -> None:
     write(stream, *HEALTHY, *ROWS[name])
-    summary = report.diagnose(stream.parent).as_json()["summary"]
+    summary = diagnosis.diagnose(stream.parent).as_json()["summary"]
     assert (20, {"steps": 1, "events": 0}) == (summary["steps"], summary["lost"]["no-schema"])
     packed = parcel(list(journal.read(stream)), None)
     assert ["no-schema"] == [gap.reason for gap in packed.gaps]

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import ammeter
-from ammeter.block import measured
 from ammeter.probes import kernels
 from ammeter.probes.kernels import census
 from ammeter.probes.kernels.census import Census
-from ammeter.schedule import EVERY, PRESETS
+from ammeter.recording.budget import EVERY, PRESETS
+from ammeter.wire.columns import measured
 from tests.agent.networks import NETWORKS, Network, attention, convolutions, custom, normal, train
 from tests.agent.training import events, stream
 

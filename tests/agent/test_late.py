@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import comparing, report
+from ammeter.report import baseline, diagnosis
 
 
 def train(folder: Path, late: int, steps: int = 40, seconds: float = 0.0) -> Path:
@@ -36,10 +36,10 @@ def train(folder: Path, late: int, steps: int = 40, seconds: float = 0.0) -> Pat
 @pytest.mark.parametrize("late", [0, 1, 3, 10])
 def test_a_late_validation_loss_stands_at_its_step(tmp_path: Path, late: int) -> None:
     run = train(tmp_path, late)
-    curve = comparing.read(run).curve("val_loss")
+    curve = baseline.read(run).curve("val_loss")
     steps = [step for step in (9, 19, 29, 39) if step + late < 40]
     assert (steps, list(map(float, steps))) == (curve.steps.tolist(), curve.values.tolist())
-    numbers = report.diagnose(run).as_json()["summary"]["val_loss"]
+    numbers = diagnosis.diagnose(run).as_json()["summary"]["val_loss"]
     assert (9.0, float(steps[-1]), steps[-1]) == (numbers["first"], numbers["last"], numbers["last_step"])
 
 
@@ -59,7 +59,7 @@ def test_evaluation_between_the_steps_belongs_to_the_step_before_it(tmp_path: Pa
                 run.log(val_loss=model(torch.zeros(2, 6)).sum() * 0 + step)
             model.train()
     run.close()
-    curve = comparing.read(tmp_path / run.id).curve("val_loss")
+    curve = baseline.read(tmp_path / run.id).curve("val_loss")
     assert ([9, 19, 29, 39], [9.0, 19.0, 29.0, 39.0]) == (curve.steps.tolist(), curve.values.tolist())
 
 
@@ -77,4 +77,4 @@ def test_a_step_that_was_not_made_is_said_and_the_number_is_kept(
     run.log(step=step, val_loss=7.0)
     run.close()
     assert f"it is {step!r}; steps count from 0 in each process, and 2 is the last one" in caplog.text
-    assert [2] == comparing.read(tmp_path / run.id).curve("val_loss").steps.tolist()
+    assert [2] == baseline.read(tmp_path / run.id).curve("val_loss").steps.tolist()

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from ammeter import journal
-from ammeter.wire import Event, Hello, Steps
+from ammeter.wire.frames import Event, Hello, Steps
 from tests.agent.launching import AMMETER, PYTHON, WAIT, launch
 from tests.agent.programs import Ended, Program, bye, steps
 
@@ -149,9 +149,9 @@ for number in range(30):
 
 ELSEWHERE = (
     """
-import ammeter.start
+import ammeter.watching.setup
 def broken(*_, **__): raise RuntimeError("a fault of ours")
-ammeter.start.watch = broken
+ammeter.watching.setup.watch = broken
 """
     + STEPS
     + "print('done', flush=True)"
@@ -679,7 +679,7 @@ step()
 """
 
 OTHERS = """
-from ammeter.probes import exposure
+from ammeter.probes.checkpoint import exposure
 exposure.accounts = lambda: (exposure.Account(54321),)  # this machine may have nobody else
 """
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.cgroups import oom_kills
-from ammeter.launch.command import python_options, runnable, value_of
-from ammeter.launch.naming import run_of
+from ammeter.environment.cgroups import oom_kills
+from ammeter.launcher.command import python_options, runnable, value_of
+from ammeter.launcher.run_identity import run_of
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import comparing
 from ammeter.__main__ import main
-from ammeter.verdicts.likeness import QUESTIONS
-from ammeter.verdicts.pair import Pair
+from ammeter.report import baseline
+from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_likeness import QUESTIONS
 
 Output = pytest.CaptureFixture[str]
 Optimize = Callable[[Any], torch.optim.Optimizer]
@@ -71,7 +71,7 @@ def said(pair: Pair) -> list[str]:
 def test_two_models_are_named_with_their_parameters_and_nothing_is_compared(tmp_path: Path, capsys: Output) -> None:
     base = train(tmp_path, "base")
     run = train(tmp_path, "run", model=mlp(1024))
-    pair = comparing.pair(run, base)
+    pair = baseline.pair(run, base)
     assert "model is 8,193 parameters in 4 tensors against 129 parameters in 4 tensors" in said(pair)
     assert set(QUESTIONS) == forbidden(pair)
     assert (None, None, [], None) == (pair.speed, pair.memory, pair.validations, pair.worst)
@@ -98,20 +98,20 @@ def test_two_models_are_named_with_their_parameters_and_nothing_is_compared(tmp_
     ids=["other shapes", "other names"],
 )
 def test_other_shapes_and_other_names_are_another_model(tmp_path: Path, other: torch.nn.Module, key: str) -> None:
-    pair = comparing.pair(train(tmp_path, "run", model=other), train(tmp_path, "base"))
+    pair = baseline.pair(train(tmp_path, "run", model=other), train(tmp_path, "base"))
     assert key in [each.key for each in pair.differences]
     assert set(QUESTIONS) == forbidden(pair)
 
 
 def test_a_wrapper_around_the_model_is_none(tmp_path: Path) -> None:
-    pair = comparing.pair(train(tmp_path, "run", model=mlp(name="inner")), train(tmp_path, "base"))
+    pair = baseline.pair(train(tmp_path, "run", model=mlp(name="inner")), train(tmp_path, "base"))
     assert [] == pair.differences
 
 
 def test_frozen_layers_are_a_difference(tmp_path: Path) -> None:
     model = mlp()
     model[0].requires_grad_(False)  # type: ignore[index]
-    pair = comparing.pair(train(tmp_path, "run", model=model), train(tmp_path, "base"))
+    pair = baseline.pair(train(tmp_path, "run", model=model), train(tmp_path, "base"))
     assert "trainable_parameters is 17 against 129" in said(pair)
 
 
@@ -137,7 +137,7 @@ def test_frozen_layers_are_a_difference(tmp_path: Path) -> None:
 def test_another_optimizer_or_setting_of_it_is_named_and_forbids_what_it_changes(
     tmp_path: Path, optimize: Optimize, expected: str, forbids: set[str]
 ) -> None:
-    pair = comparing.pair(train(tmp_path, "run", optimize=optimize), train(tmp_path, "base"))
+    pair = baseline.pair(train(tmp_path, "run", optimize=optimize), train(tmp_path, "base"))
     assert expected in said(pair)
     assert forbids == forbidden(pair)
 
@@ -150,20 +150,20 @@ def test_what_a_scheduler_changes_is_taken_at_the_start(tmp_path: Path) -> None:
         schedule.step()
         return optimizer
 
-    pair = comparing.pair(train(tmp_path, "run", optimize=moved), train(tmp_path, "base"))
+    pair = baseline.pair(train(tmp_path, "run", optimize=moved), train(tmp_path, "base"))
     assert [] == pair.differences
 
 
 def test_a_measured_batch_is_a_setting_and_so_is_accumulation(tmp_path: Path) -> None:
     base = train(tmp_path, "base", batch=8)
-    other = comparing.pair(train(tmp_path, "run", batch=32), base)
+    other = baseline.pair(train(tmp_path, "run", batch=32), base)
     assert ["samples is 32 a step against 8 a step"] == said(other)
     assert set(QUESTIONS) == forbidden(other)
-    accumulated = comparing.pair(train(tmp_path, "run", micro=4), base)
+    accumulated = baseline.pair(train(tmp_path, "run", micro=4), base)
     assert ["micro_batches is 4 a step against 1 a step"] == said(accumulated)
     assert {"speed", "memory", "cost"} == forbidden(accumulated)
-    assert [] == comparing.pair(base, base, frozenset()).differences
-    ignored = comparing.pair(train(tmp_path, "run", batch=32), base, frozenset(("batch_size",)))
+    assert [] == baseline.pair(base, base, frozenset()).differences
+    ignored = baseline.pair(train(tmp_path, "run", batch=32), base, frozenset(("batch_size",)))
     assert (set(), "sample") == (forbidden(ignored), ignored.speed and ignored.speed.per)
 
 
@@ -172,7 +172,7 @@ def test_the_precision_may_differ(tmp_path: Path, pure: bool) -> None:
     base = train(tmp_path, "base", config={"precision": "fp32", "amp": False})
     model = mlp().to(torch.bfloat16) if pure else mlp()
     config = {"precision": "bf16", "amp": True}
-    pair = comparing.pair(train(tmp_path, "run", model=model, half=not pure, config=config), base)
+    pair = baseline.pair(train(tmp_path, "run", model=model, half=not pure, config=config), base)
     assert [] == pair.differences
     assert ("bfloat16", "float32") == (pair.run.precision, pair.baseline.precision)
     assert not pair.same_precision
@@ -182,7 +182,7 @@ def test_the_precision_may_differ(tmp_path: Path, pure: bool) -> None:
 def test_threads_and_versions_forbid_what_they_decide_and_a_commit_is_only_named(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    base = comparing.read(train(tmp_path, "base"))
+    base = baseline.read(train(tmp_path, "base"))
 
     def beside(**facts: str) -> Pair:
         known = {"driver": "570.86.15", "git_commit": "a" * 40, "cuda": "12.8", **base.environment}
@@ -271,7 +271,7 @@ SGD: Optimize = lambda each: torch.optim.SGD(each, lr=0.01)  # noqa: E731
 @pytest.mark.parametrize("late", [False, True], ids=["restored before watch()", "restored after watch()"])
 @pytest.mark.parametrize("optimize", [adam, SGD], ids=["Adam", "SGD"])
 def test_a_run_that_came_back_counts_on(tmp_path: Path, optimize: Optimize, late: bool) -> None:
-    course = comparing.read(lives(tmp_path, (0, 40), (40, 70), optimize=optimize, late=late))
+    course = baseline.read(lives(tmp_path, (0, 40), (40, 70), optimize=optimize, late=late))
     assert list(range(70)) == course.curve("loss").steps.tolist()
     assert list(range(9, 70, 10)) == course.curve("val_loss").steps.tolist()
     assert [10.0, 20.0, 30.0, 40.0, 1050.0, 1060.0, 1070.0] == course.curve("val_loss").values.tolist()
@@ -281,14 +281,14 @@ def test_a_run_that_came_back_counts_on(tmp_path: Path, optimize: Optimize, late
 @pytest.mark.usefixtures("one_run")
 @pytest.mark.parametrize(("optimize", "late"), [(adam, False), (adam, True), (SGD, True)])
 def test_of_steps_that_are_repeated_the_later_life_holds(tmp_path: Path, optimize: Optimize, late: bool) -> None:
-    course = comparing.read(lives(tmp_path, (0, 40), (20, 60), optimize=optimize, late=late))
+    course = baseline.read(lives(tmp_path, (0, 40), (20, 60), optimize=optimize, late=late))
     assert list(range(60)) == course.curve("loss").steps.tolist()
     assert [10.0, 20.0, 1030.0, 1040.0, 1050.0, 1060.0] == course.curve("val_loss").values.tolist()
 
 
 @pytest.mark.usefixtures("one_run")
 def test_a_life_that_was_not_restored_begins_again(tmp_path: Path) -> None:
-    course = comparing.read(lives(tmp_path, (0, 40), (0, 20)))
+    course = baseline.read(lives(tmp_path, (0, 40), (0, 20)))
     assert (19, [1010.0, 1020.0]) == (course.last_step, course.curve("val_loss").values.tolist())
 
 

@@ -16,8 +16,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter import losses, tap
-from ammeter.block import View, measured
+from ammeter.probes.loss import attribution as losses
+from ammeter.torch_hooks import patch
+from ammeter.wire.columns import View, measured
 from tests.agent.training import events, stream
 
 STEPS = 14
@@ -300,9 +301,9 @@ def test_a_block_that_is_computed_again_in_backward_is_so_no_more_often_for_us(
 ) -> None:
     monkeypatch.setattr(losses, "SAVED_TELL_HOOKS", tells and losses.SAVED_TELL_HOOKS)
     monkeypatch.setattr(losses, "_hooks_seen", False)
-    before = tap.attached()
+    before = patch.attached()
     assert _trained_in_a_checkpoint(None, divisor) == _trained_in_a_checkpoint(tmp_path, divisor)
-    assert before == tap.attached()
+    assert before == patch.attached()
 
 
 def test_hooks_on_what_a_graph_saves_are_not_called_by_us(tmp_path: Path) -> None:

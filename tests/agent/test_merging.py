@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ammeter.block import ABSENT, View, measured
-from ammeter.merging import Life, is_sharded, lives, merged
-from ammeter.wire import STATS, Schema, Tensor
+from ammeter.wire.columns import ABSENT, View, measured
+from ammeter.wire.frames import STATS, Schema, Tensor
+from ammeter.wire.ranks import Life, is_sharded, lives, merged
 from tests.agent.streams import Stream, views
 
 Array = npt.NDArray[np.float64]
@@ -189,7 +189,7 @@ def test_tensors_of_one_name_are_told_apart_by_their_order() -> None:
 
 
 def test_many_numbers_are_looked_at_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.merging.MOST_NUMBERS", 10)
+    monkeypatch.setattr("ammeter.wire.ranks.MOST_NUMBERS", 10)
     ranks = {rank: views(measuring(*((step, [3.0, 4.0]) for step in range(9))).frames) for rank in range(2)}
     found = list(merged(ranks, 2))
     assert [2, 2, 2, 2, 1] == [len(view) for view in found]
@@ -197,9 +197,9 @@ def test_many_numbers_are_looked_at_in_portions(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_columns_that_stay_have_their_meaning() -> None:
-    from ammeter.merging import SCALARS as KEPT
-    from ammeter.merging import STATS as KEPT_STATS
-    from ammeter.wire import SCALARS
+    from ammeter.wire.frames import SCALARS
+    from ammeter.wire.ranks import SCALARS as KEPT
+    from ammeter.wire.ranks import STATS as KEPT_STATS
 
     assert set(KEPT) <= set(SCALARS)
     assert set(KEPT_STATS) <= set(STATS)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ammeter import identity, journal, ship
+from ammeter import journal
+from ammeter.environment import identity
 from ammeter.journal import Journal
-from ammeter.shipping import mirror
-from ammeter.shipping.mirror import Mirror
-from ammeter.shipping.stragglers import bring_stragglers
-from ammeter.wire import Frame
+from ammeter.shipper import process, tmpfs_mirror
+from ammeter.shipper.leftovers import bring_stragglers
+from ammeter.shipper.tmpfs_mirror import Mirror
+from ammeter.wire.frames import Frame
 from tests.agent import programs
 from tests.agent.ship_parts import RUN, STREAM, event, hello, row, until
 
@@ -114,7 +115,7 @@ def test_a_dead_writers_stream_waits_for_the_witness_who_says_how_it_ended(
 def test_a_witness_that_says_nothing_is_not_waited_for_forever(
     writer: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "WITNESS_SECONDS", 0.0)
+    monkeypatch.setattr(tmpfs_mirror, "WITNESS_SECONDS", 0.0)
     writer.close()
     held = journal.lock(journal.witness_path(writer.folder.parent))
     assert held is not None
@@ -148,7 +149,7 @@ def test_a_disk_that_refuses_is_asked_again(
         move(path, folder)
 
     monkeypatch.setattr(journal, "move", refuse)
-    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.001)
+    monkeypatch.setattr(tmpfs_mirror, "MIRROR_SECONDS", 0.001)
     Mirror(writer.folder.parent).run()
     assert not hot.exists()
     assert 1 == capsys.readouterr().out.count("waits for the disk: no space left")
@@ -159,8 +160,8 @@ def test_a_disk_that_refuses_for_an_hour_is_given_up(
 ) -> None:
     writer.close()
     monkeypatch.setattr(journal, "move", lambda path, folder: os.open("/nowhere/at/all", os.O_RDONLY))
-    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.001)
-    monkeypatch.setattr(mirror, "GIVE_UP_SECONDS", 0.01)
+    monkeypatch.setattr(tmpfs_mirror, "MIRROR_SECONDS", 0.001)
+    monkeypatch.setattr(tmpfs_mirror, "GIVE_UP_SECONDS", 0.01)
     Mirror(writer.folder.parent).run()
     assert hot.exists()
 
@@ -172,10 +173,10 @@ def _mirrors(run_folder: Path) -> int:
 def test_one_process_per_run_is_started_is_nobodys_child_and_leaves_with_the_last_writer(
     writer: Journal, run_folder: Path, hot: Path
 ) -> None:
-    assert ship.start(run_folder, None) is None
+    assert process.start(run_folder, None) is None
     until(lambda: _mirrors(run_folder))
     only = _mirrors(run_folder)
-    assert ship.start(run_folder, None) is None
+    assert process.start(run_folder, None) is None
     with pytest.raises(ChildProcessError):
         os.waitpid(only, os.WNOHANG)
     writer.append(row(0))
@@ -184,11 +185,11 @@ def test_one_process_per_run_is_started_is_nobodys_child_and_leaves_with_the_las
     writer.close()
     until(lambda: not Path(f"/proc/{only}").exists())
     assert not hot.exists()
-    assert "" == (run_folder / ship.LOG).read_text()
+    assert "" == (run_folder / process.LOG).read_text()
 
 
 def test_a_mirror_that_is_told_to_end_sees_its_writer_off_first(writer: Journal, run_folder: Path, hot: Path) -> None:
-    assert ship.start(run_folder, None) is None
+    assert process.start(run_folder, None) is None
     until(lambda: _mirrors(run_folder) and writer.offset == len(on_disk(writer)))
     os.kill(_mirrors(run_folder), signal.SIGTERM)
     writer.append(row(0))
@@ -202,7 +203,7 @@ def test_a_mirror_that_cannot_start_says_why_and_raises_nothing(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    reason = ship.start(run_folder, None)
+    reason = process.start(run_folder, None)
     assert reason is not None
     assert "the mirror cannot be started ([Errno 2]" in reason
 
@@ -265,7 +266,7 @@ def test_a_mirror_that_was_killed_costs_no_row(tmp_path: Path) -> None:
     ended = programs.start(
         """
         import time
-        from ammeter import identity, journal
+        from ammeter.environment import identity; from ammeter import journal
         lock = run._session.journal.folder.parent / f"mirror.{identity.host()}.lock"
         while not journal.holder(lock):
             time.sleep(0.01)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import journal, tap
-from ammeter.wire import Bye
+from ammeter import journal
+from ammeter.torch_hooks import patch
+from ammeter.wire.frames import Bye
 from tests.agent.programs import Ended, bye, steps
 from tests.agent.training import stream
 
@@ -124,15 +125,15 @@ def test_hooks_are_there_once_and_the_old_handle_does_nothing(tmp_path: Path) ->
     model, optimizer = _trained()
     first = ammeter.watch(model, optimizer, dir=tmp_path)
     _step(model, optimizer)
-    once = len(tap.attached())
+    once = len(patch.attached())
     second = ammeter.watch(model, optimizer, dir=tmp_path)
-    assert once == len(tap.attached())
+    assert once == len(patch.attached())
     _step(model, optimizer)
     first.log(loss=7.0)
     first.close()
     _step(model, optimizer)
     second.close()
-    assert [] == tap.attached()
+    assert [] == patch.attached()
     assert 1 == len(steps(stream(first.id, tmp_path)[1]))
     assert 2 == len(steps(stream(second.id, tmp_path)[1]))
 

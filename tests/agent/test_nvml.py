@@ -13,7 +13,7 @@ from tests.agent.fake_nvml import MODEL, UUIDS, FakeNvml
 
 READ = """
 import sys, time
-from ammeter.shipping import nvml
+from ammeter.shipper import nvml
 nvml.HANG_SECONDS = 1.0
 reader = nvml.Nvml(sys.argv[2:], every=0.005)
 until, rounds = time.monotonic() + 10, 0

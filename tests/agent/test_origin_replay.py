@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ammeter.forward import innermost
 from ammeter.probes.origin import culprit
 from ammeter.probes.origin.replay import Refused, keep, replay
+from ammeter.torch_hooks.forward_calls import innermost
 from tests.agent.networks import NETWORKS, Network, normal, train
 from tests.agent.test_origin_probe import origins
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import schedule
-from ammeter.wire import Steps
+from ammeter.recording import budget as schedule
+from ammeter.wire.frames import Steps
 from tests.agent.training import Model, Recipe, events, stream, train
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from markdown_it import MarkdownIt
 
-from ammeter import schedule
 from ammeter.__main__ import main
+from ammeter.recording import budget as schedule
 from tests.agent.streams import BROKEN, Stream, warm
 from tests.agent.test_report import written
 from tests.agent.training import watching

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ammeter.redaction import BEYOND, GONE, MAX_WORDS, Redactor
-from ammeter.wire import Bye, Event, Hello, Schema, Tensor
+from ammeter.wire.frames import Bye, Event, Hello, Schema, Tensor
 from tests.agent.secret_samples import INNOCENT, Sample, secrets
 
 SECRETS = secrets()

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 import ammeter
-from ammeter import folders, journal, report
+from ammeter import journal
 from ammeter.__main__ import main
-from ammeter.journal import Journal
-from ammeter.report import Told, _as_json, _note
-from ammeter.shown import BREAK
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Bye, Event, Hello, Lost, Schema
+from ammeter.journal import Journal, find
+from ammeter.report import diagnosis
+from ammeter.report.diagnosis import Told, _as_json, _note
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema
+from ammeter.wire.printable import BREAK
 from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, Stream, warm
 
@@ -215,10 +216,10 @@ def test_the_report_does_not_depend_on_how_many_rows_are_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = written(BROKEN["nonfinite-gradient"]().bye(), tmp_path)
-    whole = report.diagnose(stream).as_json()
+    whole = diagnosis.diagnose(stream).as_json()
     for rows in (1, 7, 50):
-        monkeypatch.setattr(folders, "ROWS", rows)
-        assert whole == report.diagnose(stream).as_json()
+        monkeypatch.setattr(find, "ROWS", rows)
+        assert whole == diagnosis.diagnose(stream).as_json()
 
 
 def test_losses_of_records_are_counted_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +234,7 @@ def test_a_torn_tail_costs_only_its_frame(tmp_path: Path) -> None:
     stream = written(warm(40), tmp_path)
     (segment,) = stream.glob("*.seg")
     segment.write_bytes(segment.read_bytes()[:-9])
-    assert 39 == report.diagnose(stream).as_json()["summary"]["steps"]
+    assert 39 == diagnosis.diagnose(stream).as_json()["summary"]["steps"]
 
 
 def test_columns_may_change_on_the_way(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_columns_may_change_on_the_way(tmp_path: Path) -> None:
     stream.frames.append(msgspec.structs.replace(hello, schema=stream.schema))
     for _ in range(20):
         stream.good(65536, accuracy=0.5)
-    summary = report.diagnose(written(stream.bye(), tmp_path)).as_json()["summary"]
+    summary = diagnosis.diagnose(written(stream.bye(), tmp_path)).as_json()["summary"]
     assert (40, 40) == (summary["steps"], summary["applied"])
 
 
@@ -315,12 +316,12 @@ def test_json_with_signs_escaped_means_the_same(tmp_path: Path, capsys: pytest.C
 
 def test_a_thousand_steps_are_all_read(tmp_path: Path) -> None:
     folder = written(warm(1000).bye(), tmp_path)
-    assert 1000 == report.diagnose(folder).as_json()["summary"]["steps"]
+    assert 1000 == diagnosis.diagnose(folder).as_json()["summary"]["steps"]
 
 
 def test_every_stream_of_the_tests_can_be_reported(tmp_path: Path) -> None:
     for name, make in {**streams.HEALTHY, **BROKEN}.items():
-        told = report.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
+        told = diagnosis.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
         assert {} == told.faults
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import folders, overall, report, tally
 from ammeter.__main__ import main
-from ammeter.block import View
-from ammeter.journal import Journal
-from ammeter.wire import Hello
+from ammeter.journal import Journal, find
+from ammeter.report import diagnosis, run_summary, stream_summary
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Hello
 from tests.agent.streams import Stream
 from tests.agent.training import Recipe, stream, train
 
@@ -72,7 +72,7 @@ def test_a_short_run_says_what_its_start_cost_and_no_share(tmp_path: Path, capsy
 def test_behind_the_start_the_share_is_that_of_the_settled_steps_alone(
     precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "START_SECONDS", START)
+    monkeypatch.setattr(stream_summary, "START_SECONDS", START)
     rows = trained(tmp_path, 260, precision)
     told = summary(tmp_path, capsys)
     start = told["overhead_start_steps"]
@@ -121,11 +121,11 @@ def test_a_few_long_steps_say_the_share_that_is_small_although_the_start_is_in_i
 
 
 def test_lives_of_a_rank_each_have_a_start(tmp_path: Path) -> None:
-    counted = [tally.Tally(name) for name in ("a", "b")]
+    counted = [stream_summary.Tally(name) for name in ("a", "b")]
     rows = [trained(tmp_path / each.stream, 100) for each in counted]
     for each, read in zip(counted, rows, strict=True):
         each.add(read)
-    told = overall.summary_of(counted)
+    told = run_summary.summary_of(counted)
     assert 200 == told["overhead_start_steps"]
     assert pytest.approx(sum(costs(each) for each in rows), abs=1e-5) == told["overhead_start_seconds"]
 
@@ -133,14 +133,14 @@ def test_lives_of_a_rank_each_have_a_start(tmp_path: Path) -> None:
 def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "START_SECONDS", START)
+    monkeypatch.setattr(stream_summary, "START_SECONDS", START)
     trained(tmp_path, 200)
-    (run,) = folders.find_runs(tmp_path)
-    whole = report.diagnose(run).as_json()["summary"]
+    (run,) = find.find_runs(tmp_path)
+    whole = diagnosis.diagnose(run).as_json()["summary"]
     assert whole["overhead_settled_ratio"] is not None
     for rows in (1, 7, 50):
-        monkeypatch.setattr(folders, "ROWS", rows)
-        assert whole == report.diagnose(run).as_json()["summary"]
+        monkeypatch.setattr(find, "ROWS", rows)
+        assert whole == diagnosis.diagnose(run).as_json()["summary"]
 
 
 def test_where_calls_were_followed_now_and_then_it_is_said_with_what_is_read_all_the_same(

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.block import View, measured
 from ammeter.probes import resources
 from ammeter.probes.resources import batch, device_memory, every, memory
-from ammeter.schedule import Bucket
+from ammeter.recording.budget import Bucket
+from ammeter.wire.columns import View, measured
 from tests.agent.training import Recipe, events, stream, train
 
 

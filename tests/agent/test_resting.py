@@ -16,9 +16,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter import directives, journal, resting, schedule, session
-from ammeter.resting import Resting
-from ammeter.schedule import STRETCH, Attention, Bucket, Governor
+from ammeter import journal
+from ammeter.journal import directives
+from ammeter.recording import budget, fast_path, session
+from ammeter.recording.budget import STRETCH, Attention, Bucket, Governor
+from ammeter.recording.fast_path import Resting
 from tests.agent.training import Recipe, events, stream, train
 
 AWAKE = 6
@@ -28,7 +30,7 @@ AWAKE = 6
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rests from AWAKE steps on, for ever, unless something happens. Holds the steps in which it began to rest."""
-    monkeypatch.setattr(schedule, "YOUNG", AWAKE)
+    monkeypatch.setattr(budget, "YOUNG", AWAKE)
     monkeypatch.setattr(Attention, "_rest", lambda self, seconds: 10**6)
     monkeypatch.setattr(Bucket, "allows", lambda self: False)
     monkeypatch.setattr(Governor, "due", lambda self: False)
@@ -72,7 +74,7 @@ SAME = (
 def test_a_step_that_is_rested_in_has_the_row_of_one_that_is_not(
     recipe: Recipe, flush: float, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "FLUSH_SECONDS", flush)
+    monkeypatch.setattr(fast_path, "FLUSH_SECONDS", flush)
     asleep = train(recipe, watched=True, dir=tmp_path / "asleep")
     assert 0 < rests[0] <= 2 * AWAKE
     with monkeypatch.context() as patch:
@@ -342,7 +344,7 @@ def test_a_rest_goes_on_until_somebody_asks_for_something(
     program: Program, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether somebody has is looked up now and then, for which nobody wakes."""
-    monkeypatch.setattr(resting, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(fast_path, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(directives, "LOOK_SECONDS", 0.0)
     for step in range(40):
         if step == BAD:
@@ -516,7 +518,7 @@ def test_a_function_mode_of_the_program_sees_nothing_of_us(tmp_path: Path, rests
 def test_a_fault_at_rest_wakes_and_training_goes_on(
     place: str, tmp_path: Path, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(fast_path, "FLUSH_SECONDS", 0.0)
     original, calls = getattr(Resting, place), [0]
 
     def fails(self: Resting, *args: Any) -> Any:

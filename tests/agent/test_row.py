@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ammeter.block import measured
-from ammeter.row import Layout, Row
-from ammeter.stats import transfer
-from ammeter.wire import ABSENT_BITS, SCALARS, STATS, Schema, Tensor
+from ammeter.recording.row import Layout, Row
+from ammeter.tensors import async_copy
+from ammeter.wire.columns import measured
+from ammeter.wire.frames import ABSENT_BITS, SCALARS, STATS, Schema, Tensor
 
 SCHEMA = Schema(stats=tuple(STATS), tensors=(Tensor("a", (2,), "float32"), Tensor("b", (3,), "float32")))
 BOTH = np.array([0, 1])
@@ -79,14 +79,14 @@ def test_a_row_is_ready_when_everything_has_arrived() -> None:
         def ready(self) -> bool:
             return self.arrived
 
-        def array(self) -> transfer.Array:
+        def array(self) -> async_copy.Array:
             return np.array([1.0], np.float32)
 
         def number(self) -> float:
             return 1.0
 
     row, late = Row(0), Later()
-    row.later("scale", transfer.number(2.0))
+    row.later("scale", async_copy.number(2.0))
     assert row.ready()
     row.later("scale", late)
     assert not row.ready()

@@ -14,9 +14,9 @@ import torch
 
 import ammeter
 from ammeter import Run
-from ammeter.block import measured
 from ammeter.probes.user import MAX_NAMES
-from ammeter.wire import Hello
+from ammeter.wire.columns import measured
+from ammeter.wire.frames import Hello
 from tests.agent.training import events, stream
 
 Watch = Callable[[], tuple[Run, Callable[[], None]]]

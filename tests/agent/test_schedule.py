@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from ammeter.schedule import Bucket, Governor
+from ammeter.recording.budget import Bucket, Governor
 
 
 def _run(bucket: Bucket, steps: int, step_seconds: float, cost: float) -> float:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import wire
 from ammeter.__main__ import main
-from ammeter.wire import Hello
+from ammeter.wire import frames as wire
+from ammeter.wire.frames import Hello
 from tests.agent import programs
 from tests.agent.collector_double import collector_double
 from tests.agent.secret_samples import INNOCENT, secrets

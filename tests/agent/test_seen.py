@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ammeter.overall import seen_in
-from ammeter.seen import checkpoint, sentence
-from ammeter.tally import Tally
-from ammeter.wire import Event
+from ammeter.report.event_text import checkpoint, sentence
+from ammeter.report.run_summary import seen_in
+from ammeter.report.stream_summary import Tally
+from ammeter.wire.frames import Event
 from tests.agent.streams import Stream, views
 
 DOCUMENTED = re.findall(

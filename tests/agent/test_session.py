@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.block import measured
 from ammeter.probes.gradients import Gradients
-from ammeter.wire import Bye, Hello
+from ammeter.wire.columns import measured
+from ammeter.wire.frames import Bye, Hello
 from tests.agent.training import Model, Recipe, events, stream, train
 
 MATRIX = list(itertools.product(("fp32", "bf16", "fp16"), ("sgd", "adamw"), (None, 0.5), (1, 3)))
@@ -78,7 +78,7 @@ def test_after_close_the_watched_objects_are_as_before(tmp_path: Path) -> None:
 
 
 def test_the_unscaled_norm_is_what_clip_grad_norm_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.schedule.Bucket.allows", lambda _: True)  # every norm is read
+    monkeypatch.setattr("ammeter.recording.budget.Bucket.allows", lambda _: True)  # every norm is read
     outcome = train(Recipe(clip=0.5), watched=True, dir=tmp_path)
     rows, _ = stream(outcome.run, tmp_path)
     finite = np.isfinite(outcome.norms)

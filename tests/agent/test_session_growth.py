@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from ammeter.wire import Lost
+from ammeter.wire.frames import Lost
 from tests.agent import programs
 from tests.agent.programs import bye, steps
 from tests.agent.training import events
@@ -20,9 +20,9 @@ PROGRAM = """
 import json, os, sys, threading
 import torch
 import ammeter
-import ammeter.journal.writing
+import ammeter.journal.writer
 
-ammeter.journal.writing.Journal.__init__.__kwdefaults__.update(cap_bytes={cap}, segment_bytes={cap} // 16)
+ammeter.journal.writer.Journal.__init__.__kwdefaults__.update(cap_bytes={cap}, segment_bytes={cap} // 16)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import session
-from ammeter.stats.transfer import Array
-from ammeter.wire import Bye, Lost
+from ammeter.recording import session
+from ammeter.tensors.async_copy import Array
+from ammeter.wire.frames import Bye, Lost
 from tests.agent.training import stream
 
 

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import ammeter
-from ammeter import tap
-from ammeter.block import View, measured
+from ammeter.torch_hooks import patch
+from ammeter.wire.columns import View, measured
 from tests.agent.training import events, stream
 
 
@@ -252,7 +252,7 @@ def _train_starved(folder: Path, loop: Loop) -> Trained:
     """Trains while the governor allows no reading that it may refuse."""
 
     def starved(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
-        from ammeter import session
+        from ammeter.recording import session
 
         (here,) = [each for each in session._here if not each._off]
         here.governor.norms.cost = here.governor.full.cost = 1e9
@@ -477,7 +477,7 @@ def test_copies_made_while_watching_are_whole_and_their_own(tmp_path: Path) -> N
 
     rows = _same(tmp_path, loop)
     assert [64.0, 64.0] == rows.scalar("scale").tolist()
-    assert [] == tap.attached()
+    assert [] == patch.attached()
 
 
 def test_what_was_saved_while_watching_loads_where_ammeter_is_not_installed(tmp_path: Path) -> None:

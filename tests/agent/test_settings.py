@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ammeter.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, disabled, settings
+from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, disabled, settings
 
 
 def test_without_a_word_the_journal_stays_at_home_and_nothing_is_sent() -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import report
 from ammeter.__main__ import main
-from ammeter.wire import Hello, Schema
+from ammeter.report import diagnosis
+from ammeter.wire.frames import Hello, Schema
 from tests.agent.streams import Stream, findings
 from tests.agent.test_report import as_json, as_text, written
 
@@ -100,7 +100,9 @@ def test_a_gan_that_really_trains_has_its_losses_in_the_report(
     losses = list(as_json(capsys, tmp_path)["summary"]["losses"].values())
     assert [(0.0, 7.0, 8), (2.0, "NaN", 8)] == [(each["first"], each["last"], each["read"]) for each in losses]
     assert "NaN at last (step 7)" in as_text(capsys, tmp_path)
-    (told,) = [each for each in report.diagnose(tmp_path / run.id).findings if each.finding.verdict == "nonfinite-loss"]
+    (told,) = [
+        each for each in diagnosis.diagnose(tmp_path / run.id).findings if each.finding.verdict == "nonfinite-loss"
+    ]
     assert "Loss of test_several_losses.py:" in told.finding.title
 
 

@@ -20,12 +20,14 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import identity, journal, ship
+from ammeter import journal
+from ammeter.environment import identity
 from ammeter.journal import Journal
-from ammeter.shipping import delivery as way
-from ammeter.shipping import shipper as loop
-from ammeter.shipping.shipper import Shipper
-from ammeter.wire import Bye, Hello
+from ammeter.shipper import loop
+from ammeter.shipper import process as ship
+from ammeter.shipper import stream as way
+from ammeter.shipper.loop import Shipper
+from ammeter.wire.frames import Bye, Hello
 from tests.agent.collector_double import CollectorDouble, Reply, collector_double
 from tests.agent.ship_parts import RUN, STREAM, assert_delivered_once, event, held, hello, row, until, writer
 
@@ -101,7 +103,7 @@ def ended(run_folder: Path) -> bool:
 
 
 def ship_once(folder: Path, url: str, *more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "ammeter.ship", str(folder), "--url", url, "--once", *more]
+    words = [sys.executable, "-m", "ammeter.shipper.process", str(folder), "--url", url, "--once", *more]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60)
 
@@ -177,7 +179,7 @@ def test_a_program_whose_collector_is_away_is_told_at_its_end(
 ) -> None:
     monkeypatch.setenv("AMMETER_RUN_ID", RUN)
     monkeypatch.setenv("AMMETER_FLUSH", "0.2")
-    monkeypatch.setattr("ammeter.start.HOT_FOLDER", run_folder.parent)
+    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", run_folder.parent)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     model = torch.nn.Linear(2, 1)
@@ -197,7 +199,7 @@ def test_a_program_whose_collector_says_that_it_has_more_than_it_was_sent_is_tol
 ) -> None:
     monkeypatch.setenv("AMMETER_RUN_ID", RUN)
     monkeypatch.setenv("AMMETER_FLUSH", "5")
-    monkeypatch.setattr("ammeter.start.HOT_FOLDER", run_folder.parent)
+    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", run_folder.parent)
     double.rules.append(lambda _: Reply(200, {"offset": 2**63 - 1}))
     model = torch.nn.Linear(2, 1)
     run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), url=double.url, dir=run_folder.parent)
@@ -253,7 +255,7 @@ def test_a_stream_that_begins_while_the_shipper_leaves_is_not_left_behind(
 _WRITER = """
 import sys, time
 from pathlib import Path
-from ammeter import identity
+from ammeter.environment import identity
 from tests.agent.ship_parts import event, hello, row
 from ammeter.journal import Journal
 journal = Journal(Path(sys.argv[1]), hot=Path(sys.argv[2]), hot_bytes=100_000, segment_bytes=20_000)
@@ -442,7 +444,7 @@ def test_a_second_shipper_of_the_same_host_and_run_leaves_at_once(double: Collec
 
 
 def test_a_sidecar_finds_runs_that_begin_later(double: CollectorDouble, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "ammeter.ship", str(tmp_path), "--url", double.url]
+    words = [sys.executable, "-m", "ammeter.shipper.process", str(tmp_path), "--url", double.url]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment) as sidecar:
         for name in ("a" * 32, "b" * 32):

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ammeter import journal
-from ammeter.journal import Journal, places
-from ammeter.shipping import delivery as way
-from ammeter.shipping import sending
-from ammeter.shipping.delivery import Delivery
-from ammeter.shipping.sending import Collector
-from ammeter.wire import Block, Bye, Event, Hello, Lost, Schema, Steps
+from ammeter.journal import Journal, layout
+from ammeter.shipper import http
+from ammeter.shipper import stream as way
+from ammeter.shipper.http import Collector
+from ammeter.shipper.stream import Delivery
+from ammeter.wire.frames import Block, Bye, Event, Hello, Lost, Schema, Steps
 from tests.agent.collector_double import CollectorDouble, Reply, Request, collector_double
 from tests.agent.ship_parts import RUN, STREAM, assert_delivered_once, event, hello, row, until, writer
 
@@ -179,7 +179,7 @@ def test_a_collector_that_hangs_stores_nothing_twice(double: CollectorDouble, op
 def test_who_is_not_let_in_keeps_the_data_and_asks_again(
     double: CollectorDouble, opened: Journal, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "SLOW_SECONDS", (0.3, 60.0))
+    monkeypatch.setattr(http, "SLOW_SECONDS", (0.3, 60.0))
     fill(opened)
     end(opened)
     double.script.append(Reply(status, {"title": "no", "detail": "token is unknown"}))
@@ -256,7 +256,7 @@ BROKEN: dict[str, Callable[[Request], Reply]] = {
 def test_an_acknowledgement_that_cannot_be_is_not_believed_and_the_data_is_kept(
     double: CollectorDouble, opened: Journal, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "SLOW_SECONDS", (0.1, 0.2, 0.3))
+    monkeypatch.setattr(http, "SLOW_SECONDS", (0.1, 0.2, 0.3))
     fill(opened)
     lines: list[str] = []
     delivery = shipped(double, opened.folder, lines)
@@ -322,7 +322,7 @@ def test_what_was_sent_before_the_host_crashed_is_believed_although_the_journal_
         words = (opened.folder / name).read_text().split()
         (opened.folder / name).write_text(" ".join(["200", *words[1:]]))
     (tmp_path / "boot_id").write_text("another")
-    monkeypatch.setattr(places, "BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(layout, "BOOT_ID", tmp_path / "boot_id")
     lines: list[str] = []
     deliver(shipped(double, opened.folder, lines))
     assert journal.end_of(opened.folder) < stored == journal.acknowledged(opened.folder)
@@ -332,7 +332,7 @@ def test_what_was_sent_before_the_host_crashed_is_believed_although_the_journal_
 def test_a_collector_that_says_another_place_each_time_is_asked_less_and_less_often(
     double: CollectorDouble, opened: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "SLOW_SECONDS", (60.0,))
+    monkeypatch.setattr(http, "SLOW_SECONDS", (60.0,))
     fill(opened)
     lines: list[str] = []
     delivery = shipped(double, opened.folder, lines)

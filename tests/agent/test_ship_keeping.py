@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.journal import Journal
-from ammeter.shipping.keeping import Keeper
-from ammeter.wire import Event, Lost, Steps
+from ammeter.shipper.disk_cap import Keeper
+from ammeter.wire.frames import Event, Lost, Steps
 from tests.agent.ship_parts import event, row, writer
 
 CAP = 40_000

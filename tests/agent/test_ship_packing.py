@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ammeter.block import unpack
 from ammeter.journal import Entry
-from ammeter.shipping.packing import MAX_ROWS, fitting, parcel
-from ammeter.wire import Block, Frame, Hello, Lost, Schema, Steps
+from ammeter.shipper.packing import MAX_ROWS, fitting, parcel
+from ammeter.wire.columns import unpack
+from ammeter.wire.frames import Block, Frame, Hello, Lost, Schema, Steps
 from tests.agent.ship_parts import SCHEMA, event, hello, row
 
 

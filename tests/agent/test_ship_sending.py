@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ammeter.shipping import sending
-from ammeter.shipping.delivery import Delivery
-from ammeter.shipping.sending import Answer, Collector, answer, backoff, retry_seconds, slow
-from ammeter.wire import Batch
+from ammeter.shipper import http
+from ammeter.shipper.http import Answer, Collector, answer, backoff, retry_seconds, slow
+from ammeter.shipper.stream import Delivery
+from ammeter.wire.frames import Batch
 from tests.agent.collector_double import Reply, collector_double
 from tests.agent.ship_parts import RUN, STREAM, held, hello, row, writer
 from tests.parts import need
@@ -199,7 +199,7 @@ def test_a_slow_answer_that_comes_in_time_is_taken_and_its_connection_used_again
 def test_a_request_that_is_taken_in_drops_is_given_up(
     tls: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(http, "SEND_SECONDS", 0.5)
     context, ended = request.getfixturevalue("context") if tls else None, threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammeter.shown import line, name, sentence
+from ammeter.wire.printable import line, name, sentence
 
 
 @pytest.mark.parametrize("name", ["nightly", "größer · 2¹⁶", "日本語", "نص", "שלום", "👩‍🔬 run", "a\u200cb", ""])

@@ -10,7 +10,7 @@ import torch
 import ammeter
 from ammeter.__main__ import main
 from ammeter.verdicts import silence
-from ammeter.wire import Hello
+from ammeter.wire.frames import Hello
 from tests.agent import streams_run  # noqa: F401 - registers its streams
 from tests.agent.launching import launch
 from tests.agent.streams import BROKEN

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.stats import slices
-from ammeter.stats.slices import COMPARED, Buffer, Slices, compare, most_of, most_tensors, positions, readable
+from ammeter.tensors import slices
+from ammeter.tensors.slices import COMPARED, Buffer, Slices, compare, most_of, most_tensors, positions, readable
 
 
 def _dice(seed: int) -> torch.Generator:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ammeter import comparing
-from ammeter.source_control import commit_of
+from ammeter.environment.source_control import commit_of
+from ammeter.report import baseline
 from tests.parts import need
 
 
@@ -85,5 +85,5 @@ def test_a_run_says_from_which_commit_it_was_started(repository: Path, tmp_path:
     (repository / "train.py").write_text(SCRIPT)
     command = [sys.executable, "train.py", str(tmp_path / "journals")]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
-    recorded = comparing.read(tmp_path / "journals" / done.stdout.split()[-1]).environment
+    recorded = baseline.read(tmp_path / "journals" / done.stdout.split()[-1]).environment
     assert git(repository, "rev-parse", "HEAD") == recorded["git_commit"]

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import ammeter
-from ammeter import environment
-from ammeter.session import HOLD_SECONDS
-from ammeter.watched import Watched
-from ammeter.wire import Hello
+from ammeter.recording.session import HOLD_SECONDS
+from ammeter.torch_hooks.targets import Watched
+from ammeter.watching import run_facts
+from ammeter.wire.frames import Hello
 from tests import parts
 from tests.agent import programs
 from tests.agent.programs import Ended, bye, steps
@@ -309,10 +309,10 @@ def test_a_run_names_its_device_as_nvml_does(monkeypatch: pytest.MonkeyPatch) ->
     uuid = "604ac76c-d9cf-fef3-62e9-d92044ab6e52"
     model = torch.nn.Linear(2, 2)
     watched = Watched([model], [torch.optim.SGD(model.parameters(), lr=0.1)], [])
-    assert {} == environment.uuids(watched)
+    assert {} == run_facts.uuids(watched)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=uuid))
-    assert {"device_uuid": f"GPU-{uuid}"} == environment.uuids(watched)
+    assert {"device_uuid": f"GPU-{uuid}"} == run_facts.uuids(watched)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="before torch told it"))
-    assert {} == environment.uuids(watched)
+    assert {} == run_facts.uuids(watched)

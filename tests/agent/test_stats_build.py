@@ -120,7 +120,7 @@ def wheel(agent: Path, folder: Path) -> tuple[str, set[str]]:
 @compiler
 def test_a_wheel_with_the_library_is_for_this_platform_and_every_python(tmp_path: Path) -> None:
     name, inside = wheel(tmp_path / "agent", tmp_path / "made")
-    assert "ammeter/stats/libreading.so" in inside
+    assert "ammeter/tensors/libreading.so" in inside
     assert "-py3-none-" in name
     assert "none-any" not in name
 
@@ -128,6 +128,6 @@ def test_a_wheel_with_the_library_is_for_this_platform_and_every_python(tmp_path
 def test_a_wheel_without_a_compiler_is_for_every_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     name, inside = wheel(tmp_path / "agent", tmp_path / "made")
-    assert "ammeter/stats/reading.c" in inside
-    assert "ammeter/stats/libreading.so" not in inside
+    assert "ammeter/tensors/reading.c" in inside
+    assert "ammeter/tensors/libreading.so" not in inside
     assert name.endswith("-py3-none-any.whl")

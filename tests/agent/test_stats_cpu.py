@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from ammeter.stats import cpu
+from ammeter.tensors import cpu
 from tests.agent.stats_reference import FLOATS, INF, NAN, payload
 
 FINITE: dict[str, list[float]] = {

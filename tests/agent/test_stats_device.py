@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.stats import COLUMNS, device
-from ammeter.stats.device import Device, blocks_in_chunk
+from ammeter.tensors import COLUMNS, cuda
+from ammeter.tensors.cuda import Device, blocks_in_chunk
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, reference
 from tests.house.tree import ROOT
 
@@ -37,7 +37,7 @@ def test_the_kernels_give_numpys_numbers_in_tritons_interpreter(tmp_path: Path) 
     said = in_a_process_of_its_own(tmp_path, *words, TRITON_INTERPRET="1")
     passed = re.search(r"^(\d+) passed in", said, re.MULTILINE)
     assert passed, said
-    assert int(passed[1]) > len(HOSTILE) * len(device.KINDS)
+    assert int(passed[1]) > len(HOSTILE) * len(cuda.KINDS)
 
 
 COMPILED = """
@@ -46,7 +46,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ammeter.stats import triton as ours
+from ammeter.tensors import triton as ours
 
 tables = ["*i64", "*i64", "*i32", "*i32", "*fp64", "*i64"]
 names = ours.read_chunks.arg_names
@@ -78,7 +78,7 @@ def test_where_kernels_cannot_run_torch_gives_the_same_numbers_and_the_reason_is
     tensors = [each for dtype in FLOATS for each in hostile(dtype)]
     reader = Device()
     rows, spectrum = reader.read_with_spectrum(tensors)
-    assert_same(device.rows(tensors).numpy(), rows.numpy())
+    assert_same(cuda.rows(tensors).numpy(), rows.numpy())
     assert not spectrum.any()
     assert reader.slow
     assert torch.equal(rows[:, 1:], reader.read(tensors)[:, 1:])
@@ -86,13 +86,13 @@ def test_where_kernels_cannot_run_torch_gives_the_same_numbers_and_the_reason_is
 
 def test_rows_of_torchs_operators_are_numpys_where_squares_stay_in_float64() -> None:
     tensors = [each for dtype in FLOATS[:3] for each in hostile(dtype)]
-    assert_same(reference(tensors), device.rows(tensors).numpy())
-    assert (0, COLUMNS) == device.rows([]).shape
+    assert_same(reference(tensors), cuda.rows(tensors).numpy())
+    assert (0, COLUMNS) == cuda.rows([]).shape
 
 
 @pytest.mark.parametrize("elements", [0, 1, 10**6, 268_000_000, 7 * 10**9, 10**12])
 def test_chunks_are_few_enough_and_counts_fit_their_bits(elements: int) -> None:
     blocks = blocks_in_chunk(elements, 4096, 2**11)
-    assert device.LEAST_BLOCKS <= blocks <= 2**11
-    assert elements <= blocks * 4096 * device.MOST_CHUNKS
-    assert device.MOST_CHUNKS * COLUMNS * 8 < 16 * 2**20
+    assert cuda.LEAST_BLOCKS <= blocks <= 2**11
+    assert elements <= blocks * 4096 * cuda.MOST_CHUNKS
+    assert cuda.MOST_CHUNKS * COLUMNS * 8 < 16 * 2**20

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ammeter import stats
-from ammeter.stats import ABSMAX, COLUMNS, GRID, NANS, NORM, SMALL, ZEROS, cpu, native
-from ammeter.stats.looks import looks
+from ammeter import tensors as stats
+from ammeter.tensors import ABSMAX, COLUMNS, GRID, NANS, NORM, SMALL, ZEROS, cpu, native
+from ammeter.tensors.layout import looks
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, random_bits, reference
 
 Array = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.stats.spectrum import BINS, HIGHEST, LOWEST, NONFINITE, SAMPLE, ZERO, spectrum
+from ammeter.tensors.exponents import BINS, HIGHEST, LOWEST, NONFINITE, SAMPLE, ZERO, spectrum
 from tests.agent.stats_reference import FLOATS, HOSTILE, hostile, spectrum_reference
 
 

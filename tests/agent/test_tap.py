@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter import tap
+from ammeter.torch_hooks import patch
 
 
 class Base:
@@ -33,7 +33,7 @@ def _noting(calls: list[Any]) -> dict[str, Any]:
 
 def test_a_subscriber_hears_the_call_and_its_result_and_the_result_is_unchanged() -> None:
     calls: list[Any] = []
-    handle = tap.method(Base, "work", **_noting(calls))
+    handle = patch.method(Base, "work", **_noting(calls))
     assert 4 == Base().work(3)
     handle.remove()
     assert [("before", 3), ("after", 4)] == calls
@@ -41,8 +41,8 @@ def test_a_subscriber_hears_the_call_and_its_result_and_the_result_is_unchanged(
 
 def test_the_method_is_patched_where_the_mro_defines_it() -> None:
     calls: list[Any] = []
-    handle = tap.method(Sibling, "work", **_noting(calls))
-    assert ["Base.work"] == tap.attached()
+    handle = patch.method(Sibling, "work", **_noting(calls))
+    assert ["Base.work"] == patch.attached()
     assert 4 == Sibling().work(3)
     handle.remove()
     assert 2 == len(calls)
@@ -50,7 +50,7 @@ def test_the_method_is_patched_where_the_mro_defines_it() -> None:
 
 def test_an_override_that_calls_super_counts_once() -> None:
     calls: list[Any] = []
-    handles = [tap.method(kind, "work", **_noting(calls)) for kind in (Base, Child)]
+    handles = [patch.method(kind, "work", **_noting(calls)) for kind in (Base, Child)]
     assert 8 == Child().work(3)
     for handle in handles:
         handle.remove()
@@ -59,7 +59,7 @@ def test_an_override_that_calls_super_counts_once() -> None:
 
 def test_the_last_one_to_leave_puts_the_original_back() -> None:
     original = vars(Base)["work"]
-    first, second = tap.method(Base, "work"), tap.method(Base, "work")
+    first, second = patch.method(Base, "work"), patch.method(Base, "work")
     first.remove()
     assert vars(Base)["work"] is not original
     second.remove()
@@ -69,7 +69,7 @@ def test_the_last_one_to_leave_puts_the_original_back() -> None:
 
 def test_a_wrapper_that_somebody_kept_is_inert_after_the_end() -> None:
     calls: list[Any] = []
-    handle = tap.method(Base, "work", **_noting(calls))
+    handle = patch.method(Base, "work", **_noting(calls))
     kept = Base.work
     handle.remove()
     assert 4 == kept(Base(), 3)
@@ -78,7 +78,7 @@ def test_a_wrapper_that_somebody_kept_is_inert_after_the_end() -> None:
 
 def test_what_somebody_patched_over_ours_stays_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     original = vars(Base)["work"]
-    handle = tap.method(Base, "work")
+    handle = patch.method(Base, "work")
     ours = vars(Base)["work"]
     theirs = lambda self, value: ours(self, value) + 100  # noqa: E731
     monkeypatch.setattr(Base, "work", theirs)
@@ -90,7 +90,7 @@ def test_what_somebody_patched_over_ours_stays_theirs(monkeypatch: pytest.Monkey
 
 def test_an_exception_passes_and_the_next_call_is_heard() -> None:
     calls: list[Any] = []
-    handle = tap.method(Base, "work", **_noting(calls))
+    handle = patch.method(Base, "work", **_noting(calls))
     with pytest.raises(TypeError):
         Base().work("three")  # type: ignore[arg-type]
     Base().work(1)
@@ -100,8 +100,8 @@ def test_an_exception_passes_and_the_next_call_is_heard() -> None:
 
 def test_who_asks_to_be_called_in_any_case_is() -> None:
     calls: list[Any] = []
-    note = lambda args, kwargs, result: calls.append(result is tap.RAISED)  # noqa: E731
-    handles = [tap.method(Base, "work", after=note, always=always) for always in (True, False)]
+    note = lambda args, kwargs, result: calls.append(result is patch.RAISED)  # noqa: E731
+    handles = [patch.method(Base, "work", after=note, always=always) for always in (True, False)]
     with pytest.raises(TypeError):
         Base().work("three")  # type: ignore[arg-type]
     assert [True] == calls
@@ -116,8 +116,8 @@ def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> No
         def __call__(self, value: int) -> int:
             return value + 1
 
-    handle = tap.called(Called, lambda args, kwargs: None)
-    (held,) = [each for each in tap._taps.values() if each.owner is Called]
+    handle = patch.called(Called, lambda args, kwargs: None)
+    (held,) = [each for each in patch._taps.values() if each.owner is Called]
     again = pickle.loads(pickle.dumps(held))
     handle.remove()
     assert ("__call__", ()) == (again.name, again.subscribers)
@@ -126,11 +126,11 @@ def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> No
 
 def test_an_unknown_name_is_refused_by_name() -> None:
     with pytest.raises(AttributeError, match="Base has no method 'rest'"):
-        tap.method(Base, "rest")
+        patch.method(Base, "rest")
 
 
 def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
-    handle = tap.method(torch.amp.GradScaler, "update")
+    handle = patch.method(torch.amp.GradScaler, "update")
     scaler = torch.amp.GradScaler("cpu")
     again, copied = pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)
     handle.remove()
@@ -140,10 +140,10 @@ def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
 def test_clip_grad_norm_imported_by_name_is_heard() -> None:
     from torch.nn.utils import clip_grad_norm_
 
-    from ammeter.probes.usage import clip_function
+    from ammeter.probes.call_order import clip_function
 
     calls: list[Any] = []
-    handle = tap.function(*clip_function(), before=lambda args, kwargs: calls.append(args))
+    handle = patch.function(*clip_function(), before=lambda args, kwargs: calls.append(args))
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
     clip_grad_norm_([parameter], 0.5)
@@ -154,8 +154,8 @@ def test_clip_grad_norm_imported_by_name_is_heard() -> None:
 def test_a_method_and_the_function_of_the_same_name_that_it_calls_are_two_calls() -> None:
     heard: list[str] = []
     handles = [
-        tap.method(torch.Tensor, "backward", before=lambda args, kwargs: heard.append("method")),
-        tap.function(torch.autograd, "backward", before=lambda args, kwargs: heard.append("function")),
+        patch.method(torch.Tensor, "backward", before=lambda args, kwargs: heard.append("method")),
+        patch.function(torch.autograd, "backward", before=lambda args, kwargs: heard.append("function")),
     ]
     torch.ones(2, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     for handle in handles:

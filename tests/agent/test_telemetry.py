@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ammeter import block, journal
+from ammeter import journal
 from ammeter.journal import Journal
-from ammeter.wire import Bye, Event, Frame, Hello, Steps
+from ammeter.wire import columns
+from ammeter.wire.frames import Bye, Event, Frame, Hello, Steps
 from tests.agent.fake_nvml import MODEL, UUIDS, FakeNvml
 from tests.agent.ship_parts import RUN, held, hello
 
@@ -22,7 +23,7 @@ READ = """
 import sys, time
 from pathlib import Path
 from ammeter import journal
-from ammeter.shipping import nvml, telemetry
+from ammeter.shipper import nvml, telemetry
 nvml.HANG_SECONDS, telemetry.SETTLE_SECONDS, telemetry.LOOK_SECONDS = 1.0, 0.0, 0.0
 nvml.READ_SECONDS = float(sys.argv[3])
 folder = Path(sys.argv[1])
@@ -71,7 +72,7 @@ def test_the_stream_says_whose_it_is_which_devices_there_are_and_what_they_do(li
     assert isinstance(found, Event)
     devices = [{"gpu": str(number), "uuid": UUIDS[number], "model": MODEL} for number in (0, 1)]
     assert ("devices.found", {"devices": devices}) == (found.name, found.data)
-    values = block.view(first.schema, [each for each in rows if isinstance(each, Steps)])
+    values = columns.view(first.schema, [each for each in rows if isinstance(each, Steps)])
     assert [[512.0], [61.0]] == [values.scalar(name).tolist() for name in ("power_watts.1", "temperature_celsius.0")]
     assert isinstance(last, Bye)
     assert ("closed", []) == (last.reason, lines)
@@ -85,8 +86,8 @@ def test_a_driver_that_hangs_ends_the_stream_with_nothing_known_and_is_said_once
     ((first, _, row, last),), lines = read(library.folder)
     assert isinstance(first, Hello)
     assert isinstance(row, Steps)
-    values = block.view(first.schema, [row]).values
-    assert block.measured(values).all()
+    values = columns.view(first.schema, [row]).values
+    assert columns.measured(values).all()
     assert all(map(math.isnan, values[:, 0].tolist()))
     assert (True, ["devices are not read: NVML does not answer: the driver hangs"]) == (isinstance(last, Bye), lines)
     alone.close()

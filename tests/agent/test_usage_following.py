@@ -10,9 +10,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ammeter import probes
-from ammeter.probes.usage import Usage
+from ammeter.probes.call_order import Usage
 from ammeter.probes.user import User
-from ammeter.schedule import SELDOM, STRETCH, YOUNG
+from ammeter.recording.budget import SELDOM, STRETCH, YOUNG
 from tests.agent.training import Seen, watching
 
 BEGINS = YOUNG + 23

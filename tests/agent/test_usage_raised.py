@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.probes.usage.raised import dtypes_in
-from ammeter.wire import Event
+from ammeter.probes.call_order.raised import dtypes_in
+from ammeter.wire.frames import Event
 from tests.agent.programs import start
 from tests.agent.training import line_of, watching
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ammeter.wire import Event
+from ammeter.wire.frames import Event
 from tests.agent.programs import start
 
 BODY = """

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from ammeter.watched import Watched, gradient, optimizer_in
+from ammeter.torch_hooks.targets import Watched, gradient, optimizer_in
 
 
 def _sgd(*parameters: torch.Tensor) -> torch.optim.SGD:

@@ -14,9 +14,9 @@ import torch
 import torch.distributed.fsdp
 
 import ammeter
-from ammeter import schedule
-from ammeter.block import View, measured
-from ammeter.stats.slices import positions
+from ammeter.recording import budget as schedule
+from ammeter.tensors.slices import positions
+from ammeter.wire.columns import View, measured
 from tests.agent.training import Model, Recipe, events, stream, train
 
 Array = npt.NDArray[np.float64]

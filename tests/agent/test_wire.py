@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as any_of
 
-from ammeter import wire
-from ammeter.wire import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
+from ammeter.wire import frames as wire
+from ammeter.wire.frames import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
 
 FRAMES: list[Any] = [
     Hello("run", "stream", Schema(tensors=(Tensor("w", (2, 3), "float32"),)), config={"lr": 0.1}, tags={"a": "b"}),

@@ -14,9 +14,9 @@ import torch
 
 import ammeter
 from ammeter import journal
-from ammeter.block import ABSENT, View, join, view
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Event, Hello, Schema, Steps
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT, View, join, view
+from ammeter.wire.frames import Event, Hello, Schema, Steps
 from tests.agent import streams
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

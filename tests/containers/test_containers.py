@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ammeter_server.demo import PLANTED, TRAINING
+from ammeter_server.cli.demo import PLANTED, TRAINING
 from deploy import compose
 from deploy.compose import ROOT
 from tests.alerting import until

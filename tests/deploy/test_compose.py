@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from ammeter_server.settings import from_environment
+from ammeter_server.config.settings import from_environment
 from deploy import compose, generate
 from deploy.compose import ROOT, Service, UnsetError
 from deploy.place import Place, lay_ports

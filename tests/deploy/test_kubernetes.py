@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from ammeter import journal
-from ammeter.ship import main as ship
+from ammeter.shipper.process import main as ship
 from ammeter_server.__main__ import main as server
-from ammeter_server.settings import from_environment
+from ammeter_server.config.settings import from_environment
 from deploy.compose import ROOT
 from tests.parts import need
 

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.wire import Lost
+from ammeter.wire.frames import Lost
 from tests.e2e.real import Collector, free_port, wait_for
 from tests.parts import need
 from tests.server.feeding import STEP, Stream, train

@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ammeter import block, journal, wire
+from ammeter import journal
+from ammeter.wire import columns, frames
 from tests.e2e import stored
 
 DEADLINE = 60.0
@@ -147,7 +148,7 @@ class Road:
 
     def __init__(self, collector: Collector) -> None:
         self.state: str | int = "open"
-        self.refuse: Callable[[wire.Batch], int | None] = lambda batch: None
+        self.refuse: Callable[[frames.Batch], int | None] = lambda batch: None
         self.seen: list[str | int] = []
         road = self
 
@@ -155,7 +156,7 @@ class Road:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 road.seen.append(road.state)
-                item = road.refuse(wire.decode_batch(body))
+                item = road.refuse(frames.decode_batch(body))
                 if road.state == "hang":
                     time.sleep(3)
                     self.close_connection = True
@@ -268,13 +269,13 @@ class Training:
 
     def shippers(self) -> list[int]:
         """Process ids of the shippers of this run."""
-        return [pid for pid in _processes() if self.run in _command(pid) and "ammeter.ship" in _command(pid)]
+        return [pid for pid in _processes() if self.run in _command(pid) and "ammeter.shipper.process" in _command(pid)]
 
 
-def last_words(training: Training) -> wire.Bye | None:
+def last_words(training: Training) -> frames.Bye | None:
     """The bye in the journal of a run with one stream."""
     (folder,) = journal.streams(training.journals / training.run)
-    byes = [entry.frame for entry in journal.read(folder) if isinstance(entry.frame, wire.Bye)]
+    byes = [entry.frame for entry in journal.read(folder) if isinstance(entry.frame, frames.Bye)]
     return byes[-1] if byes else None
 
 
@@ -300,12 +301,12 @@ def free_port() -> int:
 def rows_of(folder: Path) -> list[tuple[int, bytes]]:
     """(step, the bits of its row) of every row in a journal."""
     found: list[tuple[int, bytes]] = []
-    schema = wire.Schema()
+    schema = frames.Schema()
     for entry in journal.read(folder):
-        if isinstance(entry.frame, wire.Hello):
+        if isinstance(entry.frame, frames.Hello):
             schema = entry.frame.schema
-        elif isinstance(entry.frame, wire.Steps):
-            found.extend(stored.bits(block.view(schema, [entry.frame])))
+        elif isinstance(entry.frame, frames.Steps):
+            found.extend(stored.bits(columns.view(schema, [entry.frame])))
     return found
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ammeter import block, journal, wire
+from ammeter import journal
 from ammeter.journal import Entry, Journal
-from ammeter.shipping.packing import parcel
-from ammeter.shipping.sending import Answer, Collector
-from ammeter.wire import Batch, Event, Hello, Schema, Steps
-from ammeter_server.store import Connection
+from ammeter.shipper.http import Answer, Collector
+from ammeter.shipper.packing import parcel
+from ammeter.wire import columns, frames
+from ammeter.wire.frames import Batch, Event, Hello, Schema, Steps
+from ammeter_server.db import Connection
 from tests.agent.streams import Stream, warm
 from tests.e2e import stored
 
@@ -93,8 +94,8 @@ class Told:
         return [each.frame for each in self.entries if isinstance(each.frame, Event)]
 
     @property
-    def rows(self) -> block.View:
-        return block.view(self.schema, [each.frame for each in self.entries if isinstance(each.frame, Steps)])
+    def rows(self) -> columns.View:
+        return columns.view(self.schema, [each.frame for each in self.entries if isinstance(each.frame, Steps)])
 
 
 def written(folder: Path) -> list[Told]:
@@ -206,7 +207,7 @@ def _of_the_sender(told: Told) -> dict[str, float]:
         "applied": int(((rows.scalar("applied") > 0) & ~skipped).sum()),
         "skipped": int(skipped.sum()),
         "overflow_events": int((rows.scalar("found_inf") > 0).sum()),
-        "nonfinite_loss_steps": int((block.measured(rows.scalar("loss")) & ~np.isfinite(rows.scalar("loss"))).sum()),
+        "nonfinite_loss_steps": int((columns.measured(rows.scalar("loss")) & ~np.isfinite(rows.scalar("loss"))).sum()),
         "backoffs": sum(each.name == "scaler.backoff" for each in told.events),
         "samples": float(samples[np.isfinite(samples)].sum()),
     }
@@ -228,10 +229,10 @@ def _train(stream: Stream, scale: float, until: int) -> Stream:
     return stream
 
 
-def _write(writer: Journal, frame: wire.Frame, began: int, **said: object) -> None:
+def _write(writer: Journal, frame: frames.Frame, began: int, **said: object) -> None:
     if isinstance(frame, Hello):
         writer.hello(msgspec.structs.replace(frame, started=began + frame.started, **said))
-    elif isinstance(frame, wire.Lost):
+    elif isinstance(frame, frames.Lost):
         writer.append(frame)
     else:
         writer.append(msgspec.structs.replace(frame, time=began + frame.time))

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from sqlalchemy import Table, select, text
 
-from ammeter import block, wire
-from ammeter_server import bulk, columns, tables
-from ammeter_server.store import Connection, Row, connect
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter_server.db import Connection, Row, column_codec, connect, step_tables, tables
 
 Rows = dict[str, list[tuple[int, bytes]]]
 """Stream -> (step, the bits of its row)."""
@@ -41,15 +41,15 @@ def opened(url: str) -> Iterator[Connection]:
 def rows(connection: Connection, run: str) -> Rows:
     """Every row that is stored, those that are there twice as well."""
     schemas = {
-        (row.stream, row.id): msgspec.msgpack.decode(row.body, type=wire.Schema)
+        (row.stream, row.id): msgspec.msgpack.decode(row.body, type=frames.Schema)
         for row in table(connection, tables.schemas, run)
     }
-    blocks = sorted(table(connection, bulk.chunks, run), key=lambda row: (row.stream, row.first_step))
+    blocks = sorted(table(connection, step_tables.chunks, run), key=lambda row: (row.stream, row.first_step))
     found = _compacted(connection, run, schemas)  # read later, so that what a keeper moves meanwhile is in either
     reach = {stream: there[-1][0] for stream, there in found.items()}
     for row in blocks:
         if row.last_step > reach.get(row.stream, -1):  # the others are on their way out
-            packed = wire.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
+            packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
             found.setdefault(row.stream, []).extend(bits(block.unpack(packed, schemas[row.stream, row.schema])))
     return found
 
@@ -57,7 +57,7 @@ def rows(connection: Connection, run: str) -> Rows:
 def events(connection: Connection, run: str) -> dict[str, list[tuple[int, str, int, int, Any]]]:
     """Stream -> (number, name, step, time, data) of every event, in order."""
     found: dict[str, list[tuple[int, str, int, int, Any]]] = {}
-    for row in sorted(table(connection, bulk.events, run), key=lambda row: (row.stream, row.number)):
+    for row in sorted(table(connection, step_tables.events, run), key=lambda row: (row.stream, row.number)):
         found.setdefault(row.stream, []).append((row.number, row.name, row.step, row.time, row.data))
     return found
 
@@ -109,21 +109,21 @@ def bits(view: block.View) -> list[tuple[int, bytes]]:
     return [(int(step), row.tobytes()) for step, row in zip(view.steps, rows, strict=True)]
 
 
-def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str], wire.Schema]) -> Rows:
+def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str], frames.Schema]) -> Rows:
     """The rows that are columns already."""
     found: Rows = {}
     parts: dict[tuple[str, int], list[Row[Any]]] = {}
-    for part in table(connection, bulk.columns, run):
+    for part in table(connection, step_tables.columns, run):
         parts.setdefault((part.stream, part.first_step), []).append(part)
-    for row in sorted(table(connection, bulk.segments, run), key=lambda row: (row.stream, row.first_step)):
+    for row in sorted(table(connection, step_tables.segments, run), key=lambda row: (row.stream, row.first_step)):
         schema = schemas[row.stream, row.schema]
         values = np.full((schema.width, row.rows), block.ABSENT, np.float32)
         for part in parts.get((row.stream, row.first_step), []):
-            for which, told in columns.read_head(part.head, range(columns.TOGETHER)).items():
-                values[part.part * columns.TOGETHER + which] = columns.unpack(
+            for which, told in column_codec.read_head(part.head, range(column_codec.TOGETHER)).items():
+                values[part.part * column_codec.TOGETHER + which] = column_codec.unpack(
                     told.few or part.data[told.data], row.rows
                 )
-        steps, times = (columns.unpack_whole(each, row.rows) for each in (row.steps, row.times))
+        steps, times = (column_codec.unpack_whole(each, row.rows) for each in (row.steps, row.times))
         found.setdefault(row.stream, []).extend(bits(block.View(schema, steps, times, values)))
     return found
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ammeter import block, journal, wire
+from ammeter import journal
+from ammeter.wire import columns
+from ammeter.wire import frames as wire
 from tests.e2e.real import Collector, Road, Training, last_words, wait_for
 from tests.parts import need
 
@@ -160,7 +162,7 @@ def _no_trace_in_the_step_times(training: Training, began: int, ended: int) -> N
     (folder,) = journal.streams(training.journals / training.run)
     frames = [entry.frame for entry in journal.read(folder)]
     schema = next(frame.schema for frame in frames if isinstance(frame, wire.Hello))
-    rows = block.view(schema, [frame for frame in frames if isinstance(frame, wire.Steps)])
+    rows = columns.view(schema, [frame for frame in frames if isinstance(frame, wire.Steps)])
     seconds = rows.scalar("step_seconds")
     inside = (rows.times > began) & (rows.times < ended)
     assert 30 < inside.sum()
@@ -211,7 +213,7 @@ def test_a_database_restored_from_an_older_copy_gets_the_rest_again(collector: C
 
 
 def test_what_a_thinned_journal_no_longer_holds_is_counted_and_shown(collector: Collector, tmp_path: Path) -> None:
-    from ammeter import ship
+    from ammeter.shipper import process
 
     run, stream = "11111111-2222-4333-8444-555555555555", "0" * 32
     folder = tmp_path / "journals" / run / stream
@@ -229,7 +231,7 @@ def test_what_a_thinned_journal_no_longer_holds_is_counted_and_shown(collector: 
     journal.thin(closed[1][1], keep=0)
     journal.drop(closed[2][1], closed[3][0])
     left = [entry.frame for entry in journal.read(folder)]
-    assert 0 == ship.main([str(folder), "--url", collector.url, "--once"])
+    assert 0 == process.main([str(folder), "--url", collector.url, "--once"])
     (rows,) = collector.rows(run).values()
     assert [frame.step for frame in left if isinstance(frame, wire.Steps)] == [step for step, _ in rows]
     assert len(rows) < 100

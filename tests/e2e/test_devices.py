@@ -15,11 +15,14 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ammeter import identity, journal, report, ship
+from ammeter import journal
+from ammeter.environment import identity
 from ammeter.journal import Journal
-from ammeter.wire import Bye, Hello, Schema, Steps
-from ammeter_server.store import Store, connect
-from ammeter_server.tables import streams
+from ammeter.report import diagnosis
+from ammeter.shipper import process as ship
+from ammeter.wire.frames import Bye, Hello, Schema, Steps
+from ammeter_server.db import Store, connect
+from ammeter_server.db.tables import streams
 from tests.agent.fake_nvml import UUIDS, FakeNvml
 from tests.server.feeding import serving, wait_until
 from tests.server.test_metrics import scrape
@@ -116,7 +119,7 @@ def test_what_a_driver_says_of_a_ranks_device_is_on_metrics_until_the_rank_ends(
     wait_until(lambda: client.get(f"/api/v1/runs/{rank.run}").json()["state"] == "ended")
     wait_until(lambda: rank.shipper() is None)
     assert [] == client.get(f"/api/v1/runs/{rank.run}/incidents").json()["items"]
-    told = report.diagnose(rank.folder)
+    told = diagnosis.diagnose(rank.folder)
     assert ([], [True, False]) == (told.findings, sorted((each.is_rank for each in told.streams), reverse=True))
     assert 1 == told.as_json()["run"]["world_size"]
 

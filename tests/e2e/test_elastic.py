@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ammeter import journal
-from ammeter.report import diagnose
+from ammeter.report.diagnosis import diagnose
 from tests.e2e.real import Collector, Receiver, wait_for
 from tests.server.feeding import curves
 

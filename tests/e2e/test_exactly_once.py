@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from ammeter_server import migrations, tables
-from ammeter_server.store import Connection, connect
+from ammeter_server.db import Connection, connect, migrations, tables
 from tests.e2e import stored
 from tests.e2e.bad_road import FATES, BadRoad
 from tests.e2e.real import Collector, wait_for

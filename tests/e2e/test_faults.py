@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from ammeter.__main__ import main
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.verdicts.claims import unfounded
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server import migrations
-from ammeter_server.store import connect
+from ammeter_server.db import connect, migrations
 from tests.e2e import stored
 from tests.e2e.real import Collector, wait_for
 from tests.e2e.sixteen import Sender, Told, all_at_once, holds_what_was_sent, way, written

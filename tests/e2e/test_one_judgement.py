@@ -23,14 +23,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ammeter import journal, report, verdicts
+from ammeter import journal, verdicts
 from ammeter.journal import Entry
-from ammeter.shipping.packing import parcel
-from ammeter.tally import Tally
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import CONTENT_TYPE, Batch, Bye, Hello, Schema, encode_batch
-from ammeter_server.plain import plain
-from ammeter_server.store import Store, connect, judgements
+from ammeter.report import diagnosis
+from ammeter.report.stream_summary import Tally
+from ammeter.shipper.packing import parcel
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import CONTENT_TYPE, Batch, Bye, Hello, Schema, encode_batch
+from ammeter_server.db import Store, connect
+from ammeter_server.db.json_safe import plain
+from ammeter_server.db.queries import judge
 from tests.agent.streams import BROKEN, HEALTHY, Stream, views
 from tests.agent.test_report import written
 from tests.agent.verdicts.test_all import chaos
@@ -73,7 +75,7 @@ def live(collector: tuple[httpx.Client, Store], entries: Sequence[Entry], cuts: 
         hellos = [entry.frame.schema for entry in batch if isinstance(entry.frame, Hello)]
         schema = hellos[-1] if hellos else schema
     with store.reading() as connection:
-        return {row.verdict: row.body for row in judgements.findings_of(connection, run)}
+        return {row.verdict: row.body for row in judge.findings_of(connection, run)}
 
 
 def renamed(entry: Entry, run: str, stream: str) -> Entry:
@@ -94,7 +96,7 @@ def post(client: httpx.Client, path: str, batch: Sequence[Entry], items: Any, ga
 def offline(folder: Path) -> Found:
     """What the report concludes from the same journal."""
     faults: dict[str, str] = {}
-    found = {each.verdict: stored(each) for each in report._judge(folder, Tally(""), faults)}
+    found = {each.verdict: stored(each) for each in diagnosis._judge(folder, Tally(""), faults)}
     assert {} == faults
     return found
 

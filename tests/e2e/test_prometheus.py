@@ -19,12 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.wire import Lost
-from ammeter_server import migrations
-from ammeter_server.bulk import day_of
-from ammeter_server.retention import retain
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect
+from ammeter.wire.frames import Lost
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import connect, migrations
+from ammeter_server.db.step_tables import day_of
+from ammeter_server.maintenance.retention import retain
 from bench.collector.servers import Part, collector
 from tests.alerting import Prometheus
 from tests.e2e.real import wait_for

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ammeter import journal
-from ammeter.report import diagnose
-from ammeter.wire import Hello
+from ammeter.report.diagnosis import diagnose
+from ammeter.wire.frames import Hello
 
 SCRIPTS = Path(__file__).with_name("scripts")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.session import Session
+from ammeter.recording.session import Session
 from tests.agent.training import events, stream
 from tests.gpu.programs import Program, train
 

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 import ammeter
-from ammeter import wire
 from ammeter.verdicts import ALL
-from ammeter.verdicts.finding import Verdict
-from ammeter_server import meters
+from ammeter.verdicts.framework.finding import Verdict
+from ammeter.wire import frames
 from ammeter_server.app import create_app
-from ammeter_server.exposition import METRICS, PROCESS
-from ammeter_server.runbooks import OF_ALERTS
-from ammeter_server.settings import Settings
+from ammeter_server.config.settings import Settings
+from ammeter_server.ops.runbooks import OF_ALERTS
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import METRICS, PROCESS
 from bench.common import readme
 from tests.house import tree
 
@@ -57,9 +57,9 @@ def constants(path: Path) -> Iterator[str]:
 
 def events_in_code() -> set[str]:
     told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
-    writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "session.py"]
+    writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "recording" / "session.py"]
     said = {each for path in writers for each in constants(path) if EVENT.fullmatch(each)}
-    return said - set(wire.STATS)
+    return said - set(frames.STATS)
 
 
 def test_every_event_is_described_and_every_described_event_is_written() -> None:
@@ -69,13 +69,13 @@ def test_every_event_is_described_and_every_described_event_is_written() -> None
 
 def test_every_column_is_described_and_every_described_column_exists() -> None:
     described = first_cells(section(DOCS / "events.md", "Columns"))
-    assert sorted([*wire.SCALARS, *wire.STATS]) == sorted(described)
+    assert sorted([*frames.SCALARS, *frames.STATS]) == sorted(described)
 
 
 @pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
 def test_every_column_and_event_that_a_verdict_reads_exists(verdict: Verdict) -> None:
     assert set(verdict.events) <= events_in_code()
-    assert set(verdict.columns) <= {*wire.SCALARS, *wire.STATS}
+    assert set(verdict.columns) <= {*frames.SCALARS, *frames.STATS}
 
 
 def faults_of_the_trainer() -> set[str]:
@@ -105,7 +105,7 @@ def test_no_fault_is_missing_that_could_be_there() -> None:
 
 @pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.id)
 def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> None:
-    assert (tree.AGENT / "verdicts" / f"{verdict.id.replace('-', '_')}.py").is_file()
+    assert 1 == len(list((tree.AGENT / "verdicts").glob(f"*/{verdict.id.replace('-', '_')}.py")))
     assert (tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").is_file()
     assert verdict.id in faults_of_the_trainer() | gpu_only()
     row = next(line for line in (DOCS / "verdicts.md").read_text().splitlines() if line.startswith(f"| `{verdict.id}`"))
@@ -135,7 +135,7 @@ def test_what_explains_what_is_as_the_verdicts_have_it() -> None:
 
 
 def exported() -> set[str]:
-    own = {family.name + ("_total" if family.type == "counter" else "") for family in meters.REGISTRY.collect()}
+    own = {family.name + ("_total" if family.type == "counter" else "") for family in self_metrics.REGISTRY.collect()}
     return own | {metric.name for metric in (*METRICS, *PROCESS)}
 
 
@@ -161,7 +161,7 @@ def asked_for() -> Iterator[tuple[str, str]]:
 
 def test_every_metric_that_a_rule_or_panel_asks_for_is_exported() -> None:
     histograms = [metric.name for metric in METRICS if metric.kind == "histogram"]
-    histograms += [family.name for family in meters.REGISTRY.collect() if family.type == "histogram"]
+    histograms += [family.name for family in self_metrics.REGISTRY.collect() if family.type == "histogram"]
     known = exported() | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
     known |= {rule["record"] for rule in rules() if "record" in rule}
     questions = list(asked_for())
@@ -173,7 +173,7 @@ def test_every_limit_is_counted_from_the_start() -> None:
     """One that appears with its first refusal is no increase to Prometheus."""
     rows = re.findall(r"^\| (`[^|]*) \|", section(DOCS / "operate.md", "Limits"), re.MULTILINE)
     described = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {"limit"}
-    assert described | {"storage"} == set(meters.LIMITS)
+    assert described | {"storage"} == set(self_metrics.LIMITS)
 
 
 def test_every_setting_is_described_and_no_other() -> None:
@@ -189,7 +189,7 @@ def test_every_setting_is_described_and_no_other() -> None:
 def server_settings() -> set[str]:
     """What settings.py reads as PREFIX + a name, or as one of a list of names."""
     found = set()
-    for node in ast.walk(tree.syntax(tree.SERVER / "settings.py")):
+    for node in ast.walk(tree.syntax(tree.SERVER / "config" / "settings.py")):
         if isinstance(node, ast.BinOp) and ast.unparse(node.left) == "PREFIX" and isinstance(node.right, ast.Constant):
             found.add(str(node.right.value))
         if isinstance(node, ast.For) and "PREFIX" in ast.unparse(node.body[0]):

@@ -15,7 +15,7 @@ FEWEST = 5
 
 
 def files() -> list[Path]:
-    return sorted((tree.AGENT / "verdicts").glob("*.py"))
+    return sorted((tree.AGENT / "verdicts").rglob("*.py"))
 
 
 def is_number(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from ammeter_server.store import Store, connect
+from ammeter_server.db import Store, connect
 from tests.server.feeding import serving
 
 

@@ -17,13 +17,12 @@ import httpx
 import numpy as np
 import uvicorn
 
-from ammeter import block, wire
-from ammeter.wire import Batch, Bye, Event, Hello, Schema, Tensor
-from ammeter_server import migrations
+from ammeter.wire import columns, frames
+from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Tensor
 from ammeter_server.app import create_app
-from ammeter_server.listening import config
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import connect, migrations
+from ammeter_server.http.server import config
 
 BEGIN = 1_760_000_000 * 10**9
 STEP = 10**8
@@ -33,7 +32,7 @@ TENSORS = (
     Tensor("blocks.1.mlp.fc.weight", (64, 16), "float32"),
     Tensor("head.weight", (64, 16), "float32"),
 )
-SCHEMA = Schema(tuple(wire.SCALARS), tuple(wire.STATS), TENSORS)
+SCHEMA = Schema(tuple(frames.SCALARS), tuple(frames.STATS), TENSORS)
 
 Row = dict[str, Any]
 
@@ -95,8 +94,8 @@ class Stream:
     config: dict[str, Any] = field(default_factory=lambda: {"lr": 3e-4, "precision": "fp16"})
     tags: dict[str, str] = field(default_factory=lambda: {"team": "speech"})
     offset: int = 0
-    items: list[wire.Item] = field(default_factory=list)
-    rows: list[wire.Steps] = field(default_factory=list)
+    items: list[frames.Item] = field(default_factory=list)
+    rows: list[frames.Steps] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
 
     def hello(self) -> Hello:
@@ -121,14 +120,16 @@ class Stream:
 
     def tell(self, step: int, scalars: Mapping[str, float], stats: Mapping[str, Any] | None = None) -> None:
         """A row. stats: name -> one value for all tensors, or {tensor: value}."""
-        values = np.full(self.schema.width, block.ABSENT, np.float32)
+        values = np.full(self.schema.width, columns.ABSENT, np.float32)
         for name, value in scalars.items():
             values[self.schema.scalars.index(name)] = value
         for stat, given in (stats or {}).items():
             span = self.schema.span(stat)
             for index, tensor in enumerate(self.schema.tensors):
-                values[span.start + index] = given.get(tensor.name, block.ABSENT) if isinstance(given, dict) else given
-        self.rows.append(wire.Steps(step, self.time(step), values.astype("<f4").tobytes()))
+                values[span.start + index] = (
+                    given.get(tensor.name, columns.ABSENT) if isinstance(given, dict) else given
+                )
+        self.rows.append(frames.Steps(step, self.time(step), values.astype("<f4").tobytes()))
 
     def say(self, name: str, step: int, **data: Any) -> None:
         """An event behind the rows told so far."""
@@ -146,8 +147,8 @@ class Stream:
         end = self.offset + 100 * (len(items) + len(batch.get("gaps", ())))
         answer = self.client.post(
             f"/api/v1/runs/{self.run}/streams/{self.stream}/frames?offset={self.offset}&end={end}",
-            content=wire.encode_batch(Batch(items=list(items), **batch)),
-            headers={"Content-Type": wire.CONTENT_TYPE, **self.headers},
+            content=frames.encode_batch(Batch(items=list(items), **batch)),
+            headers={"Content-Type": frames.CONTENT_TYPE, **self.headers},
         )
         assert answer.status_code == 200, answer.text
         self.offset, self.items = end, []
@@ -156,7 +157,7 @@ class Stream:
     def pack(self) -> None:
         """Makes a block of the rows told so far."""
         if self.rows:
-            self.items.append(block.pack(block.view(self.schema, self.rows)))
+            self.items.append(columns.pack(columns.view(self.schema, self.rows)))
             self.rows = []
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ammeter.wire import Hello, Schema
-from ammeter_server.devices import READINGS
+from ammeter.wire.frames import Hello, Schema
+from ammeter_server.runs.devices import READINGS
 from tests.server.feeding import Stream
 
 BUSY = {"utilization": 0.75, "memory_used_bytes": 2.0**36, "power_watts": 500.0, "temperature_celsius": 60.0}

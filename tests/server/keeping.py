@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from ammeter import block, wire
-from ammeter.block import Floats, View
-from ammeter.wire import Batch, Bye, Hello, Schema, Tensor
-from ammeter_server import migrations
-from ammeter_server.collector import Collector
-from ammeter_server.intake import Intake
-from ammeter_server.opening import Sent
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect, series
+from ammeter.wire import columns, frames
+from ammeter.wire.columns import Floats, View
+from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.queries import series
+from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.writer_queue import Intake
 from tests.server.databases import postgresql
 
 TENSORS = tuple(Tensor(f"t{number}", (4,), "float32") for number in range(5))
@@ -56,8 +56,8 @@ def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:
     values = chance.standard_normal((schema.width, rows)).astype(np.float32)
     values[1] = 65536.0
     values[2] = np.round(100 * values[2])
-    values[3, np.arange(rows) % 10 != 0] = block.ABSENT
-    values[4] = block.ABSENT
+    values[3, np.arange(rows) % 10 != 0] = columns.ABSENT
+    values[4] = columns.ABSENT
     values[5, chance.integers(0, rows, max(1, rows // 100))] = np.nan
     values[6, rows // 2] = np.inf
     values[7] = -0.0
@@ -80,8 +80,8 @@ class Fed:
         self.intake = Intake(Collector(Settings(), self.store))
         self.send(Hello(self.run, self.stream, self.schema, started=BEGIN, name="nightly"))
 
-    def send(self, *items: wire.Item) -> None:
-        body = wire.encode_batch(Batch(list(items)))
+    def send(self, *items: frames.Item) -> None:
+        body = frames.encode_batch(Batch(list(items)))
         (answer,) = self.intake.take([Sent(self.run, self.stream, self.offset, self.offset + 1, body)])
         assert self.offset + 1 == answer, answer
         self.offset += 1
@@ -93,7 +93,7 @@ class Fed:
         jitter = np.random.default_rng(first).integers(0, 10**6, len(steps))
         view = View(self.schema, steps, BEGIN + steps * 10**8 + jitter, values)
         for begin in range(0, len(steps), at_once):
-            self.send(block.pack(view.rows(begin, min(begin + at_once, len(steps)))))
+            self.send(columns.pack(view.rows(begin, min(begin + at_once, len(steps)))))
         self.fed.append(view)
 
     def change_columns(self, schema: Schema) -> None:
@@ -118,5 +118,5 @@ def told(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:
         if not parts or parts[-1][0].schema != view.schema:
             parts.append([])
         parts[-1].append(view)
-    joined = [block.join(part[0].schema, part) for part in parts]
+    joined = [columns.join(part[0].schema, part) for part in parts]
     return [(view.steps.tolist(), view.times.tolist(), view.values.astype("<f4").tobytes()) for view in joined]

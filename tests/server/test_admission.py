@@ -9,12 +9,12 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
-from ammeter_server import admission, migrations, tokens
-from ammeter_server.admission import FRESH, Admission
 from ammeter_server.app import create_app
-from ammeter_server.problems import Problem
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store
+from ammeter_server.auth import ingest_cache, tokens
+from ammeter_server.auth.ingest_cache import FRESH, Admission
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, migrations
+from ammeter_server.http.problems import Problem
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_is_remembered_does_not_grow_with_what_stands_around_a_token(app: F
 
 
 def test_only_so_many_are_remembered(app: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST", 1)
+    monkeypatch.setattr(ingest_cache, "MOST", 1)
     known = Admission(Clock())
     one, other = (tokens.create(store, name, ("ingest",)) for name in ("one", "other"))
     assert ["one", "other"] == [asks(known, app, one), asks(known, app, other)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server import migrations
-from ammeter_server.headers import HEADERS
+from ammeter_server.db import migrations
+from ammeter_server.http.security_headers import HEADERS
 from tests.server.feeding import serving
 
 

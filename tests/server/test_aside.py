@@ -10,9 +10,10 @@ import anyio
 import httpx
 import pytest
 
-from ammeter_server import aside, metrics, migrations
-from ammeter_server.aside import Aside, ScrapeError
-from ammeter_server.store import StoreAwayError, connect
+from ammeter_server.db import StoreAwayError, connect, migrations
+from ammeter_server.ops import metrics
+from ammeter_server.prometheus import scrape_process
+from ammeter_server.prometheus.scrape_process import Aside, ScrapeError
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, serving, train, wait_until
 
@@ -118,7 +119,7 @@ def test_a_scrape_that_takes_too_long_is_given_up(
 ) -> None:
     migrate(database)
     with monkeypatch.context() as patch:
-        patch.setattr(aside, "LONGEST", 0.0)
+        patch.setattr(scrape_process, "LONGEST", 0.0)
         with pytest.raises(ScrapeError, match="was given up"):
             scraped(beside)
     assert [] == children(os.getpid())

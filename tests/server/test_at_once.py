@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from ammeter import verdicts
-from ammeter_server import successors, tokens
-from ammeter_server.run_ids import id_of
-from ammeter_server.store import Store
-from ammeter_server.successors import successor
-from ammeter_server.tables import incidents, runs, streams, totals
+from ammeter_server.auth import tokens
+from ammeter_server.db import Store
+from ammeter_server.db.tables import incidents, runs, streams, totals
+from ammeter_server.runs import run_chain
+from ammeter_server.runs.run_chain import successor
+from ammeter_server.runs.run_ids import id_of
 from tests.server.callers import bearer, guarded
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, Stream, break_down, train, wait_until
@@ -298,7 +299,7 @@ def test_a_line_goes_on_when_its_first_runs_have_been_deleted(place: Place) -> N
 
 
 def test_a_line_of_successors_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(successors, "LONGEST", 2)
+    monkeypatch.setattr(run_chain, "LONGEST", 2)
     run = str(uuid.uuid4())
     for number in range(5):
         began = BEGIN + 2 * number * HOUR

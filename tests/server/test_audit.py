@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ammeter_server import tokens
+from ammeter_server.auth import tokens
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, break_down, train, wait_until
 

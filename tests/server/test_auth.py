@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server import tokens
-from ammeter_server.auth import COOKIE
-from ammeter_server.guesses import MOST, WINDOW
-from ammeter_server.store import Store
+from ammeter_server.auth import tokens
+from ammeter_server.auth.callers import COOKIE
+from ammeter_server.db import Store
+from ammeter_server.http.limits.token_guesses import MOST, WINDOW
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, serving, train, wait_until
 

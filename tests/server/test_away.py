@@ -16,13 +16,15 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoneFreeError
 
-from ammeter import wire
-from ammeter_server import intake, migrations, whole
-from ammeter_server.judge import Judge
-from ammeter_server.settings import Settings
-from ammeter_server.store import Row, Store, StoreAwayError, StoreFullError, connect, judgements
-from ammeter_server.store.away import told_apart
-from ammeter_server.tables import runs, streams
+from ammeter.wire import frames
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Row, Store, StoreAwayError, StoreFullError, connect, migrations
+from ammeter_server.db.errors import told_apart
+from ammeter_server.db.queries import judge as judgements
+from ammeter_server.db.tables import runs, streams
+from ammeter_server.ingest import writer_queue
+from ammeter_server.judging import cross_rank
+from ammeter_server.judging.judge import Judge
 from tests.server.callers import guarded
 from tests.server.databases import postgresql
 from tests.server.feeding import Stream, serving, train
@@ -108,7 +110,7 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
         train(stream, 0, 5)
         stream.send()
         with place.store.writing() as holding, monkeypatch.context() as patch:
-            patch.setattr(intake, "PATIENCE", 0.5)
+            patch.setattr(writer_queue, "PATIENCE", 0.5)
             holding.execute(text("SELECT 1 FROM streams FOR UPDATE"))  # its row, as a server that hangs would
             train(stream, 6, 7)
             stream.pack()
@@ -128,10 +130,10 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
 
 def post(stream: Stream) -> httpx.Response:
     """What the collector says to what the stream would send."""
-    body = wire.encode_batch(wire.Batch(items=list(stream.items)))
+    body = frames.encode_batch(frames.Batch(items=list(stream.items)))
     place = f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames"
     span = f"?offset={stream.offset}&end={stream.offset + 100 * len(stream.items)}"
-    return stream.client.post(place + span, content=body, headers={"Content-Type": wire.CONTENT_TYPE})
+    return stream.client.post(place + span, content=body, headers={"Content-Type": frames.CONTENT_TYPE})
 
 
 def test_commits_wait_for_the_disk_whatever_postgresql_is_set_to(postgres: str) -> None:
@@ -183,7 +185,7 @@ def test_a_run_is_not_judged_without_its_ranks_because_the_database_was_away(
         raise StoreAwayError("as it is")
 
     add_run(store)
-    monkeypatch.setattr(whole, "look", fail)
+    monkeypatch.setattr(cross_rank, "look", fail)
     with pytest.raises(StoreAwayError):
         Judge(store, Settings(), []).judge_due(NOW)
     assert [0] == [row.judged_version for row in rows(store)]

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ammeter_server import boards, meters
-from ammeter_server.exposition import METRICS, PROCESS
+from ammeter_server.ops import dashboards
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import METRICS, PROCESS
 from tests import parts
 from tests.server.feeding import serving
 
@@ -38,7 +39,7 @@ INTERVALS = {"rate": "$__rate_interval", "increase": "$__range"}
 def exported() -> set[str]:
     names = {metric.name for metric in (*METRICS, *PROCESS)}
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
-    for family in meters.REGISTRY.collect():
+    for family in self_metrics.REGISTRY.collect():
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
         histograms |= {family.name} if family.type == "histogram" else set()
     return names | {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
@@ -200,7 +201,7 @@ def served(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_the_collector_serves_its_boards_and_names_them_when_asked_for_another(served: Any) -> None:
-    assert sorted(BOARDS) == boards.names()
+    assert sorted(BOARDS) == dashboards.names()
     for name in BOARDS:
         assert BOARDS[name] == served.get(f"/api/v1/dashboards/{name}").json()
     missing = served.get("/api/v1/dashboards/mood")

@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ammeter.block import ABSENT, Floats, Ints, measured
-from ammeter_server.cells import filled, stretches
-from ammeter_server.compaction import compact
-from ammeter_server.curves import Asked, pieces_of
-from ammeter_server.store import Store
+from ammeter.wire.columns import ABSENT, Floats, Ints, measured
+from ammeter_server.curves.heatmap import filled, stretches
+from ammeter_server.curves.reader import Asked, pieces_of
+from ammeter_server.db import Store
+from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 NAMES = ("loss", "grad.norm:t1", "grad.norm:t2", "grad.norm:t3", "grad.absmax:t0", "grad.absmax:t4")

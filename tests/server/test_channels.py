@@ -18,16 +18,17 @@ import pytest
 import requests
 from sqlalchemy import select, update
 
-from ammeter_server import migrations
-from ammeter_server.channels import Channel, DeliveryError, Message, alertmanager, open_channels
-from ammeter_server.channels.message import message
-from ammeter_server.channels.outbox import LEASE, LIFETIME, PAUSES, Outbox, outcome
-from ammeter_server.handling import Incident
-from ammeter_server.links import Links
-from ammeter_server.settings import Settings, SettingsError
-from ammeter_server.store import Store, connect, outbox
-from ammeter_server.tables import outbox as table
-from ammeter_server.tables import runs
+from ammeter_server.config.links import Links
+from ammeter_server.config.settings import Settings, SettingsError
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.queries import outbox
+from ammeter_server.db.tables import outbox as table
+from ammeter_server.db.tables import runs
+from ammeter_server.incidents.lifecycle import Incident
+from ammeter_server.incidents.wording import message
+from ammeter_server.notify import alertmanager
+from ammeter_server.notify.channel import Channel, DeliveryError, Message, open_channels
+from ammeter_server.notify.delivery import LEASE, LIFETIME, PAUSES, Outbox, outcome
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 SECOND = 10**9

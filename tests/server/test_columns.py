@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammeter import block
-from ammeter.block import Floats
-from ammeter.wire import ABSENT_BITS
-from ammeter_server import columns
-from ammeter_server.columns import BUCKET, TOGETHER, Told, pack_whole, unpack_whole
+from ammeter.wire import columns as block
+from ammeter.wire.columns import Floats
+from ammeter.wire.frames import ABSENT_BITS
+from ammeter_server.db import column_codec
+from ammeter_server.db.column_codec import BUCKET, TOGETHER, Told, pack_whole, unpack_whole
 
 
 def stored(values: Floats) -> dict[int, tuple[Told, bytes]]:
     """Place -> what is told of the column, and its values, after a way through bytes."""
     found = {}
-    for part, (head, data) in columns.pack(values):
-        for which, told in columns.read_head(head, range(TOGETHER)).items():
+    for part, (head, data) in column_codec.pack(values):
+        for which, told in column_codec.read_head(head, range(TOGETHER)).items():
             found[part * TOGETHER + which] = told, told.few or data[told.data]
     return found
 
@@ -25,7 +25,7 @@ def stored(values: Floats) -> dict[int, tuple[Told, bytes]]:
 def unpacked(values: Floats) -> Floats:
     found = np.full(values.shape, block.ABSENT, np.float32)
     for place, (_, data) in stored(values).items():
-        found[place] = columns.unpack(data, values.shape[1])
+        found[place] = column_codec.unpack(data, values.shape[1])
     return found
 
 
@@ -54,7 +54,7 @@ def test_noise_constants_and_holes_come_back_at_every_length(rows: int) -> None:
 def test_a_column_that_was_never_measured_takes_no_room() -> None:
     values = np.full((3 * TOGETHER, 100), block.ABSENT, np.float32)
     values[TOGETHER + 3, 50] = 1.0
-    assert [1] == [part for part, _ in columns.pack(values)]
+    assert [1] == [part for part, _ in column_codec.pack(values)]
     assert [TOGETHER + 3] == list(stored(values))
 
 
@@ -70,7 +70,7 @@ def test_few_values_lie_in_the_head_and_many_have_a_coarse_level() -> None:
     values = np.random.default_rng(0).standard_normal((2, 4096)).astype(np.float32)
     values[1, BUCKET:] = block.ABSENT
     (many, _), (few, _) = stored(values).values()
-    assert (4096 // BUCKET, b"") == (len(columns.coarse(many.coarse)), many.few)
+    assert (4096 // BUCKET, b"") == (len(column_codec.coarse(many.coarse)), many.few)
     assert (b"", BUCKET) == (few.coarse, few.measured)
     assert few.few
 
@@ -81,7 +81,7 @@ def test_the_coarse_level_has_the_extremes_and_the_first_and_last_of_what_is_no_
     values = bits.view(np.float32)
     places = np.flatnonzero(block.measured(values))
     values = values[places]
-    buckets, found, numbers = columns.candidates(columns.summarize(values, places))
+    buckets, found, numbers = column_codec.candidates(column_codec.summarize(values, places))
     assert set(found.tolist()) <= set(places.tolist())
     for bucket, begin in enumerate(range(0, len(values), BUCKET)):
         part, at = values[begin : begin + BUCKET], places[begin : begin + BUCKET]

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from ammeter import block, wire
-from ammeter.block import ABSENT, View
-from ammeter_server import columns as packing
-from ammeter_server.bulk import chunks, columns, segments
-from ammeter_server.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
-from ammeter_server.store import Store, deletions, series, waiting
-from ammeter_server.tables import keeping
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter.wire.columns import ABSENT, View
+from ammeter_server.db import Store, run_deletion
+from ammeter_server.db import column_codec as packing
+from ammeter_server.db.queries import compaction, series
+from ammeter_server.db.step_tables import chunks, columns, segments
+from ammeter_server.db.tables import keeping
+from ammeter_server.maintenance.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 
@@ -135,7 +137,7 @@ def test_a_block_of_more_rows_than_a_segment_becomes_several(store: Store) -> No
 def test_columns_that_change_are_read_as_they_were(store: Store) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 50), 10)
-    fed.change_columns(wire.Schema((*SCHEMA.scalars, "accuracy"), SCHEMA.stats, SCHEMA.tensors))
+    fed.change_columns(frames.Schema((*SCHEMA.scalars, "accuracy"), SCHEMA.stats, SCHEMA.tensors))
     fed.feed(numbers(fed.schema, 5000), 1000)
     compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 0, "segments": 2, "columns": 4} == counted(store, fed)
@@ -165,7 +167,7 @@ def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: p
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(waiting, "add_segment", die)
+        patched.setattr(compaction, "add_segment", die)
         with pytest.raises(ZeroDivisionError):
             compact(store, fed.run, fed.stream, "dies")
     assert {"chunks": 45, "segments": 0, "columns": 2} == counted(store, fed)
@@ -182,14 +184,14 @@ def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: p
 def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 4500), 100)
-    add = waiting.add_columns
+    add = compaction.add_columns
 
     def slow(connection: object, rows: object) -> None:
         add(connection, rows)  # type: ignore[arg-type]
         other = update(keeping).where(keeping.c.run == fed.run).values(claimed_by="other")
         connection.execute(other)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(waiting, "add_columns", slow)
+    monkeypatch.setattr(compaction, "add_columns", slow)
     with pytest.raises(LeaseLostError, match="was taken over"):
         compact(store, fed.run, fed.stream, "slow")
     assert 0 == counted(store, fed)["segments"]
@@ -204,7 +206,7 @@ def test_a_keeper_leaves_nothing_of_a_run_that_is_deleted_meanwhile(
     pack = packing.pack
 
     def slow(*given: Any) -> Any:
-        assert deletions.delete(store, fed.run, "an admin", 1)
+        assert run_deletion.delete(store, fed.run, "an admin", 1)
         return pack(*given)
 
     monkeypatch.setattr(packing, "pack", slow)
@@ -251,7 +253,7 @@ def test_a_stream_that_is_done_is_not_looked_at_again(store: Store) -> None:
 
     def is_due() -> bool:
         with store.reading() as connection:
-            return fed.stream in [each.id for each in waiting.due(connection, 0, 2**62, TOGETHER)]
+            return fed.stream in [each.id for each in compaction.due(connection, 0, 2**62, TOGETHER)]
 
     assert is_due()
     fed.end()
@@ -277,7 +279,7 @@ def test_a_stream_that_ended_while_a_dead_keeper_had_it_is_cleared_up(store: Sto
     fed.end()
     key = {"run": fed.run, "stream": fed.stream}
     with store.writing() as connection:
-        assert waiting.claim(connection, fed.run, fed.stream, "dead", 1, 2)
+        assert compaction.claim(connection, fed.run, fed.stream, "dead", 1, 2)
         left = {**key, "part": 0, "first_step": 0, "day": 1, "head": b"", "data": b""}
         connection.execute(columns.insert().values(left))
     assert compact(store, fed.run, fed.stream, "me")

@@ -9,11 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.verdicts.course import Course
-from ammeter_server import courses, whole
-from ammeter_server.judge import Judge
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect, judgements
+from ammeter.verdicts.framework.run_history import Course
+from ammeter_server.config.settings import Settings
+from ammeter_server.curves import run_histories
+from ammeter_server.db import connect
+from ammeter_server.db.queries import judge as judgements
+from ammeter_server.judging import cross_rank
+from ammeter_server.judging.judge import Judge
 from tests.server.feeding import Stream, serving, wait_until
 from tests.server.test_metrics import scrape
 
@@ -193,7 +195,7 @@ def test_a_live_run_is_compared_as_it_goes_on_and_recovers(client: httpx.Client,
 def test_what_one_look_has_no_time_for_is_read_by_the_next(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole, "LONGEST_LOOK", 0.0)
+    monkeypatch.setattr(cross_rank, "LONGEST_LOOK", 0.0)
     base, run = new(client, "base"), new(client, "half", {**CONFIG, "baseline": "base"})
     for stream, row in ((base, lambda step: {}), (run, worse)):
         for first in range(0, 200, 40):
@@ -202,13 +204,13 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
     wait_until(lambda: incidents(client, run)["validation-drift"]["last_step"] == 199)
 
 
-@pytest.mark.parametrize("most", [courses.MOST_STEPS, 150])
+@pytest.mark.parametrize("most", [run_histories.MOST_STEPS, 150])
 def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
     most: int, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courses, "MOST_STEPS", most)
+    monkeypatch.setattr(run_histories, "MOST_STEPS", most)
     streams = [train(new(client, str(at)), 99, ends=False) for at in range(4)]
-    store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), courses.Courses()
+    store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), run_histories.Courses()
 
     def read() -> list[Course | None]:
         with store.reading() as connection:

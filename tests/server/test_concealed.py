@@ -18,14 +18,14 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from ammeter.wire import Bye, Hello
-from ammeter_server import logs
+from ammeter.wire.frames import Bye, Hello
 from ammeter_server.__main__ import main
-from ammeter_server.channels import Channel, DeliveryError, open_channels
-from ammeter_server.channels.concealed import concealing
-from ammeter_server.settings import Settings, SettingsError
-from ammeter_server.store import connect
-from ammeter_server.tables import streams
+from ammeter_server.config.settings import Settings, SettingsError
+from ammeter_server.db import connect
+from ammeter_server.db.tables import streams
+from ammeter_server.notify.address_redaction import concealing
+from ammeter_server.notify.channel import Channel, DeliveryError, open_channels
+from ammeter_server.process import logging as logs
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 PASSWORD = "pa%40ss" + "Word77"

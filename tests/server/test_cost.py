@@ -10,12 +10,13 @@ import httpx
 import numpy as np
 import pytest
 
-from ammeter.block import view
-from ammeter.verdicts import epochs as epochs_of
-from ammeter.wire import Event, Schema, Steps
-from ammeter_server import cost, prices
-from ammeter_server.progress import advance
-from ammeter_server.settings import SettingsError, from_environment
+from ammeter.verdicts.framework import epoch_times as epochs_of
+from ammeter.wire.columns import view
+from ammeter.wire.frames import Event, Schema, Steps
+from ammeter_server.config import prices
+from ammeter_server.config.settings import SettingsError, from_environment
+from ammeter_server.runs import cost
+from ammeter_server.runs.stream_counters import advance
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.test_metrics import scrape
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ammeter.block import measured
-from ammeter_server import curves
-from ammeter_server.columns import BUCKET
-from ammeter_server.compaction import compact
-from ammeter_server.curves import Asked, Curve
-from ammeter_server.store import Store
-from ammeter_server.tables import streams
+from ammeter.wire.columns import measured
+from ammeter_server.curves import reader
+from ammeter_server.curves.reader import Asked, Curve
+from ammeter_server.db import Store
+from ammeter_server.db.column_codec import BUCKET
+from ammeter_server.db.tables import streams
+from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 NAMES = ("loss", "scale", "grad.norm:t0", "grad.norm:t1", "grad.norm:t3", "grad.absmax:t0", "grad.absmax:t4")
@@ -39,12 +39,12 @@ def long(store: Store) -> Fed:
 
 
 def read(fed: Fed, points: int, first: int | None = None, last: int | None = None) -> dict[str, Curve]:
-    return curves.read(fed.store, fed.run, fed.stream, Asked((*NAMES, "no_such_name"), points, first, last))
+    return reader.read(fed.store, fed.run, fed.stream, Asked((*NAMES, "no_such_name"), points, first, last))
 
 
 def true(fed: Fed, name: str, first: int | None = None, last: int | None = None) -> Curve:
     view = fed.fed[0]
-    column = view.values[curves.places_of(SCHEMA, [name])[name]]
+    column = view.values[reader.places_of(SCHEMA, [name])[name]]
     end = len(view) if last is None else last + 1
     there = np.flatnonzero(measured(column[:end]))
     there = there[there >= (first or 0)]

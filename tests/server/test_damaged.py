@@ -15,10 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ammeter_server import migrations
 from ammeter_server.__main__ import main
-from ammeter_server.store import Store, StoreBrokenError, StoreRefusingError, connect, engine
-from ammeter_server.store.away import told_apart
+from ammeter_server.db import Store, StoreBrokenError, StoreRefusingError, connect, engine, migrations
+from ammeter_server.db.errors import told_apart
 from tests.server.databases import postgresql
 from tests.server.disks import small_disk
 from tests.server.feeding import Stream, serving, train, wait_until

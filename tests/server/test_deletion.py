@@ -16,12 +16,12 @@ from sqlalchemy import func, select
 
 from ammeter import journal
 from ammeter.journal import Journal
-from ammeter.wire import Bye, Event, Hello
-from ammeter_server import tokens
+from ammeter.wire.frames import Bye, Event, Hello
 from ammeter_server.__main__ import main
-from ammeter_server.compaction import compact
-from ammeter_server.store import Store, connect, deletions
-from ammeter_server.tables import audit, deleted, metadata, runs, streams, totals
+from ammeter_server.auth import tokens
+from ammeter_server.db import Store, connect, run_deletion
+from ammeter_server.db.tables import audit, deleted, metadata, runs, streams, totals
+from ammeter_server.maintenance.compaction import compact
 from tests.agent.ship_parts import SCHEMA, row
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.databases import postgresql
@@ -165,7 +165,7 @@ def test_a_shipper_does_not_bring_a_deleted_run_back(place: Guarded, tmp_path: P
 def ship(folder: Path, url: str, token: str, how: str) -> subprocess.CompletedProcess[str]:
     """The shipper as it runs beside a training; it leaves by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "ammeter.ship", str(folder), how],
+        [sys.executable, "-m", "ammeter.shipper.process", str(folder), how],
         env=os.environ | {"AMMETER_URL": url, "AMMETER_TOKEN": token},
         capture_output=True,
         text=True,
@@ -207,9 +207,9 @@ def test_what_an_interrupted_deletion_left_goes_the_next_time(tmp_path: Path) ->
         stream = leaking(place, {"X-Ammeter-Request": "test"})
         store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
         with store.writing() as connection:
-            assert deletions._take_away(connection, stream.run, "me", 1)
+            assert run_deletion._take_away(connection, stream.run, "me", 1)
         assert {"events"} <= set(everywhere(store, stream.run))
-        assert deletions.delete(store, stream.run, "me", 2)
+        assert run_deletion.delete(store, stream.run, "me", 2)
         assert ["audit", "deleted"] == everywhere(store, stream.run)
         store.close()
 
@@ -262,7 +262,7 @@ def test_a_judgement_that_has_read_a_deleted_baseline_is_not_written(tmp_path: P
         wait_until(lambda: judged(place.store, other.run))
         with place.store.writing() as connection:
             connection.execute(runs.update().where(runs.c.id == other.run).values(claimed_by="a slow judge"))
-        assert deletions.delete(place.store, base.run, "me", 1)
+        assert run_deletion.delete(place.store, base.run, "me", 1)
         with place.store.reading() as connection:
             row = connection.execute(select(runs).where(runs.c.id == other.run)).one()
         assert row.claimed_by != "a slow judge"

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ammeter_server.samples import MOST_DEVICES
-from ammeter_server.store import connect
-from ammeter_server.sweeper import SILENCE, tick
-from ammeter_server.tables import findings
+from ammeter_server.db import connect
+from ammeter_server.db.tables import findings
+from ammeter_server.judging.worker import SILENCE, tick
+from ammeter_server.prometheus.samples import MOST_DEVICES
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.hosts import BUSY, Host
 from tests.server.test_metrics import scrape

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammeter.wire import ABSENT_BITS
-from ammeter_server.digits import AT_ONCE, as_json, between_brackets
+from ammeter.wire.frames import ABSENT_BITS
+from ammeter_server.curves.float_json import AT_ONCE, as_json, between_brackets
 
 
 def read(values: list[float] | np.ndarray) -> list[float | str | None]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ammeter_server.curves import Curve
-from ammeter_server.drawing import FLOAT32, PIECE, InPieces, answer
+from ammeter_server.curves.encoding import FLOAT32, PIECE, InPieces, answer
+from ammeter_server.curves.reader import Curve
 from tests.server.feeding import BEGIN, Stream, curves, serving, train
 
 STEPS, TIMES = np.arange(3), BEGIN + np.arange(3) * 10**9

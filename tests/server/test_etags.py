@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ammeter_server import etags
+from ammeter_server.http import etags
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 PATHS = (

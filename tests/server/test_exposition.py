@@ -15,8 +15,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families_of_text
 from prometheus_client.utils import floatToGoString
 
-from ammeter.wire import Lost
-from ammeter_server.exposition import METRICS, Exposition, text
+from ammeter.wire.frames import Lost
+from ammeter_server.prometheus.exposition import METRICS, Exposition, text
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 OPEN = "application/openmetrics-text; version=1.0.0"

@@ -17,15 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ammeter
-from ammeter import journal, wire
+from ammeter import journal
 from ammeter.journal import Entry, Journal
-from ammeter.schedule import PRESETS
-from ammeter.shipping.packing import fitting, parcel
-from ammeter.wire import Batch, Bye, Event, Hello, Lost, Schema, Steps, Tensor
-from ammeter_server import checks
-from ammeter_server.problems import Problem
-from ammeter_server.store import live
-from ammeter_server.tables import metadata
+from ammeter.recording.budget import PRESETS
+from ammeter.shipper.packing import fitting, parcel
+from ammeter.wire import frames as wire
+from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema, Steps, Tensor
+from ammeter_server.db.queries import live
+from ammeter_server.db.tables import metadata
+from ammeter_server.http.problems import Problem
+from ammeter_server.ingest import validation
 from tests.server.test_ingest import Place, Sender, of_stream, opened, rows, stored
 
 HUGE = 2**63 - 1
@@ -58,7 +59,7 @@ def batches(
 
 
 def check(batch: Batch, begin: int, end: int) -> None:
-    checks.check_extent(batch, len(wire.encode_batch(batch)), begin, end)
+    validation.check_extent(batch, len(wire.encode_batch(batch)), begin, end)
 
 
 def check_all(entries: Sequence[Entry], refused: Sequence[int] = (), most: Sequence[int] = (2**22,)) -> int:
@@ -74,7 +75,7 @@ def check_all(entries: Sequence[Entry], refused: Sequence[int] = (), most: Seque
 def test_no_run_of_any_preset_comes_near_the_bound(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ammeter.start.HOT_FOLDER", tmp_path)
+    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", tmp_path)
     model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(12)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = ammeter.watch(model, optimizer, dir=tmp_path / "runs", preset=preset, budget=0.5)
@@ -226,13 +227,13 @@ def test_beyond_what_the_body_can_hold_nothing_is_claimed(offset: int, extent: i
     batch = Batch([Event("a.b", 1, 1)])
     body = len(wire.encode_batch(batch))
     try:
-        checks.check_extent(batch, body, offset, offset + extent)
+        validation.check_extent(batch, body, offset, offset + extent)
     except Problem:
         assert extent > body
     else:
-        assert extent <= checks.SPARE_BYTES + 2 * body + checks.FRAME_BYTES
+        assert extent <= validation.SPARE_BYTES + 2 * body + validation.FRAME_BYTES
 
 
 def test_a_row_in_a_journal_takes_no_more_than_is_reckoned() -> None:
     longest = Steps(2**63 - 1, 2**63 - 1, struct.pack("<20000f", *range(20000)))
-    assert len(wire.encode(longest, 2**63 - 1)) <= checks.ROW_BYTES + 4 * 20_000
+    assert len(wire.encode(longest, 2**63 - 1)) <= validation.ROW_BYTES + 4 * 20_000

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from sqlalchemy import text, update
 
-from ammeter_server import compaction, migrations
-from ammeter_server.bulk import DAY, OF_DAYS
-from ammeter_server.collector import Collector
-from ammeter_server.compaction import compact
-from ammeter_server.keeper import Keeper
-from ammeter_server.retention import retain
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, StoreFullError, connect, days
-from ammeter_server.tables import runs
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import Store, StoreFullError, connect, migrations, partitions
+from ammeter_server.db.step_tables import DAY, OF_DAYS
+from ammeter_server.db.tables import runs
+from ammeter_server.maintenance import compaction
+from ammeter_server.maintenance.compaction import compact
+from ammeter_server.maintenance.retention import retain
+from ammeter_server.maintenance.worker import Keeper
 from tests.server.disks import Disk, small_disk
 from tests.server.keeping import SCHEMA, Fed, numbers, told
 
@@ -110,7 +110,7 @@ def test_retention_on_a_full_disk_takes_nothing_apart_and_is_done_once_there_is_
     disk.free()
     retain(store, settings, TODAY)
     with store.reading() as connection:
-        assert TODAY == days.oldest(connection)
+        assert TODAY == partitions.oldest(connection)
     assert before == told(new.views())
     assert is_whole(store)
 

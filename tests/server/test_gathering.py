@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ammeter_server.gathering import LONGEST, QUIET, Gathering
+from ammeter_server.notify.batching import LONGEST, QUIET, Gathering
 
 NOW = 10**18
 MOMENT = QUIET // 2

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ammeter_server.guesses import MOST, REMEMBERED, WINDOW, Guesses
+from ammeter_server.http.limits.token_guesses import MOST, REMEMBERED, WINDOW, Guesses
 
 
 class Clock:

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ammeter.verdicts.causes import Explained
-from ammeter.verdicts.finding import Finding
-from ammeter_server.handling import COOLDOWN, EXPIRY, Change, Incident, handle, merge
+from ammeter.verdicts.causality import Explained
+from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.incidents.lifecycle import COOLDOWN, EXPIRY, Change, Incident, handle, merge
 
 RUN = "5f3c0f2e-0000-4000-8000-000000000000"
 NOW = 10**18

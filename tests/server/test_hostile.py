@@ -18,10 +18,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ammeter import block, wire
-from ammeter.wire import Batch, Block, Event, Hello, Lost, Schema, Tensor
-from ammeter_server import append, checks, happened, progress
-from ammeter_server.problems import Problem
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter.wire.frames import Batch, Block, Event, Hello, Lost, Schema, Tensor
+from ammeter_server.http.problems import Problem
+from ammeter_server.ingest import apply, validation
+from ammeter_server.runs import event_counters, stream_counters
 from tests.parts import need
 from tests.server.test_ingest import SCHEMA, Place, Sender, of_stream, opened, rows, stored
 
@@ -139,8 +141,8 @@ def test_a_batch_of_as_many_items_as_may_be_lets_others_write_within_a_second_or
     sender.open()
     other = Sender(sender.client, sender.store)
     other.open()
-    items: list[wire.Item] = []
-    for step in range(checks.MAX_ITEMS // 2):
+    items: list[frames.Item] = []
+    for step in range(validation.MAX_ITEMS // 2):
         items += [Event("a.b", step, step), Lost("cap", 1)]
     thread = threading.Thread(target=lambda: sender.post(items, 10, 20))
     thread.start()
@@ -171,7 +173,7 @@ def test_numbers_without_measure_break_neither_the_stream_nor_any_page(sender: S
 
 @pytest.mark.parametrize("value", [3e38, -3e38, float("nan"), float("inf"), float("-inf"), 1e-45])
 def test_rows_of_any_value_break_neither_the_stream_nor_any_page(sender: Sender, value: float) -> None:
-    schema = Schema(tuple(wire.SCALARS), tuple(wire.STATS), (Tensor("w", (2**61,), "float32"),) * 2)
+    schema = Schema(tuple(frames.SCALARS), tuple(frames.STATS), (Tensor("w", (2**61,), "float32"),) * 2)
     assert 200 == sender.post([sender.hello(schema), filled(schema, 0, value)], 0, 10).status_code
     assert 200 == sender.post([filled(schema, 40, value)], 10, 20).status_code
     check_pages_and_numbers(sender)
@@ -180,10 +182,10 @@ def test_rows_of_any_value_break_neither_the_stream_nor_any_page(sender: Sender,
 def test_events_beyond_the_cap_are_judged_and_counted_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "MAX_EVENTS", 5)
+    monkeypatch.setattr(apply, "MAX_EVENTS", 5)
     with opened(tmp_path) as place:
         sender = Sender(place.client, place.store)
-        events: list[wire.Item] = [Event("scaler.backoff", step, step, {"from": 2.0, "to": 1.0}) for step in range(4)]
+        events: list[frames.Item] = [Event("scaler.backoff", step, step, {"from": 2.0, "to": 1.0}) for step in range(4)]
         assert 200 == sender.post([sender.hello(), *events], 0, 10).status_code
         assert 200 == sender.post(events, 10, 20).status_code
         assert 200 == sender.post(events, 20, 30).status_code
@@ -198,14 +200,14 @@ def check_pages_and_numbers(sender: Sender) -> None:
     for path in ("/metrics", "/metrics/self", "/api/v1/runs", f"/api/v1/runs/{sender.run}"):
         assert 200 == sender.client.get(path).status_code, path
     counters = of_stream(sender, "counters")
-    assert all(0 <= counters[counter] <= happened.MOST for counter in progress.SUMS)
-    assert len(of_stream(sender, "latest")) <= progress.MOST_NAMES
-    assert len(of_stream(sender, "lost")) <= progress.MOST_REASONS + 1
+    assert all(0 <= counters[counter] <= event_counters.MOST for counter in stream_counters.SUMS)
+    assert len(of_stream(sender, "latest")) <= stream_counters.MOST_NAMES
+    assert len(of_stream(sender, "lost")) <= stream_counters.MOST_REASONS + 1
 
 
 def filled(schema: Schema, first: int, value: float) -> Block:
     row = np.full(schema.width, value, "<f4").tobytes()
-    return block.pack(block.view(schema, [wire.Steps(step, step, row) for step in range(first, first + 40)]))
+    return block.pack(block.view(schema, [frames.Steps(step, step, row) for step in range(first, first + 40)]))
 
 
 @pytest.mark.parametrize("depth", [15, 17, 400, 900, *range(950, 1001, 4), 5000])
@@ -220,7 +222,7 @@ def test_data_of_any_depth_are_stored_or_refused(sender: Sender, depth: int) -> 
 def test_names_that_are_code_stay_names_in_the_metrics(sender: Sender) -> None:
     said = {"name": BAD, "project": BAD, "host": BAD, "environment": {"torch": BAD * 3000, "device": BAD}}
     schema = Schema(("loss", BAD), (), (Tensor(BAD, (1,), BAD),))
-    items: list[wire.Item] = [
+    items: list[frames.Item] = [
         sender.hello(schema, **said),
         Lost(BAD, 1),
         Event(BAD, 0, 0, {BAD: BAD}),
@@ -312,10 +314,10 @@ def asked(place: Place, head: str) -> bytes:
 
 
 def test_a_body_that_trickles_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter_server.request_body.MOST_SECONDS", 0.2)
+    monkeypatch.setattr("ammeter_server.http.limits.body.MOST_SECONDS", 0.2)
     sender = Sender(place.client, place.store)
     head = f"POST /api/v1/runs/{sender.run}/streams/{sender.stream}/frames?offset=0&end=1 HTTP/1.1\r\nHost: localhost"
-    answer = asked(place, f"{head}\r\nContent-Type: {wire.CONTENT_TYPE}\r\nContent-Length: 1000")
+    answer = asked(place, f"{head}\r\nContent-Type: {frames.CONTENT_TYPE}\r\nContent-Length: 1000")
     assert b" 408 " in answer.split(b"\r\n")[0]
 
 
@@ -348,7 +350,7 @@ ITEMS = st.lists(st.fixed_dictionaries({"kind": KINDS}, optional=dict.fromkeys(M
 def test_whatever_is_decoded_is_a_batch_or_a_problem(tree: Any) -> None:
 
     try:
-        batch = checks.decoded(msgspec.msgpack.encode(tree))
+        batch = validation.decoded(msgspec.msgpack.encode(tree))
     except Problem as problem:
         found = problem.status in (400, 413, 422)
     else:
@@ -361,7 +363,7 @@ def test_whatever_is_decoded_is_a_batch_or_a_problem(tree: Any) -> None:
 def test_an_item_that_is_none_is_named_by_its_index(items: list[dict[str, Any]]) -> None:
 
     try:
-        batch = checks.decoded(msgspec.msgpack.encode({"items": items}))
+        batch = validation.decoded(msgspec.msgpack.encode({"items": items}))
     except Problem as problem:
         found = 0 <= problem.members["item"] < len(items)
     else:

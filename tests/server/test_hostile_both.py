@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter import wire
-from ammeter.wire import Batch, Event, Hello, Schema, Tensor
-from ammeter_server.channels.message import message
-from ammeter_server.handling import Incident
-from ammeter_server.links import Links
-from ammeter_server.store import pages as pages_of
+from ammeter.wire import frames
+from ammeter.wire.frames import Batch, Event, Hello, Schema, Tensor
+from ammeter_server.config.links import Links
+from ammeter_server.db.queries import paging as pages_of
+from ammeter_server.incidents.lifecycle import Incident
+from ammeter_server.incidents.wording import message
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 
@@ -54,7 +54,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def broken(client: httpx.Client, said: str, **more: Any) -> Stream:
     """A run that says this wherever it can, and has an incident with it."""
     tensors = tuple(Tensor(f"{name} {said}"[:1024], (64, 16), said[:1024]) for name in ("embed", "head"))
-    schema = Schema(tuple(wire.SCALARS), tuple(wire.STATS), tensors)
+    schema = Schema(tuple(frames.SCALARS), tuple(frames.STATS), tensors)
     told = {"config": {said: said}, "tags": {said: said}} | more
     stream = Stream(client, name=said[:1024], project=said[:1024], schema=schema, **told)
     train(stream, 0, 40)
@@ -255,10 +255,10 @@ def test_a_request_that_no_client_sends_is_answered_or_closed(client: httpx.Clie
     assert 200 == client.get("/livez").status_code
 
 
-def refusal(client: httpx.Client, hello: Hello, *more: wire.Item) -> tuple[int, Any]:
+def refusal(client: httpx.Client, hello: Hello, *more: frames.Item) -> tuple[int, Any]:
     path = f"/api/v1/runs/{hello.run}/streams/{hello.stream}/frames?offset=0&end=10"
-    body = wire.encode_batch(Batch([hello, *more]))
-    answer = client.post(path, content=body, headers={"Content-Type": wire.CONTENT_TYPE})
+    body = frames.encode_batch(Batch([hello, *more]))
+    answer = client.post(path, content=body, headers={"Content-Type": frames.CONTENT_TYPE})
     return answer.status_code, answer.json().get("limit")
 
 
@@ -267,7 +267,7 @@ MILLION = tuple(Tensor(f"{number}", (), "") for number in range(10**6))
 HELLOS: dict[str, tuple[str, dict[str, Any]]] = {
     "a million distinct tensors": ("tensors", {"schema": Schema((), (), MILLION)}),
     "a thousand and one scalars": ("scalars", {"schema": Schema(tuple(f"{n}" for n in range(1001)))}),
-    "columns beyond count": ("columns", {"schema": Schema((), tuple(wire.STATS), (Tensor("w", (), "f"),) * 140_000)}),
+    "columns beyond count": ("columns", {"schema": Schema((), tuple(frames.STATS), (Tensor("w", (), "f"),) * 140_000)}),
     "a long tensor": ("names", {"schema": Schema((), (), (Tensor(LONG, (), ""),))}),
     "a long scalar": ("names", {"schema": Schema((LONG,))}),
     "a long name": ("names", {"name": LONG}),

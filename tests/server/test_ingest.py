@@ -17,16 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Select, select
 
-from ammeter import block, wire
-from ammeter.wire import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
-from ammeter_server import tokens
-from ammeter_server.store import Store, connect, series
-from ammeter_server.tables import metadata
+from ammeter.wire import columns, frames
+from ammeter.wire.frames import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
+from ammeter_server.auth import tokens
+from ammeter_server.db import Store, connect
+from ammeter_server.db.queries import series
+from ammeter_server.db.tables import metadata
 from tests.server.disks import small_disk
 from tests.server.feeding import Stream, break_down, serving, train
 
 SCHEMA = Schema(("loss", "scale"), ("grad.norm",), (Tensor("w", (2, 3), "float32"),))
-HEADERS = {"Content-Type": wire.CONTENT_TYPE}
+HEADERS = {"Content-Type": frames.CONTENT_TYPE}
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Sender:
     def hello(self, schema: Schema = SCHEMA, **said: Any) -> Hello:
         return Hello(self.run, self.stream, schema, **{"started": 1, **said})
 
-    def post(self, items: list[wire.Item], offset: int, end: int, **batch: Any) -> httpx.Response:
-        return self.post_body(wire.encode_batch(Batch(items, **batch)), offset, end)
+    def post(self, items: list[frames.Item], offset: int, end: int, **batch: Any) -> httpx.Response:
+        return self.post_body(frames.encode_batch(Batch(items, **batch)), offset, end)
 
     def post_body(self, body: bytes, offset: int = 0, end: int = 10, **headers: str) -> httpx.Response:
         path = f"/api/v1/runs/{self.run}/streams/{self.stream}/frames?offset={offset}&end={end}"
@@ -57,7 +58,7 @@ def rows(first: int, last: int, schema: Schema = SCHEMA, **given: float) -> Bloc
     for name, value in given.items():
         values[schema.scalars.index(name)] = value
     steps = [Steps(step, 1000 + step, values.tobytes()) for step in range(first, last + 1)]
-    return block.pack(block.view(schema, steps))
+    return columns.pack(columns.view(schema, steps))
 
 
 @dataclass
@@ -116,7 +117,7 @@ def test_blocks_are_stored_as_they_came(sender: Sender) -> None:
 
 
 def test_a_batch_sent_again_is_acknowledged_again_and_not_applied(sender: Sender) -> None:
-    items: list[wire.Item] = [sender.hello(), rows(0, 3), Event("step.skipped", 3, 5), Lost("journal-cap", 4, 1)]
+    items: list[frames.Item] = [sender.hello(), rows(0, 3), Event("step.skipped", 3, 5), Lost("journal-cap", 4, 1)]
     sender.post(items, 0, 100)
     before = stored(sender)
     for offset, end in ((0, 100), (0, 50), (100, 100)):
@@ -195,8 +196,8 @@ def broken_blocks() -> dict[str, Callable[[], Block]]:
         "a step that is there": lambda: rows(3, 5),
         "other steps than it says": lambda: replace(good, first_step=6),
         "steps below 0": lambda: replace(good, first_step=-5),
-        "steps that stand still": lambda: block.pack(block.view(SCHEMA, [Steps(7, 1, b""), Steps(7, 2, b"")])),
-        "a time before 1970": lambda: block.pack(block.view(SCHEMA, [Steps(7, -1, b"")])),
+        "steps that stand still": lambda: columns.pack(columns.view(SCHEMA, [Steps(7, 1, b""), Steps(7, 2, b"")])),
+        "a time before 1970": lambda: columns.pack(columns.view(SCHEMA, [Steps(7, -1, b"")])),
     }
 
 
@@ -226,7 +227,7 @@ def test_a_wrong_block_is_refused_by_its_index_and_nothing_changes(sender: Sende
     ],
     ids=lambda item: f"{type(item).__name__} {str(item)[:40]}",
 )
-def test_an_item_that_cannot_be_is_refused_by_its_index(sender: Sender, item: wire.Item) -> None:
+def test_an_item_that_cannot_be_is_refused_by_its_index(sender: Sender, item: frames.Item) -> None:
     sender.open()
     before = stored(sender)
     answer = sender.post([Event("a.b", 0, 0), item], 10, 20)
@@ -275,11 +276,11 @@ def test_nothing_follows_a_goodbye(sender: Sender) -> None:
         (400, b"", {}),
         (400, b"\xc1", {}),
         (400, b"\x91" * 100_000, {}),
-        (400, wire.encode_batch(Batch())[:-4], {}),
-        (400, wire.encode_batch(Batch(protocol=99)), {}),
-        (422, wire.encode_batch(Batch()), {}),
-        (415, wire.encode_batch(Batch()), {"Content-Type": "application/json"}),
-        (415, wire.encode_batch(Batch()), {"Content-Encoding": "gzip"}),
+        (400, frames.encode_batch(Batch())[:-4], {}),
+        (400, frames.encode_batch(Batch(protocol=99)), {}),
+        (422, frames.encode_batch(Batch()), {}),
+        (415, frames.encode_batch(Batch()), {"Content-Type": "application/json"}),
+        (415, frames.encode_batch(Batch()), {"Content-Encoding": "gzip"}),
     ],
 )
 def test_a_body_that_is_no_batch_is_refused(sender: Sender, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -304,7 +305,7 @@ def test_a_place_that_cannot_be_is_refused(sender: Sender, path: str) -> None:
 @pytest.mark.parametrize("query", ["", "?offset=-1&end=1", "?offset=2&end=1", "?offset=0&end=99999999999999999999"])
 def test_offsets_that_cannot_be_are_refused(sender: Sender, query: str) -> None:
     path = f"/api/v1/runs/{sender.run}/streams/{sender.stream}/frames{query}"
-    answer = sender.client.post(path, content=wire.encode_batch(Batch()), headers=HEADERS)
+    answer = sender.client.post(path, content=frames.encode_batch(Batch()), headers=HEADERS)
     assert (422, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
 
 
@@ -327,7 +328,7 @@ def test_blocks_that_unpack_to_more_than_the_limit_are_refused_before_they_are_u
 
 def test_gaps_are_counted_once_by_reason(sender: Sender) -> None:
     gaps = [Lost("journal-cap", 7, 1, 20, 30), Lost("journal-cap", 2, 0, 40, 45), Lost("torn", 0, 0, 50, 60)]
-    items: list[wire.Item] = [sender.hello(), Lost("journal-unwritable", 3)]
+    items: list[frames.Item] = [sender.hello(), Lost("journal-unwritable", 3)]
     for _ in range(2):
         assert 100 == sender.post(items, 0, 100, gaps=gaps).json()["offset"]
     expected = {
@@ -362,7 +363,7 @@ def test_what_json_and_postgresql_cannot_say_is_stored_in_words(sender: Sender) 
 
 def test_the_schema_may_change_in_the_middle_of_a_batch(sender: Sender) -> None:
     wider = Schema(("loss", "scale", "accuracy"), SCHEMA.stats, SCHEMA.tensors)
-    items: list[wire.Item] = [sender.hello(), rows(0, 3), sender.hello(wider), rows(4, 6, wider, accuracy=0.5)]
+    items: list[frames.Item] = [sender.hello(), rows(0, 3), sender.hello(wider), rows(4, 6, wider, accuracy=0.5)]
     assert 200 == sender.post(items, 0, 100).status_code
     assert 200 == sender.post([rows(7, 8, wider)], 100, 200).status_code
     assert 422 == sender.post([rows(9, 9)], 200, 300).status_code
@@ -376,7 +377,7 @@ def test_of_two_senders_of_one_stream_each_frame_is_taken_once(sender: Sender) -
     def send() -> None:
         for index in range(20):
             offset = 10 + index * 10
-            items: list[wire.Item] = [rows(index, index), Event("a.b", index, index)]
+            items: list[frames.Item] = [rows(index, index), Event("a.b", index, index)]
             assert sender.post(items, offset, offset + 10).status_code in (200, 409)
 
     threads = [threading.Thread(target=send) for _ in range(2)]
@@ -430,7 +431,7 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
         before = stored(sender, "chunks")
         values = np.random.default_rng(0).standard_normal((100_000, SCHEMA.width)).astype("<f4")
         steps = [Steps(step, step, row.tobytes()) for step, row in enumerate(values)]
-        answer = sender.post([block.pack(block.view(SCHEMA, steps))], 10, 20)
+        answer = sender.post([columns.pack(columns.view(SCHEMA, steps))], 10, 20)
         assert (507, "30") == (answer.status_code, answer.headers["retry-after"])
         assert (before, 10) == (stored(sender, "chunks"), of_stream(sender, "acknowledged"))
         assert 200 == sender.post([rows(0, 1)], 10, 20).status_code
@@ -458,8 +459,8 @@ def test_no_body_breaks_the_collector(sender: Sender, body: bytes) -> None:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_flipped_byte_breaks_the_collector(place: Place, data: st.DataObject) -> None:
     sender = Sender(place.client, place.store)
-    items: list[wire.Item] = [sender.hello(), rows(0, 5), Event("a.b", 3, 3, {"x": 1}), Bye("exit", 5, 6)]
-    body = bytearray(wire.encode_batch(Batch(items, [Lost("torn", 1, 0, 2, 4)])))
+    items: list[frames.Item] = [sender.hello(), rows(0, 5), Event("a.b", 3, 3, {"x": 1}), Bye("exit", 5, 6)]
+    body = bytearray(frames.encode_batch(Batch(items, [Lost("torn", 1, 0, 2, 4)])))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     assert sender.post_body(bytes(body)).status_code in (200, 400, 413, 422)

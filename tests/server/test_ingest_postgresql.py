@@ -10,18 +10,18 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
-from ammeter import block, wire
-from ammeter.wire import Batch, Bye, Event, Hello, Schema, Steps
-from ammeter_server import migrations
-from ammeter_server.bulk import chunks, events
-from ammeter_server.collector import Collector
-from ammeter_server.intake import Intake
-from ammeter_server.judge import Judge
-from ammeter_server.opening import Sent
-from ammeter_server.problems import Problem
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect, judgements
-from ammeter_server.tables import runs, streams
+from ammeter.wire import columns, frames
+from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Steps
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import connect, migrations
+from ammeter_server.db.queries import judge as judgements
+from ammeter_server.db.step_tables import chunks, events
+from ammeter_server.db.tables import runs, streams
+from ammeter_server.http.problems import Problem
+from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.writer_queue import Intake
+from ammeter_server.judging.judge import Judge
 from tests.server.databases import postgresql
 
 SCHEMA = Schema(("loss",))
@@ -40,12 +40,12 @@ def collectors() -> Iterator[list[Collector]]:
 
 def batch(run: str, stream: str, index: int) -> bytes:
     if index == 0:
-        return wire.encode_batch(Batch([Hello(run, stream, SCHEMA, rank=0, started=1)]))
+        return frames.encode_batch(Batch([Hello(run, stream, SCHEMA, rank=0, started=1)]))
     row = Steps(index, index, b"\0\0\0\0")
-    items: list[wire.Item] = [block.pack(block.view(SCHEMA, [row])), Event("a.b", index, index)]
+    items: list[frames.Item] = [columns.pack(columns.view(SCHEMA, [row])), Event("a.b", index, index)]
     if index == BATCHES - 1:
         items.append(Bye("closed", index, index))
-    return wire.encode_batch(Batch(items))
+    return frames.encode_batch(Batch(items))
 
 
 def taken(here: Collector, run: str, stream: str, offset: int, body: bytes) -> int:

@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ammeter import wire
-from ammeter.wire import Batch, Event, Hello, Schema
-from ammeter_server import append, intake, migrations
-from ammeter_server.bulk import events
-from ammeter_server.collector import Collector
-from ammeter_server.intake import TOGETHER, Intake
-from ammeter_server.kept import MOST_STREAMS, MOST_TENSORS, Kept, Known
-from ammeter_server.opening import Sent
-from ammeter_server.problems import Problem
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect, streams
-from ammeter_server.store.streams import Held
-from ammeter_server.tables import streams as table
+from ammeter.wire import frames
+from ammeter.wire.frames import Batch, Event, Hello, Schema
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import connect, migrations
+from ammeter_server.db.queries import streams
+from ammeter_server.db.queries.streams import Held
+from ammeter_server.db.step_tables import events
+from ammeter_server.db.tables import streams as table
+from ammeter_server.http.problems import Problem
+from ammeter_server.ingest import apply
+from ammeter_server.ingest import writer_queue as intake
+from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.stream_cache import MOST_STREAMS, MOST_TENSORS, Kept, Known
+from ammeter_server.ingest.writer_queue import TOGETHER, Intake
 from tests.server.feeding import SCHEMA, Stream, break_down, train
 
 
@@ -44,8 +46,8 @@ class Sender:
     sent: int = 0
 
     def next(self, name: str = "a.b") -> Sent:
-        hello: list[wire.Item] = [] if self.sent else [Hello(self.run, self.stream, Schema(("loss",)), started=1)]
-        body = wire.encode_batch(Batch([*hello, Event(name, self.sent, self.sent)]))
+        hello: list[frames.Item] = [] if self.sent else [Hello(self.run, self.stream, Schema(("loss",)), started=1)]
+        body = frames.encode_batch(Batch([*hello, Event(name, self.sent, self.sent)]))
         self.sent += 1
         return Sent(self.run, self.stream, self.sent - 1, self.sent, body)
 
@@ -107,7 +109,7 @@ def test_a_fault_in_deciding_costs_those_that_came_with_it_nothing(
 ) -> None:
     taking, one, other = Intake(here), Sender(), Sender()
     taking.take([one.next(), other.next()])
-    decide = append.decide
+    decide = apply.decide
 
     def faulty(known: Known, *rest: Any) -> Any:
         if known.held.id == other.stream:
@@ -131,7 +133,7 @@ def test_what_is_remembered_of_a_stream_counts_only_while_its_row_is_as_it_was_l
 def test_a_heartbeat_is_remembered_too(here: Collector) -> None:
     intake, sender = Intake(here), Sender()
     intake.take([sender.next()])
-    beat = Sent(sender.run, sender.stream, 1, 1, wire.encode_batch(Batch(alive=False, backlog=9)))
+    beat = Sent(sender.run, sender.stream, 1, 1, frames.encode_batch(Batch(alive=False, backlog=9)))
     assert [1, 2] == [intake.take([beat])[0], intake.take([sender.next()])[0]]
     assert [0, 1] == numbers(here, sender)
 

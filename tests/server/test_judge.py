@@ -10,13 +10,12 @@ import msgspec
 import pytest
 from sqlalchemy import select, update
 
-from ammeter.verdicts.finding import Finding
-from ammeter_server import migrations
-from ammeter_server.channels import Channel
-from ammeter_server.judge import AGEING, LATE, LEASE, RESTART, Judge, restarting, run_end
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect
-from ammeter_server.tables import findings, incidents, outbox, runs, streams, totals
+from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
+from ammeter_server.judging.judge import AGEING, LATE, LEASE, RESTART, Judge, restarting, run_end
+from ammeter_server.notify.channel import Channel
 from tests.server.databases import postgresql
 
 NOW = 10**18

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from ammeter_server import keeper
-from ammeter_server.bulk import chunks, segments
-from ammeter_server.collector import Collector
-from ammeter_server.compaction import TOGETHER
-from ammeter_server.keeper import Keeper
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import Store, connect
+from ammeter_server.db.step_tables import chunks, segments
+from ammeter_server.maintenance import worker
+from ammeter_server.maintenance.compaction import TOGETHER
+from ammeter_server.maintenance.worker import Keeper
 from tests.server.feeding import wait_until
 from tests.server.keeping import SCHEMA, Fed, database, numbers, told
 
@@ -32,7 +32,7 @@ def counted(store: Store) -> tuple[int, int]:
 
 
 def test_a_stream_that_has_ended_is_compacted_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "PAUSE", 0.05)
+    monkeypatch.setattr(worker, "PAUSE", 0.05)
     mine = Keeper(Collector(Settings(), store))
     mine.start()
     try:
@@ -48,7 +48,7 @@ def test_a_stream_that_has_ended_is_compacted_by_itself(store: Store, monkeypatc
 
 def test_streams_with_nothing_new_are_let_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(keeper, "compact", lambda _store, _run, stream, *_: asked.append(stream))
+    monkeypatch.setattr(worker, "compact", lambda _store, _run, stream, *_: asked.append(stream))
     fed = Fed(store)
     mine = Keeper(Collector(Settings(), store))
     for rows, times in ((TOGETHER - 1, 0), (1, 1), (TOGETHER - 1, 1), (1, 2)):

@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter import wire
-from ammeter.shipping.sending import Collector
-from ammeter_server import listening
-from ammeter_server.headers import HEADERS
-from ammeter_server.listening import PatientProtocol
-from ammeter_server.settings import Settings, SettingsError
-from ammeter_server.store import connect
+from ammeter.shipper.http import Collector
+from ammeter.wire import frames
+from ammeter_server.config.settings import Settings, SettingsError
+from ammeter_server.db import connect
+from ammeter_server.http import server
+from ammeter_server.http.security_headers import HEADERS
+from ammeter_server.http.server import PatientProtocol
 from tests.parts import need
 from tests.server.feeding import serving, wait_until
 
@@ -31,7 +31,7 @@ COOKIE = {"Cookie": "ammeter_session=x"}
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
     with serving(tmp_path) as client:
         yield client
 
@@ -172,7 +172,7 @@ def test_nothing_is_said_into_the_answer_to_an_earlier_request(client: httpx.Cli
 
 
 def test_one_connection_too_many_is_told_so_in_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "most_connections", lambda: 3)
     with serving(tmp_path) as client, line(client), line(client), line(client), line(client):
         refused = client.get("/livez")
         assert (503, "application/problem+json") == (refused.status_code, refused.headers["content-type"])
@@ -233,7 +233,7 @@ def test_an_answer_that_nobody_reads_is_given_up(client: httpx.Client, monkeypat
         lost(protocol, reason)
         closed.set()  # whoever does not read does not see it
 
-    monkeypatch.setattr(listening, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(PatientProtocol, "connection_lost", connection_lost)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -262,7 +262,7 @@ def test_an_answer_that_takes_longer_than_a_head_may_is_given(client: httpx.Clie
     asking = threading.Thread(target=lambda: answers.append(client.post(path, headers=header).status_code))
     with store.writing():  # which the change has to wait for
         asking.start()
-        asking.join(3 * listening.HEAD_SECONDS)
+        asking.join(3 * server.HEAD_SECONDS)
         assert asking.is_alive()
     asking.join()
     store.close()
@@ -270,7 +270,7 @@ def test_an_answer_that_takes_longer_than_a_head_may_is_given(client: httpx.Clie
 
 
 def test_one_connection_too_many_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "most_connections", lambda: 3)
     with serving(tmp_path) as client:
         held = [line(client) for _ in range(4)]
         try:
@@ -288,7 +288,7 @@ def asked(client: httpx.Client) -> int:
 
 def test_connections_leave_files_for_the_database() -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert 0 < listening.most_connections() < allowed
+    assert 0 < server.most_connections() < allowed
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +320,7 @@ def test_the_agent_s_shipper_delivers_over_tls_and_to_nobody_it_cannot_trust(
 ) -> None:
     cert, key = certificate
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
-    batch = wire.Batch([wire.Hello(run, stream, wire.Schema(("loss",)), started=1)])
+    batch = frames.Batch([frames.Hello(run, stream, frames.Schema(("loss",)), started=1)])
     with serving(tmp_path, token=TOKEN, tls_cert=cert, tls_key=key) as plain:
         url = f"https://127.0.0.1:{plain.base_url.port}"
         refused = Collector(url, TOKEN, lambda *_: None).send(run, stream, 0, 10, batch)

@@ -19,9 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter_server import changes, live, meters, migrations, tokens
-from ammeter_server.store import connect
-from ammeter_server.tables import runs
+from ammeter_server.api import change_feed, live
+from ammeter_server.auth import tokens
+from ammeter_server.db import connect, migrations
+from ammeter_server.db.tables import runs
+from ammeter_server.process import self_metrics
 from tests.alerting import free_port
 from tests.server.callers import bearer, guarded
 from tests.server.databases import postgresql
@@ -124,8 +126,8 @@ def test_the_lowest_rank_is_told_of_unless_others_are_asked_for(client: httpx.Cl
 
 
 def test_many_events_come_in_messages_of_some_each_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MOST_EVENTS", 4)
-    monkeypatch.setattr(changes, "FIRST_EVENTS", 15)
+    monkeypatch.setattr(change_feed, "MOST_EVENTS", 4)
+    monkeypatch.setattr(change_feed, "FIRST_EVENTS", 15)
     stream = Stream(client)
     train(stream, 0, 40)
     break_down(stream, 41, 47)
@@ -227,7 +229,7 @@ def test_a_reader_has_so_many_live_connections_and_another_has_its_own(
         one, other = (tokens.create(place.store, name, ("read",)) for name in ("one", "other"))
         client = streams.enter_context(httpx.Client(base_url=place.client.base_url, timeout=30))
         assert 204 == client.post("/api/v1/session", json={"token": one}).status_code
-        before = meters.limited.labels("live")._value.get()
+        before = self_metrics.limited.labels("live")._value.get()
         ways = [bearer(one), {}]  # the token, and the session that it opened
         first, _ = (streams.enter_context(client.stream("GET", path, headers=each)) for each in ways)
         for headers in ({"Authorization": f"bEARER   {one}"}, {}):
@@ -237,7 +239,7 @@ def test_a_reader_has_so_many_live_connections_and_another_has_its_own(
             assert "close one" in refused.json()["detail"]
         with place.client.stream("GET", path, headers=bearer(other)) as answer:
             assert 200 == answer.status_code
-        assert before + 2 == meters.limited.labels("live")._value.get()
+        assert before + 2 == self_metrics.limited.labels("live")._value.get()
         assert 'limited_total{limit="live"}' in place.client.get("/metrics/self", headers=bearer("f" * 40)).text
         first.close()
 

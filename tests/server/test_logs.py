@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server import keeper, sweeper
-from ammeter_server.demo.processes import free_port
-from ammeter_server.logs import FORMAT, SELDOM, STRANGERS, OneLine, Seldom, escaped
+from ammeter_server.cli.demo.processes import free_port
+from ammeter_server.judging import worker as sweeper
+from ammeter_server.maintenance import worker
+from ammeter_server.process.logging import FORMAT, SELDOM, STRANGERS, OneLine, Seldom, escaped
 from tests.e2e.real import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
 
@@ -60,7 +61,7 @@ def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
     assert ["no HTTP", "", "", ""] == [told(logging.WARNING, "no HTTP") for _ in range(4)]
     assert "no websocket" == told(logging.WARNING, "no websocket")
     assert ["broken", "broken"] == [told(logging.ERROR, "broken") for _ in range(2)]
-    assert ["mine", "mine"] == [told(logging.WARNING, "mine", "ammeter_server.judge") for _ in range(2)]
+    assert ["mine", "mine"] == [told(logging.WARNING, "mine", "ammeter_server.judging.judge") for _ in range(2)]
     now += SELDOM
     assert "no HTTP (3 more since the last such line)" == told(logging.WARNING, "no HTTP")
     assert "" == told(logging.WARNING, "no HTTP")
@@ -74,7 +75,7 @@ def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by
         record = logging.LogRecord(name, level, "", 0, "%s waits: %s", (what, "it is away"), None)
         return record.getMessage() if seldom.filter(record) else ""
 
-    judging, compaction = (sweeper.__name__, "judging"), (keeper.__name__, "compaction")
+    judging, compaction = (sweeper.__name__, "judging"), (worker.__name__, "compaction")
     assert ["judging waits: it is away", "", ""] == [told(*judging) for _ in range(3)]
     assert ["compaction waits: it is away", ""] == [told(*compaction) for _ in range(2)]
     assert 2 * ["delivering waits: it is away"] == [

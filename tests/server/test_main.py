@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from ammeter_server import migrations
 from ammeter_server.__main__ import main
-from ammeter_server.demo.processes import free_port
-from ammeter_server.demo.show import Show, incident_lines, progress_line
+from ammeter_server.cli.demo.processes import free_port
+from ammeter_server.cli.demo.progress import Show, incident_lines, progress_line
+from ammeter_server.db import migrations
 from tests.alerting import until
 from tests.server.feeding import wait_until
 

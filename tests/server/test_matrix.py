@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from ammeter.block import measured
+from ammeter.wire.columns import measured
 from tests.server.feeding import TENSORS, Stream, break_down, serving, train
 
 NAMES = [tensor.name for tensor in TENSORS]

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ammeter.wire import Lost
-from ammeter_server import meters
-from ammeter_server.exposition import METRICS, PROCESS
-from ammeter_server.samples import MOST_DEVICES, MOST_FALLBACKS, MOST_INCIDENTS, MOST_REASONS, headroom
+from ammeter.wire.frames import Lost
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.samples import MOST_DEVICES, MOST_FALLBACKS, MOST_INCIDENTS, MOST_REASONS, headroom
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.hosts import Host
@@ -272,11 +272,11 @@ def test_headroom_is_unknown_without_a_scale_or_a_largest_gradient() -> None:
 
 
 def test_every_exported_metric_is_documented_and_every_documented_one_exported() -> None:
-    counters = {f"{family.name}_total" for family in meters.REGISTRY.collect() if family.type == "counter"}
-    histograms = {family.name for family in meters.REGISTRY.collect() if family.type == "histogram"}
-    gauges = {family.name for family in meters.REGISTRY.collect() if family.type == "gauge"}
+    counters = {f"{family.name}_total" for family in self_metrics.REGISTRY.collect() if family.type == "counter"}
+    histograms = {family.name for family in self_metrics.REGISTRY.collect() if family.type == "histogram"}
+    gauges = {family.name for family in self_metrics.REGISTRY.collect() if family.type == "gauge"}
     own = counters | histograms | gauges
-    assert len(own) == len(list(meters.REGISTRY.collect()))
+    assert len(own) == len(list(self_metrics.REGISTRY.collect()))
     exported = {metric.name for metric in (*METRICS, *PROCESS)} | own
     documented = set(re.findall(r"^\| `(ammeter_\w+)", DOCS.read_text(), re.MULTILINE))
     assert documented == exported

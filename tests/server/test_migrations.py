@@ -12,13 +12,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
-from ammeter.wire import Event
-from ammeter_server import migrations
+from ammeter.wire.frames import Event
 from ammeter_server.__main__ import main
-from ammeter_server.bulk import day_of, events
-from ammeter_server.compaction import compact
-from ammeter_server.store import Store
-from ammeter_server.tables import metadata, runs, streams
+from ammeter_server.db import Store, migrations
+from ammeter_server.db.step_tables import day_of, events
+from ammeter_server.db.tables import metadata, runs, streams
+from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 

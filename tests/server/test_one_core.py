@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server.settings import SettingsError, from_environment
+from ammeter_server.config.settings import SettingsError, from_environment
 from tests.e2e.real import Collector, wait_for
 from tests.server.test_aside import children
 

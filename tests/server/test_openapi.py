@@ -15,13 +15,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from ammeter import block, wire
-from ammeter.wire import Batch, Bye, Event, Hello, Lost, Schema
-from ammeter_server import guesses, live, tokens
+from ammeter.wire import columns, frames
+from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema
+from ammeter_server.api import live
 from ammeter_server.app import create_app
-from ammeter_server.openapi import described
-from ammeter_server.settings import Settings
-from ammeter_server.store import connect
+from ammeter_server.auth import tokens
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import connect
+from ammeter_server.http.limits import token_guesses
+from ammeter_server.ops.openapi import described
 from tests.server.callers import bearer
 from tests.server.feeding import BEGIN, SCHEMA, Stream, break_down, serving, train, wait_until
 
@@ -32,7 +34,7 @@ TOKEN = "f" * 40
 FRAMES = "/api/v1/runs/{run}/streams/{stream}/frames"
 
 
-@schemathesis.serializer(wire.CONTENT_TYPE)
+@schemathesis.serializer(frames.CONTENT_TYPE)
 def as_it_is(_: Any, value: Any) -> bytes:
     """A batch is bytes, whatever they are."""
     return bytes(value) if isinstance(value, bytes) else repr(value).encode()
@@ -73,7 +75,7 @@ def batches(run: str = "0" * 32, stream: str = "0" * 32) -> st.SearchStrategy[by
         st.lists(st.builds(Event, st.just("step.skipped"), st.integers(0, 50), st.just(BEGIN)), max_size=2),
     )
     more = st.builds(lambda step: Batch([Event("step.skipped", step, BEGIN), Lost("torn", 1)]), st.integers(0, 50))
-    good = st.one_of(sound, more).map(wire.encode_batch)
+    good = st.one_of(sound, more).map(frames.encode_batch)
     return st.one_of(good, good.map(bytes), good.map(bytes), whole.map(_encoded), st.binary(max_size=60))
 
 
@@ -82,21 +84,21 @@ TREES = st.dictionaries(
 )
 
 
-def rows(first: int, count: int) -> wire.Block:
+def rows(first: int, count: int) -> frames.Block:
     values = np.full(SCHEMA.width, 1.5, "<f4").tobytes()
-    several = [wire.Steps(step, BEGIN + step, values) for step in range(first, first + max(1, count))]
-    return block.pack(block.view(SCHEMA, several))
+    several = [frames.Steps(step, BEGIN + step, values) for step in range(first, first + max(1, count))]
+    return columns.pack(columns.view(SCHEMA, several))
 
 
 def _encoded(batch: Batch) -> bytes:
     """Of numbers that msgpack has no room for nothing is left."""
     try:
-        return wire.encode_batch(batch)
+        return frames.encode_batch(batch)
     except (OverflowError, UnicodeEncodeError):
         return b""
 
 
-schemathesis.openapi.media_type(wire.CONTENT_TYPE, batches())
+schemathesis.openapi.media_type(frames.CONTENT_TYPE, batches())
 
 
 class Asked:
@@ -119,7 +121,7 @@ class Asked:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp("openapi")
     with pytest.MonkeyPatch.context() as patch, serving(folder, token=TOKEN) as client:
-        patch.setattr(guesses, "MOST", 10**6)  # every question is also asked with wrong tokens
+        patch.setattr(token_guesses, "MOST", 10**6)  # every question is also asked with wrong tokens
         patch.setattr(live, "LONGEST", 0.01)
         asked = Asked(client)
         store = connect(f"sqlite:///{folder / 'collector.db'}")
@@ -186,7 +188,7 @@ def test_no_batch_gets_an_answer_that_is_not_described(asked: Asked) -> None:
         requests(),
         st.sampled_from([0] * 9 + [-5, 5, 10**6]),
         st.sampled_from([0, 10] + [400] * 9 + [2**40, 2**63 - 1, 2**63, -(10**9)]),
-        st.sampled_from([wire.CONTENT_TYPE] * 19 + ["application/json"]),
+        st.sampled_from([frames.CONTENT_TYPE] * 19 + ["application/json"]),
     )
     @settings(
         max_examples=200,
@@ -203,7 +205,7 @@ def test_no_batch_gets_an_answer_that_is_not_described(asked: Asked) -> None:
             path_parameters={"run": run, "stream": stream},
             query={"offset": begin, "end": begin + length},
             body=body,
-            media_type=wire.CONTENT_TYPE,
+            media_type=frames.CONTENT_TYPE,
         )
         headers = {**bearer(asked.tokens[whose]), "Content-Type": said}
         answer = case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.verdicts.finding import Finding
-from ammeter_server.outcomes import has_diverged, of_run, of_time, of_validation
+from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.runs.outcomes import has_diverged, of_run, of_time, of_validation
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 HOUR = 3600 * 10**9

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ammeter_server import pace
-from ammeter_server.pace import A_SECOND, BURST, REMEMBERED, Pace
+from ammeter_server.http.limits import rate
+from ammeter_server.http.limits.rate import A_SECOND, BURST, REMEMBERED, Pace
 from tests.server.test_ingest import Sender, opened
 
 
@@ -23,7 +23,7 @@ def taken(of: Pace, stream: str, most: int) -> int:
 
 def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
     clock = Clock()
-    of = pace.of_streams(clock)
+    of = rate.of_streams(clock)
     assert BURST == taken(of, "a", 10_000)
     clock.now += 0.1
     assert A_SECOND / 10 == pytest.approx(taken(of, "a", 10_000), abs=1)
@@ -32,21 +32,21 @@ def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
 
 
 def test_a_stream_gone_wild_holds_up_no_other() -> None:
-    of = pace.of_streams(Clock())
+    of = rate.of_streams(Clock())
     taken(of, "wild", 10_000)
     assert 10 == taken(of, "calm", 10)
 
 
 def test_what_is_remembered_does_not_grow_without_end() -> None:
-    of = pace.of_streams(Clock())
+    of = rate.of_streams(Clock())
     for number in range(REMEMBERED + 100):
-        pace.check(of, "run", f"{number}")
+        rate.check(of, "run", f"{number}")
     assert REMEMBERED == len(of._left)
 
 
 def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "BURST", 3.0)
-    monkeypatch.setattr(pace, "A_SECOND", 0.0)
+    monkeypatch.setattr(rate, "BURST", 3.0)
+    monkeypatch.setattr(rate, "A_SECOND", 0.0)
     with opened(tmp_path) as place:
         sender = Sender(place.client, place.store)
         answers = [sender.post([], 0, 0) for _ in range(5)]

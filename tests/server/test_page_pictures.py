@@ -13,8 +13,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from ammeter.stats.spectrum import BINS, LOWEST
-from ammeter.wire import Schema, Tensor
+from ammeter.tensors.exponents import BINS, LOWEST
+from ammeter.wire.frames import Schema, Tensor
 from tests.server import browsing
 from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
 from tests.server.feeding import STEP, TENSORS, Stream, serving, train, wait_until

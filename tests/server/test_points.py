@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammeter_server.points import choose
+from ammeter_server.curves.downsample import choose
 
 floats = st.lists(st.sampled_from([0.0, 1.0, -2.5, 7.0, 1e30, np.nan, np.inf, -np.inf]), min_size=1, max_size=600)
 

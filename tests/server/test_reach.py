@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ammeter_server import live, tokens
+from ammeter_server.api import live
+from ammeter_server.auth import tokens
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, break_down, train, wait_until
 

@@ -12,10 +12,11 @@ import pytest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ammeter_server import pace, readers, tokens
-from ammeter_server.auth import COOKIE
-from ammeter_server.readers import AT_ONCE, THREADS, WAITING, Readers
-from ammeter_server.store import audit
+from ammeter_server.auth import reader_limits, tokens
+from ammeter_server.auth.callers import COOKIE
+from ammeter_server.auth.reader_limits import AT_ONCE, THREADS, WAITING, Readers
+from ammeter_server.db.queries import audit
+from ammeter_server.http.limits import rate
 from tests.server.callers import bearer, guarded
 from tests.server.feeding import Stream, train, wait_until
 
@@ -130,7 +131,7 @@ def test_a_question_that_is_taken_back_gives_its_turn_to_the_next() -> None:
 def test_what_is_free_is_answered_however_much_is_asked(method: str, path: str) -> None:
     async def story() -> None:
         slow = Slow()
-        of = Readers(slow, pace.Pace(0.0, 1.0))
+        of = Readers(slow, rate.Pace(0.0, 1.0))
         slow.go_on.set()
         assert [200] * 5 == [await asks(of, path, "one", method) for _ in range(5)]
         assert [200, 429] == [await asks(of, "/", "one") for _ in range(2)]
@@ -141,8 +142,8 @@ def test_what_is_free_is_answered_however_much_is_asked(method: str, path: str) 
 def test_a_dashboard_that_asks_in_a_loop_is_told_to_wait_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BURST", 3.0)
-    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST", 3.0)
+    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
     with guarded(tmp_path, token="f" * 40) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         answers = [place.client.get("/api/v1/runs", headers=bearer(loop)) for _ in range(5)]
@@ -156,8 +157,8 @@ def test_a_dashboard_that_asks_in_a_loop_is_told_to_wait_and_no_other(
 
 
 def test_who_changes_things_in_a_loop_fills_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CHANGES_BURST", 2.0)
-    monkeypatch.setattr(readers, "CHANGES_A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "CHANGES_BURST", 2.0)
+    monkeypatch.setattr(reader_limits, "CHANGES_A_SECOND", 0.0)
     with guarded(tmp_path, token="f" * 40) as place:
         loop = bearer(tokens.create(place.store, "loop", ("read",)))
         answers = [place.client.post("/api/v1/incidents/no.such.1/silence", headers=loop) for _ in range(3)]
@@ -201,8 +202,8 @@ def spellings(token: str) -> list[dict[str, str]]:
 
 
 def test_one_token_is_one_reader_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BURST", 6.0)
-    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST", 6.0)
+    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
     with guarded(tmp_path) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         ways = spellings(loop)
@@ -212,8 +213,8 @@ def test_one_token_is_one_reader_however_it_is_spelled(tmp_path: Path, monkeypat
 
 
 def test_a_token_and_all_its_sessions_are_one_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BURST", 4.0)
-    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST", 4.0)
+    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
     with guarded(tmp_path) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         cookies = []
@@ -228,8 +229,8 @@ def test_a_token_and_all_its_sessions_are_one_reader(tmp_path: Path, monkeypatch
 
 
 def test_made_up_tokens_make_no_reader_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BURST", 3.0)
-    monkeypatch.setattr(readers, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST", 3.0)
+    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
     with guarded(tmp_path) as place:
         ways = [bearer(f"made up {number}") for number in range(4)]
         assert [200, 200, 200, 429] == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]

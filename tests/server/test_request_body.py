@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from fastapi import Request
 
-from ammeter_server import request_body
-from ammeter_server.problems import Problem
-from ammeter_server.request_body import Held, body_of, read_body
+from ammeter_server.http.limits import body as request_body
+from ammeter_server.http.limits.body import Held, body_of, read_body
+from ammeter_server.http.problems import Problem
 
 Message = dict[str, object]
 

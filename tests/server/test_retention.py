@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, select, text, update
 
-from ammeter_server.bulk import DAY, OF_DAYS, chunks, columns, events, segments
-from ammeter_server.retention import retain
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, days
-from ammeter_server.tables import findings, runs, streams, totals
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, partitions
+from ammeter_server.db.step_tables import DAY, OF_DAYS, chunks, columns, events, segments
+from ammeter_server.db.tables import findings, runs, streams, totals
+from ammeter_server.maintenance.retention import retain
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server
 
 TODAY = 20_000
@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[str]:
 def store(place: str, tmp_path: Path) -> Iterator[Store]:
     with database(place, tmp_path) as store:
         for day in range(TODAY - 12, TODAY + 1, 4):
-            assert days.prepare(store, day)
+            assert partitions.prepare(store, day)
         yield store
 
 
@@ -87,16 +87,16 @@ def test_a_run_that_may_still_go_on_stays_however_old(store: Store) -> None:
 
 def test_the_oldest_days_go_while_the_database_is_too_large(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     with store.reading() as connection:
-        empty = days.used_bytes(connection)
+        empty = partitions.used_bytes(connection)
     run = add_run(store, *(TODAY - day for day in (9, 6, 3, 0)), count=25)
     with store.reading() as connection:
-        limit = empty + (days.used_bytes(connection) - empty) * 2 // 3
+        limit = empty + (partitions.used_bytes(connection) - empty) * 2 // 3
     retain(store, Settings(keep_bytes=limit), TODAY)
     with store.reading() as connection:
         left = days_of(connection, run)
         assert left[0] in ({TODAY - 6, TODAY - 3, TODAY}, {TODAY - 3, TODAY})
         assert left == [left[0]] * 4
-        assert days.used_bytes(connection) <= limit
+        assert partitions.used_bytes(connection) <= limit
     with caplog.at_level(logging.WARNING):
         retain(store, Settings(keep_bytes=1), TODAY)
     assert "nothing is older than today" in caplog.text
@@ -109,15 +109,15 @@ def test_a_day_that_somebody_reads_on_postgresql_is_tried_again_and_frames_come_
         run = add_run(store, TODAY - 9)
         with store.reading() as reading:
             reading.execute(select(chunks)).all()
-            assert days.drop(store, TODAY)
+            assert partitions.drop(store, TODAY)
             assert 1 == len(reading.execute(select(chunks).where(chunks.c.run == run)).all())
         return
     run = add_run(store, TODAY - 9)
     with store.reading() as reading:
         reading.execute(select(chunks)).all()
-        assert not days.drop(store, TODAY)
+        assert not partitions.drop(store, TODAY)
         Fed(store).feed(numbers(SCHEMA, 10), 5)
-    assert days.drop(store, TODAY)
+    assert partitions.drop(store, TODAY)
     with store.reading() as connection:
         assert [set[int]()] * 4 == days_of(connection, run)
 
@@ -143,16 +143,16 @@ def size(connection: Connection) -> int:
 def test_a_row_of_a_day_without_a_partition_is_kept_and_goes_like_any_other(store: Store) -> None:
     run = add_run(store, 5, TODAY)
     with store.reading() as connection:
-        assert 5 == days.oldest(connection)
+        assert 5 == partitions.oldest(connection)
         assert [{5, TODAY}] * 4 == days_of(connection, run)
-    assert days.drop(store, TODAY)
+    assert partitions.drop(store, TODAY)
     with store.reading() as connection:
-        assert TODAY == days.oldest(connection)
+        assert TODAY == partitions.oldest(connection)
 
 
 def test_a_run_that_was_delivered_late_is_kept_from_when_it_came(store: Store) -> None:
     run = add_run(store, TODAY - 9)
     with store.writing() as connection:
         connection.execute(update(streams).where(streams.c.run == run).values(heard=TODAY * DAY))
-    assert 0 == days.forget_runs(store, TODAY - 2)
-    assert 1 == days.forget_runs(store, TODAY + 1)
+    assert 0 == partitions.forget_runs(store, TODAY - 2)
+    assert 1 == partitions.forget_runs(store, TODAY + 1)

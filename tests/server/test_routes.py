@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ammeter_server.channels import Channel, open_channels
-from ammeter_server.routes import Route, read
-from ammeter_server.settings import Settings, SettingsError, from_environment
+from ammeter_server.config.notify_routes import Route, read
+from ammeter_server.config.settings import Settings, SettingsError, from_environment
+from ammeter_server.notify.channel import Channel, open_channels
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 from tests.server.test_channels import receiving
 

@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from ammeter.verdicts import ALL
-from ammeter.verdicts.finding import Verdict
-from ammeter_server import meters
-from ammeter_server.alerts import Alert
-from ammeter_server.channels.message import alert_name
-from ammeter_server.exposition import METRICS, PROCESS
-from ammeter_server.links import Links
-from ammeter_server.objectives import alerts, objectives, recordings
-from ammeter_server.rules import DEFAULT_URL, collector_alerts, incident_alerts, rule_file
-from ammeter_server.runbook_text import first_steps
-from ammeter_server.runbooks import OF_ALERTS
+from ammeter.verdicts.framework.finding import Verdict
+from ammeter_server.config.links import Links
+from ammeter_server.incidents.runbook_text import first_steps
+from ammeter_server.incidents.wording import alert_name
+from ammeter_server.ops.prometheus_rules import DEFAULT_URL, collector_alerts, incident_alerts, rule_file
+from ammeter_server.ops.runbooks import OF_ALERTS
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.rule_types import Alert
+from ammeter_server.prometheus.slo import alerts, objectives, recordings
 from tests import parts
 from tests.server.callers import bearer
 from tests.server.feeding import serving
@@ -45,7 +45,9 @@ def prometheus_own() -> list[Alert]:
 
 
 def test_the_rule_file_is_the_one_that_the_verdicts_make() -> None:
-    assert rule_file() == FILE.read_text(), "run: python -m ammeter_server.rules > alerts/ammeter.rules.yaml"
+    assert rule_file() == FILE.read_text(), (
+        "run: python -m ammeter_server.ops.prometheus_rules > alerts/ammeter.rules.yaml"
+    )
 
 
 def test_prometheus_takes_the_rule_file() -> None:
@@ -239,7 +241,7 @@ def test_the_first_page_is_told_at_once_and_those_that_join_its_group_by_the_min
 
 
 def test_every_metric_in_a_rule_is_exported() -> None:
-    own = {family.name + ("_total" if family.type == "counter" else "") for family in meters.REGISTRY.collect()}
+    own = {family.name + ("_total" if family.type == "counter" else "") for family in self_metrics.REGISTRY.collect()}
     exported = own | {metric.name for metric in (*METRICS, *PROCESS)}
     recorded = {recording.name for each in objectives() for recording in recordings(each)}
     for alert in (*incident_alerts(), *prometheus_own()):

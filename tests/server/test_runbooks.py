@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from ammeter.verdicts import ALL
-from ammeter_server import runbook_text, runbooks
 from ammeter_server.__main__ import main
+from ammeter_server.incidents import runbook_text
+from ammeter_server.ops import runbooks
 from tests.server.feeding import serving
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter.wire import Lost
+from ammeter.wire.frames import Lost
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from ammeter_server.exposition import Exposition
-from ammeter_server.samples import add_fleet
+from ammeter_server.prometheus.exposition import Exposition
+from ammeter_server.prometheus.samples import add_fleet
 
 
 def total(project: str, name: str, outcome: str, value: int) -> Any:

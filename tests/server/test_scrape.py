@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ammeter_server import retention
-from ammeter_server.bulk import day_of
-from ammeter_server.scrape import COUNTERS_STAY, INFO_STAYS, Scrape
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, connect
+from ammeter_server.db.step_tables import day_of
+from ammeter_server.maintenance import retention
+from ammeter_server.prometheus.scrape import COUNTERS_STAY, INFO_STAYS, Scrape
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.keeping import server
 

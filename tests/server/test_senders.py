@@ -13,12 +13,14 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ammeter import wire
-from ammeter.wire import Batch, Bye, Event, Hello, Lost
-from ammeter_server import live, pace, tokens
-from ammeter_server.run_ids import id_of, is_reserved
-from ammeter_server.store import Store, deletions
-from ammeter_server.tables import metadata, runs, streams
+from ammeter.wire import frames
+from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost
+from ammeter_server.api import live
+from ammeter_server.auth import tokens
+from ammeter_server.db import Store, run_deletion
+from ammeter_server.db.tables import metadata, runs, streams
+from ammeter_server.http.limits import rate
+from ammeter_server.runs.run_ids import id_of, is_reserved
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.databases import postgresql
 from tests.server.feeding import SCHEMA, Stream, break_down, serving, train, wait_until
@@ -87,8 +89,8 @@ def tokened(guard: Guarded) -> Place:
 
 def post(stream: Stream, token: str, batch: Batch, offset: int, end: int) -> httpx.Response:
     path = f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames?offset={offset}&end={end}"
-    headers = {"Content-Type": wire.CONTENT_TYPE, **bearer(token)}
-    return stream.client.post(path, content=wire.encode_batch(batch), headers=headers)
+    headers = {"Content-Type": frames.CONTENT_TYPE, **bearer(token)}
+    return stream.client.post(path, content=frames.encode_batch(batch), headers=headers)
 
 
 MEANT = {
@@ -301,19 +303,19 @@ def test_a_run_that_one_project_had_deleted_takes_nothing_more_and_keeps_no_othe
     place: Place,
 ) -> None:
     stream = place.stream("ours")
-    assert deletions.delete(place.store, stream.run, "me", 1)
+    assert run_deletion.delete(place.store, stream.run, "me", 1)
     answer = post(stream, place.tokens["ours"], Batch([stream.hello()]), 0, 100)
     assert 410 == answer.status_code, answer.text
     theirs = place.stream("theirs", run=stream.run)
     assert [id_of("theirs", stream.run)] == place.lies(theirs)
     assert 410 == post(stream, place.tokens["ours"], Batch([stream.hello()]), 0, 100).status_code
-    assert deletions.delete(place.store, id_of("theirs", stream.run), "me", 1)
+    assert run_deletion.delete(place.store, id_of("theirs", stream.run), "me", 1)
     assert 410 == post(theirs, place.tokens["theirs"], Batch([theirs.hello()]), 0, 100).status_code
 
 
 def test_losses_do_not_bring_a_deleted_run_back(place: Place) -> None:
     stream = place.stream("all", project="ours")
-    assert deletions.delete(place.store, stream.run, "me", 1)
+    assert run_deletion.delete(place.store, stream.run, "me", 1)
     gap = Batch(gaps=[Lost("journal-deleted", 3, 0, 0, 1000)])
     assert 410 == post(stream, place.tokens["all"], gap, 0, 1000).status_code
     assert 410 == post(stream, place.tokens["all"], Batch([stream.hello()]), 0, 1000).status_code
@@ -350,8 +352,8 @@ def test_a_stream_that_begins_with_losses_is_its_projects_too(place: Place) -> N
 @contextmanager
 def hastily() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "BURST", 20.0)
-        patch.setattr(pace, "A_SECOND", 0.001)
+        patch.setattr(rate, "BURST", 20.0)
+        patch.setattr(rate, "A_SECOND", 0.001)
         yield
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.wire import STATS, Schema, Tensor
-from ammeter_server import series
+from ammeter.wire.frames import STATS, Schema, Tensor
+from ammeter_server.api import series
 from tests.server.feeding import BEGIN, SCHEMA, Stream, curves, serving, train
 
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from sqlalchemy import select, update
 
-from ammeter_server import session, tokens
-from ammeter_server.auth import CHANGE_HEADER, COOKIE
-from ammeter_server.store import Store, audit
-from ammeter_server.tables import tokens as table
+from ammeter_server.auth import login, tokens
+from ammeter_server.auth.callers import CHANGE_HEADER, COOKIE
+from ammeter_server.db import Store
+from ammeter_server.db.queries import audit
+from ammeter_server.db.tables import tokens as table
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, serving, train, wait_until
 
@@ -107,8 +108,8 @@ def test_a_form_of_another_site_signs_nobody_in(client: httpx.Client, store: Sto
 
 
 def test_a_token_that_signs_in_in_a_loop_fills_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "BURST", 2.0)
-    monkeypatch.setattr(session, "A_SECOND", 0.0)
+    monkeypatch.setattr(login, "BURST", 2.0)
+    monkeypatch.setattr(login, "A_SECOND", 0.0)
     with guarded(tmp_path) as place:
         token, other = (tokens.create(place.store, name, ("read",)) for name in ("page", "other"))
         answers = [sign_in(place.client, token) for _ in range(4)]
@@ -147,7 +148,7 @@ def test_a_session_ends_with_its_token(client: httpx.Client, store: Store) -> No
 def test_a_token_has_so_many_sessions_and_the_oldest_go(
     client: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(login, "MOST_SESSIONS", 2)
     token = tokens.create(store, "page", ("read",))
     cookies = []
     for _ in range(3):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ammeter_server.settings import Settings, SettingsError, from_environment, split_urls
+from ammeter_server.config.settings import Settings, SettingsError, from_environment, split_urls
 
 SECRET = "0123456789abcdef0123456789abcdef"
 

@@ -17,31 +17,19 @@ from sqlalchemy.sql import Delete, Insert, Select, Update, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, ColumnElement
 from sqlalchemy.sql.operators import eq, in_op
 
-from ammeter_server.bulk import OF_DAYS
-from ammeter_server.compaction import TOGETHER, compact
-from ammeter_server.judge import Judge
-from ammeter_server.settings import Settings
-from ammeter_server.store import (
-    Store,
-    days,
-    deletions,
-    incidents,
-    judgements,
-    live,
-    metrics,
-    outbox,
-    runs,
-    shards,
-    sizes,
-    streams,
-    waiting,
-)
-from ammeter_server.store.prepared import Prepared
-from ammeter_server.tables import metadata
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, citus, partitions, run_deletion
+from ammeter_server.db.prepared import Prepared
+from ammeter_server.db.queries import compaction, incidents, live, metrics, outbox, runs, sizes, streams
+from ammeter_server.db.queries import judge as judgements
+from ammeter_server.db.step_tables import OF_DAYS
+from ammeter_server.db.tables import metadata
+from ammeter_server.judging.judge import Judge
+from ammeter_server.maintenance.compaction import TOGETHER, compact
 from tests.server.feeding import Stream, serving, train
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
-BY_RUN = {name for name in metadata.tables if name not in (*shards.REFERENCE, *shards.APART)}
+BY_RUN = {name for name in metadata.tables if name not in (*citus.REFERENCE, *citus.APART)}
 
 A_RUN: Any = SimpleNamespace(id="a", project="demo", started=1)
 
@@ -52,7 +40,7 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "incidents.newest": lambda c: incidents.newest(c, 10, None),
     "live.versions": lambda c: live.versions(c, ["a", "b"]),
     "judgements.baseline": lambda c: judgements.baseline(c, A_RUN, "nightly"),
-    "days.old_runs": lambda c: days.old_runs(c, 1, 10),
+    "days.old_runs": lambda c: partitions.old_runs(c, 1, 10),
     "metrics.live": metrics.live,
     "metrics.marks": lambda c: list(metrics.marks(c, 0)),
     "metrics.some": lambda c: list(metrics.some(c, ["a", "b"])),
@@ -61,13 +49,13 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "outbox.due": lambda c: outbox.due(c, 1),
     "outbox.pending": outbox.pending,
     "streams.runs_of": lambda c: streams.runs_of(c, ["a", "b"]),
-    "deletions.of": lambda c: deletions.of(c, ["a", "b"]),
+    "deletions.of": lambda c: run_deletion.of(c, ["a", "b"]),
     "streams.holding": lambda c: streams.holding(c, ["a", "b"], "s"),
     "streams.silent": lambda c: streams.silent(c, 1),
     "streams.still": lambda c: streams.still(c, 1, 1),
     "streams.back": lambda c: streams.back(c, 1, "run-lost"),
-    "waiting.due": lambda c: waiting.due(c, 0, 1, TOGETHER),
-    "days.oldest": days.oldest,
+    "waiting.due": lambda c: compaction.due(c, 0, 1, TOGETHER),
+    "days.oldest": partitions.oldest,
     "sizes.by_table": sizes.by_table,
     "sizes.by_day": sizes.by_day,
     "sizes.by_run": lambda c: sizes.by_run(c, 10),
@@ -137,7 +125,7 @@ def _place(side: ColumnElement[Any]) -> str | None:
     table = getattr(side, "table", None)
     if not isinstance(table, Table) or table.name not in BY_RUN:
         return None
-    return table.name if side.key == shards.BY.get(table.name, "run") else None
+    return table.name if side.key == citus.BY.get(table.name, "run") else None
 
 
 def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store) -> None:
@@ -155,7 +143,7 @@ def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store)
     assert len(seen) > 5
     assert len(prepared) > 2
     assert [] == [str(each) for each in (*seen, *prepared) if not is_of_one_run(each)]
-    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {*shards.REFERENCE, *shards.APART}
+    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {*citus.REFERENCE, *citus.APART}
 
 
 def test_compaction_is_of_one_run(store: Store) -> None:
@@ -219,14 +207,14 @@ def test_what_crosses_nodes_is_known_by_name(name: str, store: Store) -> None:
 
 
 def test_tables_are_distributed_by_run_and_colocated_but_for_two_that_every_node_has() -> None:
-    said = {name: shards.statement(name) for name in shards.order()}
+    said = {name: citus.statement(name) for name in citus.order()}
     assert set(metadata.tables) == set(said)
     assert {"projects", "tokens"} == {name for name, text in said.items() if "create_reference_table" in text}
     assert "SELECT create_distributed_table('runs', 'id', colocate_with => 'default')" == said["runs"]
     by_run = {name for name, text in said.items() if f"('{name}', 'run', colocate_with => 'runs')" in text}
     assert BY_RUN - {"runs"} == by_run
     assert {table.name for table in OF_DAYS} <= by_run
-    order = shards.order()
+    order = citus.order()
     for table in metadata.tables.values():
         for key in table.foreign_keys:
             assert order.index(key.column.table.name) < order.index(table.name)
@@ -234,4 +222,4 @@ def test_tables_are_distributed_by_run_and_colocated_but_for_two_that_every_node
 
 def test_without_the_extension_nothing_is_distributed(store: Store) -> None:
     with store.writing() as connection:
-        assert [] == shards.distribute(connection)
+        assert [] == citus.distribute(connection)

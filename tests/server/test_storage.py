@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ammeter_server.__main__ import main
-from ammeter_server.compaction import compact
-from ammeter_server.storage import measured
-from ammeter_server.store import Store
+from ammeter_server.cli.storage import measured
+from ammeter_server.db import Store
+from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server
 
 

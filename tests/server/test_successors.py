@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ammeter_server import migrations
-from ammeter_server.run_ids import id_of
-from ammeter_server.store import Store, connect
-from ammeter_server.successors import AFTER, LONGEST, home, successor
-from ammeter_server.tables import runs
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.tables import runs
+from ammeter_server.runs.run_chain import AFTER, LONGEST, home, successor
+from ammeter_server.runs.run_ids import id_of
 
 RUN = str(uuid.uuid4())
 ENDED = 10**18

@@ -12,19 +12,20 @@ import msgspec
 import pytest
 from sqlalchemy import select, update
 
-from ammeter import block, verdicts, wire
-from ammeter_server import migrations
-from ammeter_server.collector import Collector
-from ammeter_server.settings import Settings
-from ammeter_server.store import Connection, Store, connect, streams
-from ammeter_server.sweeper import SILENCE, TICK, Clock, Sweeper, tick
-from ammeter_server.tables import findings, incidents, runs, schemas
-from ammeter_server.tables import streams as table
+from ammeter import verdicts
+from ammeter.wire import columns, frames
+from ammeter_server.config.settings import Settings
+from ammeter_server.context import Collector
+from ammeter_server.db import Connection, Store, connect, migrations
+from ammeter_server.db.queries import streams
+from ammeter_server.db.tables import findings, incidents, runs, schemas
+from ammeter_server.db.tables import streams as table
+from ammeter_server.judging.worker import SILENCE, TICK, Clock, Sweeper, tick
 from tests.server.feeding import wait_until
 
 NOW = 10**18
 SECOND = 10**9
-SCHEMA = wire.Schema(("loss",))
+SCHEMA = frames.Schema(("loss",))
 
 
 @pytest.fixture
@@ -77,9 +78,9 @@ def test_a_stream_that_said_goodbye_may_be_silent(store: Store) -> None:
 def stalling(store: Store, **said: Any) -> str:
     """A stream that made ten steps, the last at NOW, and is spoken for ever since."""
     stream = add_stream(store, NOW, last_step_time=NOW, **said)
-    rows = [wire.Steps(step, NOW - (9 - step) * SECOND, b"") for step in range(10)]
-    hello = wire.Hello("run", stream, SCHEMA, host="node-7", pid=7)
-    states = verdicts.judge({}, block.view(SCHEMA, rows, [(0, hello)])).states
+    rows = [frames.Steps(step, NOW - (9 - step) * SECOND, b"") for step in range(10)]
+    hello = frames.Hello("run", stream, SCHEMA, host="node-7", pid=7)
+    states = verdicts.judge({}, columns.view(SCHEMA, rows, [(0, hello)])).states
     with store.writing() as connection:
         change = update(table).where(table.c.id == stream)
         connection.execute(change.values(states=msgspec.msgpack.encode(states)))

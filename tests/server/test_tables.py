@@ -8,11 +8,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
 
-from ammeter_server import migrations
-from ammeter_server.plain import plain
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect
-from ammeter_server.tables import metadata, runs
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.json_safe import plain
+from ammeter_server.db.tables import metadata, runs
 from tests.server.databases import postgresql
 
 LARGE = {"streams", "schemas", "keeping", "chunks", "segments", "columns", "events", "findings", "incidents", "outbox"}

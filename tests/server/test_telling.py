@@ -9,17 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ammeter.verdicts.finding import Finding
-from ammeter_server import migrations
-from ammeter_server.channels import Channel
-from ammeter_server.channels.outbox import AGAIN, LINGER, LONGEST_OF_ALERTS, outcome
-from ammeter_server.handling import COOLDOWN
-from ammeter_server.judge import Judge
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, connect
-from ammeter_server.store import outbox as query
-from ammeter_server.tables import findings, incidents, outbox, runs, streams, totals
-from ammeter_server.telling import QUIET
+from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.queries import outbox as query
+from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
+from ammeter_server.incidents.lifecycle import COOLDOWN
+from ammeter_server.judging.judge import Judge
+from ammeter_server.notify.channel import Channel
+from ammeter_server.notify.delivery import AGAIN, LINGER, LONGEST_OF_ALERTS, outcome
+from ammeter_server.notify.outbox_writer import QUIET
 from tests.server.databases import postgresql
 from tests.server.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ammeter_server.__main__ import main
-from ammeter_server.token_command import moment
-from ammeter_server.tokens import TokenError
+from ammeter_server.auth.tokens import TokenError
+from ammeter_server.cli.tokens import moment
 
 NOW = 1_760_000_000 * 10**9
 """2025-10-09T08:53:20Z."""

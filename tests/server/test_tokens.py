@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ammeter_server import migrations, tokens
-from ammeter_server.settings import Settings
-from ammeter_server.store import Store, audit, connect
-from ammeter_server.store import tokens as query
-from ammeter_server.tables import tokens as table
-from ammeter_server.tokens import TokenError
+from ammeter_server.auth import tokens
+from ammeter_server.auth.tokens import TokenError
+from ammeter_server.config.settings import Settings
+from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db.queries import audit
+from ammeter_server.db.queries import tokens as query
+from ammeter_server.db.tables import tokens as table
 from tests.server.callers import bearer
 from tests.server.feeding import serving
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-from ammeter import shown
 from ammeter.doctor import collector, folder, machine, sight
 from ammeter.doctor.line import Line, fail
-from ammeter.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, Settings, disabled, settings
+from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, Settings, disabled, settings
+from ammeter.wire import printable
 
 FINE, BROKEN = 0, 1
 
@@ -64,7 +64,7 @@ def _print_json(lines: Sequence[Line]) -> None:
 
     failed = any(line.level == "fail" for line in lines)
     told = {"works": not failed, "lines": [msgspec.to_builtins(line) for line in lines]}
-    print(shown.json(told))
+    print(printable.json(told))
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:

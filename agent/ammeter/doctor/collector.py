@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from ammeter.doctor.line import Line, fail, ok, warn
+from ammeter.environment.settings import Settings, proxies
 from ammeter.redaction import text
-from ammeter.settings import Settings, proxies
-from ammeter.shipping import sending
-from ammeter.shipping.sending import Answer
+from ammeter.shipper import http
+from ammeter.shipper.http import Answer
 
 SKEW_SECONDS = 5.0
 """run-lost waits 15 s for a silent host; clocks further apart than this make its times hard to read."""
@@ -20,11 +20,11 @@ def lines(chosen: Settings) -> Iterator[Line]:
         remedy = "set AMMETER_URL to send runs to one; without, ammeter report reads them here"
         yield Line("note", "collector", "none is set: journals stay on this machine", remedy)
         return
-    looked = sending.look(chosen.url, chosen.token)
+    looked = http.look(chosen.url, chosen.token)
     yield from _ways(chosen, looked)
 
 
-def _ways(chosen: Settings, looked: sending.Looked) -> Iterator[Line]:
+def _ways(chosen: Settings, looked: http.Looked) -> Iterator[Line]:
     assert chosen.url is not None
     url = text(chosen.url, 1000)
     if looked.ready.status == 0:

@@ -62,9 +62,9 @@ def _gpu(torch: ModuleType) -> Line:
 
 def _readers(cuda: bool) -> Iterator[Line]:
     """How gradients are read, for the devices that are here."""
-    from ammeter import stats
+    from ammeter import tensors
 
-    for device, how in stats.available().items():
+    for device, how in tensors.available().items():
         if device == "cuda" and not cuda:
             continue
         about = f"gradients on {device.upper()}"

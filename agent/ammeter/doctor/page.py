@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ammeter import shown
 from ammeter.doctor.line import Line
+from ammeter.wire import printable
 
 STYLE = {"ok": "green", "note": "dim", "warn": "bold yellow", "fail": "bold red"}
 
@@ -22,7 +22,7 @@ def show(lines: Sequence[Line], console: Console | None = None) -> None:
     else:
         for line in lines:
             said = f"{line.level:4}  {line.about}: {line.text}" + (f" -> {line.remedy}" if line.remedy else "")
-            print(shown.line(said))
+            print(printable.line(said))
     console.print(Text(_sum(lines)), soft_wrap=True)
 
 
@@ -32,9 +32,9 @@ def _coloured(lines: Sequence[Line], console: Console) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for line in lines:
-        text = Text(shown.line(line.text))
+        text = Text(printable.line(line.text))
         if line.remedy:
-            text.append(f"\n{shown.line(line.remedy)}", "italic")
+            text.append(f"\n{printable.line(line.remedy)}", "italic")
         table.add_row(Text(line.level, STYLE[line.level]), line.about, text)
     console.print(table)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.guards.child import Child
-from ammeter.guards.duty import Saved
-from ammeter.guards.restoring import compared
-from ammeter.guards.writing import Unreadable, write
-from ammeter.stats.unseen import unseen
-from ammeter.wire import Event, Frame
+from ammeter.guards.checkpoint_writer import Unreadable, write
+from ammeter.guards.restore_check import compared
+from ammeter.guards.restore_process import Child
+from ammeter.guards.runner import Saved
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.wire.frames import Event, Frame
 
 if TYPE_CHECKING:
-    from ammeter.guards.duty import Duty
+    from ammeter.guards.runner import Duty
 
 
 class Checkpoint:

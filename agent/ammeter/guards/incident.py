@@ -8,17 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ammeter.guards import beside
-from ammeter.guards.hearing import Judging
-from ammeter.guards.naming import known
+from ammeter.guards import baseline_verdicts
+from ammeter.guards.journal_follower import Judging
+from ammeter.guards.verdict_names import known
 from ammeter.redaction import text
 from ammeter.verdicts import ALL
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Frame
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from ammeter.guards.duty import Duty
+    from ammeter.guards.runner import Duty
 
 log = logging.getLogger("ammeter")
 
@@ -52,18 +52,18 @@ class OnIncident:
         self.verdicts = None if verdicts is None else known(verdicts)
         self.failures = 0
         self.baseline = baseline
-        self._held: beside.Held | None = None
+        self._held: baseline_verdicts.Held | None = None
 
     def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
         """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
         is needed and not there."""
-        self._held = beside.held_for(self, self.verdicts or (), self.baseline, tags, root)
+        self._held = baseline_verdicts.held_for(self, self.verdicts or (), self.baseline, tags, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
         ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
         folder = duty.session.journal.folder
-        compared = beside.Beside(self._held, ids, folder) if self._held is not None else None
+        compared = baseline_verdicts.Beside(self._held, ids, folder) if self._held is not None else None
         self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE, beside=compared)
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:

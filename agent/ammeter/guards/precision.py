@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.forward import hookable, innermost
-from ammeter.guards.wide import Wide
-from ammeter.watched import plain_name
+from ammeter.guards.float32_module import Wide
+from ammeter.torch_hooks.forward_calls import hookable, innermost
+from ammeter.torch_hooks.targets import plain_name
 
 if TYPE_CHECKING:
-    from ammeter.guards.duty import Duty, Update
+    from ammeter.guards.runner import Duty, Update
 
 PATIENCE = 5
 """Skips in a row at scales that had worked, as scale-collapse has it: the last one tried 1/16 of such a scale."""

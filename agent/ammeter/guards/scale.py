@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ammeter.guards.duty import known, known_scale
-from ammeter.stats.unseen import unseen
-from ammeter.verdicts import overflow_storm
-from ammeter.verdicts.float16 import FLOAT16_MAX
-from ammeter.watched import gradients
+from ammeter.guards.runner import known, known_scale
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks.targets import gradients
+from ammeter.verdicts.framework.float16 import FLOAT16_MAX
+from ammeter.verdicts.loss_scale import overflow_storm
 
 if TYPE_CHECKING:
-    from ammeter.guards.duty import Duty, Update
+    from ammeter.guards.runner import Duty, Update
 
 CEILING = 2.0**24
 """The largest scale, as NVIDIA's apex has it (max_loss_scale)."""

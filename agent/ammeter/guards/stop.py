@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ammeter.guards import beside
-from ammeter.guards.hearing import Judging
-from ammeter.guards.naming import known
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Frame
+from ammeter.guards import baseline_verdicts
+from ammeter.guards.journal_follower import Judging
+from ammeter.guards.verdict_names import known
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Frame
 
 if TYPE_CHECKING:
     import torch
 
-    from ammeter.guards.duty import Duty, Saved
+    from ammeter.guards.runner import Duty, Saved
 
 POISONED = ("nonfinite-weights", "scale-underflowed")
 """Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
@@ -53,22 +53,22 @@ class Stop:
     def __init__(self, verdicts: Sequence[str] = POISONED, baseline: str | Path | None = None) -> None:
         self.verdicts = known(verdicts)
         self.baseline = baseline
-        self._held: beside.Held | None = None
+        self._held: baseline_verdicts.Held | None = None
 
     def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
         """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
         is needed and not there."""
-        self._held = beside.held_for(self, self.verdicts, self.baseline, tags, root)
+        self._held = baseline_verdicts.held_for(self, self.verdicts, self.baseline, tags, root)
 
     def attach(self, duty: Duty) -> None:
         self._duty = duty
         folder = duty.session.journal.folder
-        compared = beside.Beside(self._held, self.verdicts, folder) if self._held is not None else None
+        compared = baseline_verdicts.Beside(self._held, self.verdicts, folder) if self._held is not None else None
         self._judging = Judging(self.verdicts, beside=compared)
 
     def scaling(self, scaler: torch.amp.GradScaler) -> None:
         """A step at a scale without an inverse poisons the weights: that one is not rested in."""
-        from ammeter.guards.duty import NO_INVERSE, known_scale
+        from ammeter.guards.runner import NO_INVERSE, known_scale
 
         scale = known_scale(scaler)
         if scale is not None and scale <= NO_INVERSE:

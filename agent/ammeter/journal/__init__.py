@@ -12,9 +12,7 @@ Only the writer creates segments; only the shipper, or the mirror, moves, thins 
 offsets never change: what is removed leaves a hole that the next frame's header makes visible.
 """
 
-from ammeter.journal.keeping import TERMINATED, UNKNOWN, Ending, drop, mirror, move, settle, thin
-from ammeter.journal.locking import holder, is_alive, is_locked, lock, unlock
-from ammeter.journal.places import (
+from ammeter.journal.layout import (
     HOME,
     REFUSED,
     acknowledge,
@@ -31,9 +29,11 @@ from ammeter.journal.places import (
     segments,
     streams,
 )
-from ammeter.journal.reading import Entry, end_of, ended, read, schema_before, written
-from ammeter.journal.witness import has_witness, witness_path
-from ammeter.journal.writing import CAP_BYTES, SEGMENT_BYTES, Journal
+from ammeter.journal.process_lock import holder, is_alive, is_locked, lock, unlock
+from ammeter.journal.reader import Entry, end_of, ended, read, schema_before, written
+from ammeter.journal.segment_gc import TERMINATED, UNKNOWN, Ending, drop, mirror, move, settle, thin
+from ammeter.journal.supervised import has_witness, witness_path
+from ammeter.journal.writer import CAP_BYTES, SEGMENT_BYTES, Journal
 
 __all__ = [
     "CAP_BYTES",

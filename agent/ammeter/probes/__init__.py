@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ammeter.probes.autocast import Autocast
-from ammeter.probes.census import Census
-from ammeter.probes.checkpoint import Checkpoint
+from ammeter.probes.call_order import Usage
+from ammeter.probes.checkpoint.probe import Checkpoint
 from ammeter.probes.gradients import Gradients
 from ammeter.probes.kernels import Kernels
-from ammeter.probes.loss import Loss
+from ammeter.probes.loss.probe import Loss
 from ammeter.probes.origin import Origin
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
-from ammeter.probes.usage import Usage
 from ammeter.probes.user import User
-from ammeter.probes.weights import Weights
+from ammeter.probes.weights.dtypes import Census
+from ammeter.probes.weights.probe import Weights
 
 
 class Handle(Protocol):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter import tap
+from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
-    from ammeter.session import Session
+    from ammeter.recording.session import Session
 
 
 class Autocast:
@@ -22,7 +22,7 @@ class Autocast:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         context = torch.amp.autocast_mode.autocast
-        return self._session.while_awake([tap.method(context, "__enter__", after=guard(self._entered))])
+        return self._session.while_awake([patch.method(context, "__enter__", after=guard(self._entered))])
 
     def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         context = args[0]

@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter import tap
-from ammeter.closures import closure_in
-from ammeter.probes.usage import about_to_change, clip_function, sorting_function
-from ammeter.stats import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, cpu, transfer
-from ammeter.stats.device import Device
-from ammeter.stats.host import Host
-from ammeter.stats.spectrum import LOWEST, spectrum
-from ammeter.stats.unseen import has_numbers, unseen
-from ammeter.watched import gradients, optimizer_in
+from ammeter.probes.call_order import about_to_change, clip_function, sorting_function
+from ammeter.tensors import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, async_copy, cpu
+from ammeter.tensors.cuda import Device
+from ammeter.tensors.dispatch import Host
+from ammeter.tensors.exponents import LOWEST, spectrum
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.targets import gradients, optimizer_in
 
 if TYPE_CHECKING:
-    from ammeter.row import Row
-    from ammeter.session import Session
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 NAMED = 20
 """Non-finite tensors that an event names; their number is always told."""
@@ -55,11 +55,11 @@ class Part:
     """
 
     indices: Indices
-    numbers: transfer.Transfer
-    scale: transfer.Transfer
+    numbers: async_copy.Transfer
+    scale: async_copy.Transfer
     whole: bool
-    watch: transfer.Stopwatch | None = None
-    spectrum: transfer.Transfer | None = None
+    watch: async_copy.Stopwatch | None = None
+    spectrum: async_copy.Transfer | None = None
     counted: tuple[Indices, npt.NDArray[np.float64]] | None = None
 
 
@@ -84,13 +84,13 @@ class Gradients:
         self._found = {id(each) for each in self._session.watched.optimizers if _has_gradients(each)}
         return self._session.while_awake(
             [
-                tap.backward(before=guard(self._backward)),
-                *tap.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
-                *tap.methods(kinds, "unscale_", before=guard(self._unscaling)),
-                tap.function(*clip_function(), before=guard(self._clipping)),
-                tap.function(*sorting_function(), before=guard(self._changing)),
-                tap.stepping(guard(self._stepping)),
-                tap.stepped(guard(self._stepped)),
+                patch.backward(before=guard(self._backward)),
+                *patch.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
+                *patch.methods(kinds, "unscale_", before=guard(self._unscaling)),
+                patch.function(*clip_function(), before=guard(self._clipping)),
+                patch.function(*sorting_function(), before=guard(self._changing)),
+                patch.stepping(guard(self._stepping)),
+                patch.stepped(guard(self._stepped)),
             ]
         )
 
@@ -218,12 +218,12 @@ class Gradients:
             indices = [index for index, each in zip(indices, found, strict=True) if each is not None]
         return np.array(indices, np.int64), there
 
-    def _scale(self, optimizer: torch.optim.Optimizer) -> transfer.Transfer:
+    def _scale(self, optimizer: torch.optim.Optimizer) -> async_copy.Transfer:
         """The scale that is in the gradients now, 1 without one."""
         row = self._session.row
         scaled = row.raw.get("scaled") or id(optimizer) in row.scaler_used
         scaler = self._session.watched.scaling(optimizer) if scaled else None
-        return transfer.number(1.0) if scaler is None or scaler._scale is None else transfer.of(scaler._scale)
+        return async_copy.number(1.0) if scaler is None or scaler._scale is None else async_copy.of(scaler._scale)
 
     def _take(
         self,
@@ -231,7 +231,7 @@ class Gradients:
         optimizer: torch.optim.Optimizer,
         indices: Indices,
         found: list[torch.Tensor],
-        scale: transfer.Transfer,
+        scale: async_copy.Transfer,
         whole: bool,
     ) -> None:
         parts = row.raw.setdefault("gradients", [])
@@ -250,7 +250,7 @@ class Gradients:
             row.later("gradients", scale)
 
     def _on_host(
-        self, row: Row, host: Host, indices: Indices, found: list[torch.Tensor], scale: transfer.Transfer, whole: bool
+        self, row: Row, host: Host, indices: Indices, found: list[torch.Tensor], scale: async_copy.Transfer, whole: bool
     ) -> Part:
         """Reads what is asked for; elements that are not finite are counted in any case, at least at first."""
         numbers = host.read(found) if whole else host.norms(found)
@@ -260,19 +260,19 @@ class Gradients:
             row.urgent = True
             if not whole and (self._bad_rows < COUNTED_STEPS or self._session.governor.full.allows()):
                 counted = indices[bad], cpu.read([found[at] for at in bad])
-        due = transfer.Arrived(spectrum(found).astype(np.float64)) if self._spectrum_is_due(whole) else None
-        return Part(indices, transfer.Arrived(numbers.reshape(-1)), scale, whole, spectrum=due, counted=counted)
+        due = async_copy.Arrived(spectrum(found).astype(np.float64)) if self._spectrum_is_due(whole) else None
+        return Part(indices, async_copy.Arrived(numbers.reshape(-1)), scale, whole, spectrum=due, counted=counted)
 
     def _on_device(
-        self, device: Device, indices: Indices, found: list[torch.Tensor], scale: transfer.Transfer, whole: bool
+        self, device: Device, indices: Indices, found: list[torch.Tensor], scale: async_copy.Transfer, whole: bool
     ) -> Part:
         """The kernels read everything in one pass; without them all but the norms is read as rarely as on the host."""
-        watch = transfer.Stopwatch(found[0].device)
+        watch = async_copy.Stopwatch(found[0].device)
         whole = whole or not device.slow
         if self._spectrum_is_due(whole):
             rows, counts = device.read_with_spectrum(found)
-            return Part(indices, transfer.of(rows), scale, whole, watch.end(), transfer.of(counts.double()))
-        numbers = transfer.of(device.read(found) if whole else cpu.norms(found))
+            return Part(indices, async_copy.of(rows), scale, whole, watch.end(), async_copy.of(counts.double()))
+        numbers = async_copy.of(device.read(found) if whole else cpu.norms(found))
         return Part(indices, numbers, scale, whole, watch.end())
 
     def _spectrum_is_due(self, whole: bool) -> bool:

@@ -15,10 +15,10 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import emit_itt, emit_nvtx, profile
 from torch.profiler.profiler import _KinetoProfile
 
-from ammeter import tap
+from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
-    from ammeter.session import Session
+    from ammeter.recording.session import Session
 
 WARM_UP = 20
 STEPS = 5
@@ -42,8 +42,8 @@ class Profiling:
         self._ours = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        made = [tap.method(kind, "__init__", before=guard(self._program_makes_one)) for kind in _PROFILERS]
-        return [self, *made, tap.backward(before=guard(self._backward))]
+        made = [patch.method(kind, "__init__", before=guard(self._program_makes_one)) for kind in _PROFILERS]
+        return [self, *made, patch.backward(before=guard(self._backward))]
 
     def remove(self) -> None:
         """Stops a profiler of ours that still runs; what it has seen is left alone."""

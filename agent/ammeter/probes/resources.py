@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ammeter.notes import Note
-    from ammeter.row import Row
-    from ammeter.schedule import Bucket
-    from ammeter.session import Session
+    from ammeter.recording.budget import Bucket
+    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 MEMORY_NS = 10**9
 """Between two readings of memory: each takes some system calls, and memory of a run changes slowly."""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ammeter import tap
-from ammeter.stats import transfer
-from ammeter.stats.transfer import Transfer
-from ammeter.watched import Held
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.targets import Held
 
 if TYPE_CHECKING:
-    from ammeter.notes import Note
-    from ammeter.row import Row
-    from ammeter.session import Session
+    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 
 @dataclass(slots=True)
@@ -46,15 +46,15 @@ class Scaler:
         kinds = self._session.watched.scaler_kinds
         return [
             *self._session.while_awake(
-                tap.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
+                patch.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
             ),
-            *tap.methods(kinds, "load_state_dict", after=guard(self._restored)),
+            *patch.methods(kinds, "load_state_dict", after=guard(self._restored)),
         ]
 
     def adopt(self, row: Row, note: Note, here: bool) -> None:
         """A step that was rested in has one scaler, whose numbers are known."""
         if note.scale is not None and not here:
-            number = transfer.number
+            number = async_copy.number
             found = {optimizer: [number(0.0)] for optimizer in row.stepped}
             update = Update(0, number(note.scale), number(note.growth_tracker or 0.0), found)
             update.after = update.scale if note.after is None else number(note.after)
@@ -95,11 +95,11 @@ class Scaler:
         if not scaler.is_enabled() or scaler._scale is None:
             return
         row = self._session.row
-        update = Update(self._numbers[id(scaler)], transfer.of(scaler._scale), transfer.of(scaler._growth_tracker))
+        update = Update(self._numbers[id(scaler)], async_copy.of(scaler._scale), async_copy.of(scaler._growth_tracker))
         row.wait_for(update.scale)
         row.wait_for(update.growth_tracker)
         for optimizer, state in scaler._per_optimizer_states.items():
-            update.found[optimizer] = found = [transfer.of(each) for each in state["found_inf_per_device"].values()]
+            update.found[optimizer] = found = [async_copy.of(each) for each in state["found_inf_per_device"].values()]
             for each in found:
                 row.wait_for(each)
         updates = row.raw.get("updates")
@@ -111,7 +111,7 @@ class Scaler:
     def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         updates = self._session.row.raw.get("updates")
         if updates and updates[-1].number == self._numbers.get(id(args[0])):
-            updates[-1].after = transfer.of(args[0]._scale)
+            updates[-1].after = async_copy.of(args[0]._scale)
             self._session.row.wait_for(updates[-1].after)
 
     def _restored(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ammeter.stats import transfer
-from ammeter.stats.unseen import has_numbers
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import has_numbers
 
 if TYPE_CHECKING:
-    from ammeter.row import Row
-    from ammeter.session import Session
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 log = logging.getLogger("ammeter")
 
@@ -100,15 +100,15 @@ class User:
                 self._session.tell_late("values.logged", {name: float(row.arrived(key)[-1].mean())}, int(step))
 
 
-def _arriving(value: Any) -> transfer.Transfer | None:
+def _arriving(value: Any) -> async_copy.Transfer | None:
     """The number on its way; None for what is no number. Of several numbers, as of several devices, the mean."""
     if isinstance(value, torch.Tensor):
-        return transfer.of(value) if value.numel() and has_numbers(value) and not value.is_complex() else None
+        return async_copy.of(value) if value.numel() and has_numbers(value) and not value.is_complex() else None
     if isinstance(value, np.ndarray):
         value = value.mean() if value.size and value.dtype.kind in "biuf" else None
     try:
-        return transfer.number(float(value))
+        return async_copy.number(float(value))
     except OverflowError:
-        return transfer.number(math.inf if value > 0 else -math.inf)
+        return async_copy.number(math.inf if value > 0 else -math.inf)
     except Exception:  # noqa: BLE001 - a type of the program's own may raise anything
         return None

@@ -12,58 +12,58 @@ from typing import Any
 
 import msgspec
 
-from ammeter.block import View
-from ammeter.verdicts.activation_overflow import VERDICT as ACTIVATION_OVERFLOW
-from ammeter.verdicts.agent_blind import VERDICT as AGENT_BLIND
-from ammeter.verdicts.cast_churn import VERDICT as CAST_CHURN
-from ammeter.verdicts.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
-from ammeter.verdicts.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
-from ammeter.verdicts.checkpoint_stale import VERDICT as CHECKPOINT_STALE
-from ammeter.verdicts.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
-from ammeter.verdicts.eps_underflow import VERDICT as EPS_UNDERFLOW
-from ammeter.verdicts.finding import Finding, Judged, Verdict, never
-from ammeter.verdicts.fp32_fallback import VERDICT as FP32_FALLBACK
-from ammeter.verdicts.gradient_spike import VERDICT as GRADIENT_SPIKE
-from ammeter.verdicts.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
-from ammeter.verdicts.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
-from ammeter.verdicts.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
-from ammeter.verdicts.half_master_weights import VERDICT as HALF_MASTER_WEIGHTS
-from ammeter.verdicts.half_optimizer_state import VERDICT as HALF_OPTIMIZER_STATE
-from ammeter.verdicts.lopsided_step import VERDICT as LOPSIDED_STEP
-from ammeter.verdicts.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
-from ammeter.verdicts.lost_updates import VERDICT as LOST_UPDATES
-from ammeter.verdicts.masked_row_nan import VERDICT as MASKED_ROW_NAN
-from ammeter.verdicts.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
-from ammeter.verdicts.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
-from ammeter.verdicts.mixed_scale_gradients import VERDICT as MIXED_SCALE_GRADIENTS
-from ammeter.verdicts.no_loss_scaling import VERDICT as NO_LOSS_SCALING
-from ammeter.verdicts.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
-from ammeter.verdicts.nonfinite_loss import VERDICT as NONFINITE_LOSS
-from ammeter.verdicts.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
-from ammeter.verdicts.not_comparable import VERDICT as NOT_COMPARABLE
-from ammeter.verdicts.not_reproducible import VERDICT as NOT_REPRODUCIBLE
-from ammeter.verdicts.overflow_storm import VERDICT as OVERFLOW_STORM
-from ammeter.verdicts.pair import Pair
-from ammeter.verdicts.pointless_scaler import VERDICT as POINTLESS_SCALER
-from ammeter.verdicts.ranks_disagree import VERDICT as RANKS_DISAGREE
-from ammeter.verdicts.resume_mismatch import VERDICT as RESUME_MISMATCH
-from ammeter.verdicts.run_lost import VERDICT as RUN_LOST
-from ammeter.verdicts.run_stalled import VERDICT as RUN_STALLED
-from ammeter.verdicts.scale_collapse import VERDICT as SCALE_COLLAPSE
-from ammeter.verdicts.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
-from ammeter.verdicts.scaler_disabled import VERDICT as SCALER_DISABLED
-from ammeter.verdicts.scaler_not_restored import VERDICT as SCALER_NOT_RESTORED
-from ammeter.verdicts.scaler_rebuilt import VERDICT as SCALER_REBUILT
-from ammeter.verdicts.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
-from ammeter.verdicts.sdpa_math import VERDICT as SDPA_MATH
-from ammeter.verdicts.sign_flip import VERDICT as SIGN_FLIP
-from ammeter.verdicts.slower_than_fp32 import VERDICT as SLOWER_THAN_FP32
-from ammeter.verdicts.stagnation import VERDICT as STAGNATION
-from ammeter.verdicts.stale_stack import VERDICT as STALE_STACK
-from ammeter.verdicts.unsupported_op import VERDICT as UNSUPPORTED_OP
-from ammeter.verdicts.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
-from ammeter.verdicts.validation_drift import VERDICT as VALIDATION_DRIFT
-from ammeter.verdicts.vitals import Together
+from ammeter.verdicts.baseline.not_comparable import VERDICT as NOT_COMPARABLE
+from ammeter.verdicts.baseline.not_reproducible import VERDICT as NOT_REPRODUCIBLE
+from ammeter.verdicts.baseline.slower_than_fp32 import VERDICT as SLOWER_THAN_FP32
+from ammeter.verdicts.baseline.validation_drift import VERDICT as VALIDATION_DRIFT
+from ammeter.verdicts.call_order.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
+from ammeter.verdicts.call_order.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
+from ammeter.verdicts.call_order.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
+from ammeter.verdicts.call_order.lopsided_step import VERDICT as LOPSIDED_STEP
+from ammeter.verdicts.call_order.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
+from ammeter.verdicts.call_order.mixed_scale_gradients import VERDICT as MIXED_SCALE_GRADIENTS
+from ammeter.verdicts.call_order.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
+from ammeter.verdicts.call_order.unsupported_op import VERDICT as UNSUPPORTED_OP
+from ammeter.verdicts.call_order.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
+from ammeter.verdicts.checkpoints.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
+from ammeter.verdicts.checkpoints.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
+from ammeter.verdicts.checkpoints.checkpoint_stale import VERDICT as CHECKPOINT_STALE
+from ammeter.verdicts.checkpoints.resume_mismatch import VERDICT as RESUME_MISMATCH
+from ammeter.verdicts.dynamics.gradient_spike import VERDICT as GRADIENT_SPIKE
+from ammeter.verdicts.dynamics.half_master_weights import VERDICT as HALF_MASTER_WEIGHTS
+from ammeter.verdicts.dynamics.half_optimizer_state import VERDICT as HALF_OPTIMIZER_STATE
+from ammeter.verdicts.dynamics.lost_updates import VERDICT as LOST_UPDATES
+from ammeter.verdicts.dynamics.sign_flip import VERDICT as SIGN_FLIP
+from ammeter.verdicts.dynamics.stagnation import VERDICT as STAGNATION
+from ammeter.verdicts.framework.finding import Finding, Judged, Verdict, never
+from ammeter.verdicts.framework.rank_alignment import Together
+from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.loss_scale.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
+from ammeter.verdicts.loss_scale.no_loss_scaling import VERDICT as NO_LOSS_SCALING
+from ammeter.verdicts.loss_scale.overflow_storm import VERDICT as OVERFLOW_STORM
+from ammeter.verdicts.loss_scale.pointless_scaler import VERDICT as POINTLESS_SCALER
+from ammeter.verdicts.loss_scale.scale_collapse import VERDICT as SCALE_COLLAPSE
+from ammeter.verdicts.loss_scale.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
+from ammeter.verdicts.loss_scale.scaler_disabled import VERDICT as SCALER_DISABLED
+from ammeter.verdicts.loss_scale.scaler_not_restored import VERDICT as SCALER_NOT_RESTORED
+from ammeter.verdicts.loss_scale.scaler_rebuilt import VERDICT as SCALER_REBUILT
+from ammeter.verdicts.low_precision.cast_churn import VERDICT as CAST_CHURN
+from ammeter.verdicts.low_precision.fp32_fallback import VERDICT as FP32_FALLBACK
+from ammeter.verdicts.low_precision.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
+from ammeter.verdicts.low_precision.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
+from ammeter.verdicts.low_precision.sdpa_math import VERDICT as SDPA_MATH
+from ammeter.verdicts.low_precision.stale_stack import VERDICT as STALE_STACK
+from ammeter.verdicts.nonfinite.activation_overflow import VERDICT as ACTIVATION_OVERFLOW
+from ammeter.verdicts.nonfinite.eps_underflow import VERDICT as EPS_UNDERFLOW
+from ammeter.verdicts.nonfinite.masked_row_nan import VERDICT as MASKED_ROW_NAN
+from ammeter.verdicts.nonfinite.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
+from ammeter.verdicts.nonfinite.nonfinite_loss import VERDICT as NONFINITE_LOSS
+from ammeter.verdicts.nonfinite.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
+from ammeter.verdicts.processes.agent_blind import VERDICT as AGENT_BLIND
+from ammeter.verdicts.processes.ranks_disagree import VERDICT as RANKS_DISAGREE
+from ammeter.verdicts.processes.run_lost import VERDICT as RUN_LOST
+from ammeter.verdicts.processes.run_stalled import VERDICT as RUN_STALLED
+from ammeter.wire.columns import View
 
 ALL: tuple[Verdict, ...] = (
     LOSS_NOT_SCALED,

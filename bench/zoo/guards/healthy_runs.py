@@ -19,7 +19,7 @@ from typing import Any
 
 import ammeter
 from ammeter import journal
-from ammeter.wire import Event
+from ammeter.wire.frames import Event
 from bench.zoo.plan import Case, Plan
 from bench.zoo.processes import TRAINING_SECONDS, said_in, trained
 from bench.zoo.runner import prepared, texts

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 
 Evidence = Callable[[Finding], bool]
 

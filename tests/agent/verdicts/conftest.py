@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ammeter import verdicts
-from ammeter.verdicts.finding import Judged
+from ammeter.verdicts.framework.finding import Judged
 from tests.agent.verdicts.claims import unfounded
 
 

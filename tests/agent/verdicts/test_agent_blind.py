@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ammeter.wire import Lost
+from ammeter.wire.frames import Lost
 from tests.agent.streams import Stream, findings, warm
 
 

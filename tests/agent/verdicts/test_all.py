@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammeter import verdicts
-from ammeter.block import Floats, View
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding, Verdict
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.wire.columns import Floats, View
 from tests.agent import streams, streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Hello
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Hello
 from tests.agent.streams import TENSORS, Stream, findings, warm
 from tests.agent.streams_kernels import census
 from tests.agent.training import watching

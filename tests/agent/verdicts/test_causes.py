@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ammeter.verdicts import ALL, BY_ID
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
 
 
 def finding(verdict: str, first: int, last: int | None = None, severity: str = "page", active: bool = True) -> Finding:

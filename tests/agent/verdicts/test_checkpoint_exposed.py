@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.probes import exposure
-from ammeter.verdicts.finding import Finding
+from ammeter.probes.checkpoint import exposure
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
 from tests.agent.streams import SECOND, Stream, findings
 from tests.agent.training import stream as journal_of

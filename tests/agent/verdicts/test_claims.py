@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ammeter import verdicts
-from ammeter.block import ABSENT
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT
 from tests.agent import streams
 from tests.agent.streams import Stream, findings, views, warm
 from tests.agent.streams_values import born, poisoned

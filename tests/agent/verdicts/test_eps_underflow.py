@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import findings, warm
 from tests.agent.training import Seen, watching
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import line_of, watching

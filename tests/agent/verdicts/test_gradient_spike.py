@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ammeter.block import ABSENT, View
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.gradient_spike import VERDICT, State
-from ammeter.wire import Schema
+from ammeter.verdicts.dynamics.gradient_spike import VERDICT, State
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT, View
+from ammeter.wire.frames import Schema
 from tests.agent.streams import Stream, findings
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.verdicts.causes import explain
+from ammeter.verdicts.causality import explain
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import Model, watching
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_values import census
 from tests.agent.training import watching

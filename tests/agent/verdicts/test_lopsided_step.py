@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ammeter.verdicts.causes import explain
+from ammeter.verdicts.causality import explain
 from tests.agent.streams import Stream, findings
 from tests.agent.training import Model, watching
 

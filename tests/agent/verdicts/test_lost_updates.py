@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter import schedule
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Tensor
+from ammeter.recording import budget as schedule
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Tensor
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_values import AVERAGED, HALF, reading
 from tests.agent.training import Seen, watching

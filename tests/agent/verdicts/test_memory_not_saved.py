@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent import pairs
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import GIB, memory

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.misaligned_matmul import padded
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.low_precision.misaligned_matmul import padded
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import watching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_values import poisoned, saved
 from tests.agent.training import watching

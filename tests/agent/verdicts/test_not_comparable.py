@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ammeter.verdicts.causes import explain
+from ammeter.verdicts.causality import explain
 from tests.agent.pairs import CONFIG, check_words, course, judged
 
 

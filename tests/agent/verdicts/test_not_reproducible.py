@@ -52,7 +52,7 @@ def test_another_precision_has_other_numbers() -> None:
 
 
 def test_what_run_log_said_after_the_row_counts() -> None:
-    from ammeter.verdicts.course import Reading
+    from ammeter.verdicts.framework.run_history import Reading
     from tests.agent.streams import Stream, views
 
     def read(late: bool) -> np.typing.NDArray[np.float32]:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from ammeter import verdicts
-from ammeter.report import diagnose
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.vitals import Standing, Together, in_step
-from ammeter.wire import Hello, Schema, Tensor
+from ammeter.report.diagnosis import diagnose
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.framework.rank_alignment import Standing, Together, in_step
+from ammeter.wire.frames import Hello, Schema, Tensor
 from tests.agent.streams import SECOND, TENSORS, Stream, views
 
 Ranks = dict[int, Stream]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ammeter import block, verdicts
-from ammeter.verdicts.finding import Verdict
+from ammeter import verdicts
+from ammeter.verdicts.framework.finding import Verdict
+from ammeter.wire import columns
 from tests.agent.streams import BROKEN, views, warm
 
 
@@ -26,6 +27,6 @@ def test_ticks_change_nothing_in_it(verdict: Verdict, alive: bool | None) -> Non
         (view,) = views(make().frames)
         after, _ = verdict.judge(verdict.state(), view)
         last = int(view.times[-1]) if len(view) else 0
-        tick = block.view(view.schema, (), tick=block.Tick(last + 10**13, alive, last))
+        tick = columns.view(view.schema, (), tick=columns.Tick(last + 10**13, alive, last))
         for state in (verdict.state(), after):
             assert (state, None) == verdict.judge(state, tick), make

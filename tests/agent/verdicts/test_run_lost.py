@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from ammeter import verdicts
-from ammeter.block import Tick
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Bye, Event, Hello
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import Tick
+from ammeter.wire.frames import Bye, Event, Hello
 from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ammeter import verdicts
-from ammeter.block import Tick, view
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
-from ammeter.wire import Bye, Hello
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import Tick, view
+from ammeter.wire.frames import Bye, Hello
 from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_values import poisoned
 

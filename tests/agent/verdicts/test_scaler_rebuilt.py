@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ammeter.verdicts.causes import explain
+from ammeter.verdicts.causality import explain
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
 from tests.agent.verdicts.scaling import small, train

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.streams_kernels import GIB, census, fallback, memory, on_gpu
 from tests.agent.training import watching

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter import schedule
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.sign_flip import AGAINST, BEFORE, ENOUGH, SURE
+from ammeter.recording import budget as schedule
+from ammeter.verdicts.dynamics.sign_flip import AGAINST, BEFORE, ENOUGH, SURE
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
 from tests.agent.streams import Stream, findings
 from tests.agent.training import watching

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ammeter.verdicts.pair import Pair
+from ammeter.verdicts.framework.run_comparison import Pair
 from tests.agent.pairs import check_words, course, judged
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter import schedule
-from ammeter.verdicts.causes import explain
-from ammeter.verdicts.finding import Finding
-from ammeter.verdicts.stagnation import LOSSES, STEPS
+from ammeter.recording import budget as schedule
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.dynamics.stagnation import LOSSES, STEPS
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
 from tests.agent.streams import Stream, findings
 from tests.agent.training import watching

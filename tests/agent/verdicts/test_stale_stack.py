@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter import environment
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.watching import run_facts
 from tests.agent.streams import Stream, findings
 from tests.agent.streams_kernels import GPU, on
 from tests.agent.training import watching
@@ -84,6 +84,6 @@ def test_what_torch_says_of_itself_is_read_in_a_real_run(
 def test_the_generation_of_a_gpu_is_said_where_nvidia_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert {"capability": "8.6"} == environment.capability()
+    assert {"capability": "8.6"} == run_facts.capability()
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert {} == environment.capability()
+    assert {} == run_facts.capability()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.verdicts.finding import Finding
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.streams import Stream, findings, warm
 from tests.agent.training import line_of, watching
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter import tap
-from ammeter.forward import hookable, innermost, is_compiled
 from ammeter.probes.kernels.census import Census, Summary, Work, summary
-from ammeter.watched import plain_name
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.forward_calls import hookable, innermost, is_compiled
+from ammeter.torch_hooks.targets import plain_name
 
 if TYPE_CHECKING:
-    from ammeter.row import Row
-    from ammeter.session import Session
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 FIRST = 1
 """The first step of a run makes lazy things ready; it says little."""
@@ -94,8 +94,8 @@ class Kernels:
         entered, left = self._guard(self._entered), self._guard(self._left)
         context = torch.amp.autocast_mode.autocast
         self._handles = [
-            tap.method(context, "__enter__", after=self._guard(self._switched)),
-            tap.method(context, "__exit__", after=self._guard(self._switched)),
+            patch.method(context, "__enter__", after=self._guard(self._switched)),
+            patch.method(context, "__exit__", after=self._guard(self._switched)),
             self._session.forward.subscribe(after=self._ends),
         ]
         self._modules, self._names = [], {}
@@ -114,7 +114,7 @@ class Kernels:
             self._guard(self._closed)(census, modules, output)
             if self._session.governor.preset == "full":
                 self._back = [
-                    tap.method(
+                    patch.method(
                         torch.Tensor,
                         "backward",
                         before=self._guard(self._back_begins),
@@ -125,7 +125,7 @@ class Kernels:
 
     def _closed(self, census: Census, modules: int, output: Any) -> None:
         self._account(census, modules)
-        if output is not tap.RAISED:
+        if output is not patch.RAISED:
             self._tell(self._session.row, census)
 
     def _account(self, census: Census, modules: int) -> None:
@@ -151,7 +151,7 @@ class Kernels:
     def _closed_back(self, census: Census, result: Any) -> None:
         self._account(census, 0)
         found = summary(census, region=True)
-        if result is not tap.RAISED and found.eligible and self._told_back is None:
+        if result is not patch.RAISED and found.eligible and self._told_back is None:
             self._told_back = found.low / found.eligible
             self._tell_census(self._session.row, census, found, "backward")
 

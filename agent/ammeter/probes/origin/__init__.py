@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter import tap
-from ammeter.closures import closure_in
-from ammeter.directives import Directives
-from ammeter.forward import innermost, is_compiled
+from ammeter.journal.directives import Directives
 from ammeter.probes.origin import culprit, frontier, replay
 from ammeter.probes.origin.armed import Armed
 from ammeter.probes.origin.inputs import Inputs
 from ammeter.probes.origin.replay import Kept, keep
 from ammeter.probes.origin.visits import Visits
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 if TYPE_CHECKING:
-    from ammeter.notes import Note
-    from ammeter.row import Row
-    from ammeter.session import Session
+    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
 
 TOLD_AGAIN = 100
 """Steps after which the same origin is told again."""
@@ -74,9 +74,9 @@ class Origin:
             *self._session.while_awake(
                 [
                     self._session.forward.subscribe(trains=guard(self._begins)),
-                    tap.stepping(guard(self._stepping)),
-                    tap.stepped(guard(self._has_stepped)),
-                    *tap.methods(kinds, "step", after=guard(self._stepped)),
+                    patch.stepping(guard(self._stepping)),
+                    patch.stepped(guard(self._has_stepped)),
+                    *patch.methods(kinds, "step", after=guard(self._stepped)),
                 ]
             ),
         ]

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter.stats import transfer
-from ammeter.stats.unseen import has_numbers, unseen
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import has_numbers, unseen
 
 MOST = 64
 """Tensors looked at in one nested value; a cache of keys and values may hold hundreds."""
@@ -74,7 +74,7 @@ class Readings:
     def __init__(self) -> None:
         self._numbers: list[Numbers | None] = []
         self._away: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
-        self._sent: list[tuple[list[int], transfer.Transfer]] = []
+        self._sent: list[tuple[list[int], async_copy.Transfer]] = []
 
     def take(self, tensor: torch.Tensor) -> int:
         """Reads the present numbers of a tensor; returns the place where they will be."""
@@ -88,12 +88,12 @@ class Readings:
                 self._away.setdefault(tensor.device, []).append((place, found))
         return place
 
-    def send(self) -> list[transfer.Transfer]:
+    def send(self) -> list[async_copy.Transfer]:
         """Starts the way to the host of all that lies on a device; nothing waits for it."""
         begun = []
         for several in self._away.values():
             found = [each for _, each in several]
-            arriving = transfer.of(unseen(partial(torch.stack, found), found))
+            arriving = async_copy.of(unseen(partial(torch.stack, found), found))
             self._sent.append(([place for place, _ in several], arriving))
             begun.append(arriving)
         self._away.clear()

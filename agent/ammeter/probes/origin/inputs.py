@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ammeter.forward import innermost, is_compiled
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
+from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 MOST = 128
 """Tensors remembered in one step, all micro-batches together."""

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ammeter.forward import innermost
 from ammeter.probes.origin.floats import inside, version
 from ammeter.probes.origin.visits import Visits
-from ammeter.stats.unseen import is_plain
+from ammeter.tensors.hidden_reads import is_plain
+from ammeter.torch_hooks.forward_calls import innermost
 
 MOST = 50
 """Replays in a run."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ammeter.forward import hookable
 from ammeter.probes.origin.floats import Readings, inside, version
-from ammeter.watched import plain_name
+from ammeter.torch_hooks.forward_calls import hookable
+from ammeter.torch_hooks.targets import plain_name
 
 MOST = 20_000
 """Visits recorded in one step."""

@@ -1,0 +1,1 @@
+"""Facts of the process and its settings."""

@@ -1,0 +1,130 @@
+"""The verdicts that hold a run against its baseline, asked in the process that trains: the baseline's journal is read
+once, as watch() is called, and the run's own rows as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ammeter import verdicts
+from ammeter.guards.verdict_names import REACHED, needs_baseline
+from ammeter.journal.find import NoJournal, find_baseline
+from ammeter.report import baseline
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.framework.run_comparison import Pair, agreed
+from ammeter.verdicts.framework.run_history import Course, Reading, declared, joined
+from ammeter.wire.columns import View, measured
+
+SHARE = 0.002
+"""Of the time that comparing may take, where no validation has come: it costs more the longer a run is."""
+
+LEAST_SECONDS = 1.0
+"""Between two comparisons that no validation asks for."""
+
+NEW = "new run"
+"""Name of a folder that cannot be a run's: find_baseline() looks beside it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A baseline as it was read, with the metrics of validation that it is compared in."""
+
+    course: Course
+    metrics: tuple[str, ...]
+
+
+class Beside:
+    """A run beside its baseline. Each verdict that raises is left out from then on. stream: the folder of its journal,
+    beside which those of its earlier lives lie."""
+
+    def __init__(
+        self, held: Held, ids: Collection[str], stream: Path | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._baseline = held.course
+        self._verdicts = [each for each in verdicts.OF_RUNS if each.id in ids]
+        self._earlier = _earlier(stream, held.metrics) if stream is not None else []
+        self._reading = Reading(stream.name if stream is not None else "", held.metrics)
+        self._metrics = held.metrics
+        self._clock = clock
+        self._due, self._validated = clock() + LEAST_SECONDS, False
+
+    def add(self, view: View) -> None:
+        self._reading.add(view)
+        self._reading.compact()
+        logged = any(getattr(frame, "name", "") == "values.logged" for _, frame in view.frames)
+        read = any(bool(measured(view.scalar(name)).any()) for name in self._metrics)
+        self._validated = self._validated or logged or read
+
+    def judge(self, *, last: bool = False) -> list[Finding]:
+        """What holds now, where something new has come; else nothing."""
+        began = self._clock()
+        if not (last or self._validated or began >= self._due):
+            return []
+        self._validated = False
+        found = list(self._found())
+        took = self._clock() - began
+        self._due = began + max(LEAST_SECONDS, took / SHARE)
+        return found
+
+    def _found(self) -> Sequence[Finding]:
+        mine = joined([*self._earlier, self._reading], over=False)
+        pair = Pair(mine, self._baseline, frozenset(), agreed(mine.tags.get("validation_delta")))
+        found: list[Finding] = []
+        for verdict in list(self._verdicts):
+            try:
+                _, finding = verdict.runs(verdict.state(), pair)
+            except Exception:  # noqa: BLE001 - the collector tells of it; here the others go on
+                self._verdicts.remove(verdict)
+                continue
+            found += [finding] if finding is not None else []
+        return found
+
+
+def _earlier(stream: Path, metrics: Sequence[str]) -> list[Reading]:
+    """What this run did before it was started again, as its lowest rank has it."""
+    try:
+        found, _, _ = baseline.lives(stream.parent, metrics)
+    except (NoJournal, OSError):  # nothing can be read of them: the run is compared from here on
+        return []
+    return [each for each in found if each.stream != stream.name]
+
+
+def held_for(
+    guard: Any, ids: Sequence[str], given: str | Path | None, tags: Mapping[str, Any], root: Path
+) -> Held | None:
+    """The baseline that a guard needs for its verdicts, or was given; None where it is neither.
+
+    Raises ValueError where it is needed and not there, and where one that was given is not needed.
+    """
+    asked = needs_baseline(ids)
+    name = str(given or tags.get("baseline") or "")
+    if not asked and given is None:
+        return None
+    if not name:
+        raise ValueError(
+            f"{type(guard).__name__} is to act on {asked[0]!r}, which holds the run against a baseline, and none is"
+            f" named; use {type(guard).__name__}(..., baseline='fp32-monday'), watch(..., tags={{'baseline': ...}}), or"
+            f" verdicts that need none: {', '.join(REACHED)}"
+        )
+    try:
+        return _held(name, root, declared(tags))
+    except (NoJournal, OSError) as error:
+        raise ValueError(
+            f"{type(guard).__name__} is to act on {', '.join(map(repr, asked)) or 'a baseline'}, and the journal of the"
+            f" baseline is not at hand: {error}"
+        ) from error
+
+
+def _held(name: str, root: Path, metrics: Collection[str]) -> Held:
+    """The baseline of this name: a path, or beside the runs in `root` an id or the newest of that name.
+
+    Raises NoJournal where there is none.
+    """
+    if not root.is_dir() and not Path(name).is_dir():
+        raise NoJournal(f"no baseline {name!r} lies in {root}; give a path, or the id or name of a run there")
+    found = find_baseline(name, root / NEW)
+    wanted = tuple(sorted({*metrics, *baseline.metrics_of(found)}))
+    return Held(baseline.read(found, wanted), wanted)

@@ -1,0 +1,111 @@
+"""What guards hear of a run: the frames of its journal, as they are written, and what the verdicts conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from time import monotonic
+from typing import Any
+
+from ammeter import verdicts
+from ammeter.guards.baseline_verdicts import Beside
+from ammeter.journal import Journal
+from ammeter.verdicts.framework.finding import Finding, never
+from ammeter.wire import columns
+from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps
+
+
+class Overheard(Journal):
+    """A journal that also keeps what it writes until take() is called: guards judge what the report will judge."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._frames: list[Frame] = []
+        super().__init__(*args, **options)
+
+    def hello(self, hello: Hello) -> None:
+        super().hello(hello)
+        self._frames.append(hello)
+
+    def append(self, *frames: Frame) -> bool:
+        self._frames.extend(frames)
+        return super().append(*frames)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._frames)
+
+    def take(self) -> list[Frame]:
+        """What was written since the last time."""
+        taken, self._frames = self._frames, []
+        return taken
+
+
+class Judging:
+    """Runs some verdicts over the frames of one stream: the code that the report and the collector run.
+
+    patience: seconds that frames may wait for company, so that many verdicts cost little. beside: what holds the run
+    against its baseline, where somebody asked for that.
+    """
+
+    def __init__(
+        self,
+        ids: Collection[str],
+        patience: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+        beside: Beside | None = None,
+    ) -> None:
+        self._all = [each for each in verdicts.ALL if each.id in ids]
+        self._verdicts = [each for each in self._all if each.judge is not never]
+        self._states: dict[str, Any] = {each.id: each.state() for each in self._verdicts}
+        self._beside = beside
+        self._schema: Schema | None = None
+        self._waiting: list[Frame] = []
+        self._patience, self._clock, self._judged = patience, clock, clock()
+        self._opened: dict[str, int] = {}
+        self.findings: dict[str, Finding] = {}
+
+    def hear(self, frames: Sequence[Frame], *, last: bool = False) -> list[Finding]:
+        """The findings that open with these frames, causes first. last: nothing may wait any longer."""
+        self._waiting.extend(frames)
+        if not last and self._clock() - self._judged < self._patience:
+            return []
+        self._judged = self._clock()
+        waiting, self._waiting = self._waiting, []
+        for view in self._views(waiting):
+            self._judge(view)
+            if self._beside is not None:
+                self._beside.add(view)
+        if self._beside is not None:
+            for finding in self._beside.judge(last=last):
+                self.findings.setdefault(finding.verdict, finding)
+        found = [self.findings[each.id] for each in self._all if each.id in self.findings]
+        new = [each for each in found if each.active and each.times > self._opened.get(each.verdict, 0)]
+        self._opened |= {each.verdict: each.times for each in new}
+        return new
+
+    def _judge(self, view: columns.View) -> None:
+        """A verdict that raises is left out from then on, as verdicts.judge has it."""
+        for verdict in list(self._verdicts):
+            try:
+                self._states[verdict.id], finding = verdict.judge(self._states[verdict.id], view)
+            except Exception:  # noqa: BLE001 - the collector tells of it; here the others go on
+                self._verdicts.remove(verdict)
+                continue
+            if finding is not None:
+                self.findings[verdict.id] = finding
+
+    def _views(self, frames: Sequence[Frame]) -> Iterator[columns.View]:
+        """The frames as views, each with one schema."""
+        rows: list[Steps] = []
+        others: list[tuple[int, Hello | Event | Lost | Bye]] = []
+        for frame in frames:
+            if isinstance(frame, Steps):
+                if self._schema is not None and columns.fits(frame, self._schema):
+                    rows.append(frame)
+                continue
+            if isinstance(frame, Hello) and frame.schema != self._schema:
+                if self._schema is not None:
+                    yield columns.view(self._schema, rows, others)
+                self._schema, rows, others = frame.schema, [], []
+            others.append((len(rows), frame))
+        if rows or others:
+            yield columns.view(self._schema or Schema(), rows, others)

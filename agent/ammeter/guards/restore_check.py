@@ -1,0 +1,141 @@
+"""A checkpoint of the program is read back in a process of its own: python -m ammeter.guards.restore_check PATH.
+
+It prints one line of JSON. The process is as nice as can be, has one thread, no more memory than the file takes twice
+and a few GiB, and ends after a minute for every GiB. The file is mapped, so the training's memory is not competed for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ammeter.probes.checkpoint.contents import contents
+
+PART = 2**20
+"""Elements that are looked at together."""
+
+SECONDS, SECONDS_PER_GIB = 60, 60
+"""That reading may take: for torch's import and a small file, and for each GiB more."""
+
+SPARE_BYTES = 16 * 2**30
+"""Address space beside twice the file: torch's libraries map some GiB that they never touch."""
+
+UNMAPPED_BYTES = 2**30
+"""A file of the old form cannot be mapped; up to this size it is read as a whole."""
+
+DEEPEST = 12
+
+
+def main(argv: list[str]) -> int:
+    path = Path(argv[0])
+    began = perf_counter()
+    try:
+        size = path.stat().st_size
+        _bounded(size)
+        told = restore(path, size)
+    except OSError as error:
+        told = {"outcome": "skipped", "reason": f"{type(error).__name__}: {error.strerror}"}
+    except MemoryError:
+        told = {"outcome": "skipped", "reason": "it takes more memory than it may"}
+    print(json.dumps({**told, "seconds": round(perf_counter() - began, 3)}))
+    return 0
+
+
+def restore(path: Path, size: int) -> dict[str, Any]:
+    """outcome: passed where it loads with weights_only=True and every number in it is finite, failed where not,
+    skipped where that cannot be said. weights, parts: what is in it."""
+    try:
+        loaded = _load(path, size)
+    except _Unmapped:
+        return {"outcome": "skipped", "reason": "it has torch's old form and is too large to be read as a whole"}
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a broken file makes torch raise is the answer
+        said = str(error).splitlines()[0][:200] if str(error) else ""
+        return {"outcome": "failed", "reason": f"weights_only=True does not load it ({type(error).__name__}: {said})"}
+    bad, tensors = [], 0
+    for name, tensor in _tensors(loaded, "", 0):
+        tensors += 1
+        if not _is_finite(tensor):
+            bad.append(name)
+    found = contents(loaded).plain()
+    told = {"bytes": size, "tensors": tensors, "contents": found}
+    if bad:
+        return {
+            "outcome": "failed",
+            "reason": f"{len(bad)} of {tensors} tensors are not finite, {bad[0]} first",
+            **told,
+        }
+    return {"outcome": "passed", "reason": f"{tensors} tensors, all finite", **told}
+
+
+class _Unmapped(Exception):
+    """A large file of the old form."""
+
+
+def _load(path: Path, size: int) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+            raise
+    if size > UNMAPPED_BYTES:
+        raise _Unmapped
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each with where it lies, as model.head.weight."""
+    if isinstance(value, torch.Tensor):
+        yield name or "it", value
+    elif depth < DEEPEST and isinstance(value, dict | list | tuple):
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in inside:
+            yield from _tensors(each, f"{name}.{key}" if name else str(key), depth + 1)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor.detach().reshape(-1), PART))
+
+
+def _bounded(size: int) -> None:
+    """What this process may take of the machine."""
+    os.nice(19)
+    torch.set_num_threads(1)
+    limit = 2 * size + SPARE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.alarm(SECONDS + SECONDS_PER_GIB * (size // 2**30))
+
+
+def compared(told: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """What was read beside what was in memory as it was saved: the elements of each dtype, optimizer and scaler."""
+    if told["outcome"] != "passed":
+        return told
+    if saved.get("bytes") is not None and told.get("bytes") != saved["bytes"]:
+        return {**told, "outcome": "skipped", "reason": "the file was replaced before it was read"}
+    was, now = saved.get("contents") or {}, told["contents"]
+    if Counter(was.get("weights") or {}) != Counter(now["weights"]):
+        return {**told, "outcome": "failed", "reason": "other weights were read than were saved, by dtype and number"}
+    lost = [name for name in ("optimizer", "scaler") if was.get(name) and not now.get(name)]
+    if lost:
+        return {**told, "outcome": "failed", "reason": f"it was saved with {' and '.join(lost)}, which was not read"}
+    missing = [str(each) for each in saved.get("missing") or ()]
+    if missing:
+        return {**told, "outcome": "partial", "reason": f"it loads and is finite, and has no {', '.join(missing)}"}
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,258 @@
+"""When guards are asked, and what they share: the boundary between two steps, the way to tell, and the way to end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import get_ident
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.targets import optimizer_in
+from ammeter.wire.frames import Event, Frame
+
+if TYPE_CHECKING:
+    from ammeter.guards.journal_follower import Overheard
+    from ammeter.recording.session import Session
+
+NO_INVERSE = 2.0**-128
+"""A scale of this or less has an infinite inverse in float32, see verdicts/scale_underflowed.py."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update() of a scaler. before, after: the scale around it, None where only the device knows.
+
+    overflow: whether it skipped. bad_loss: whether the loss was not finite, as far as the host knows. given: whether
+    the program set the scale itself, with update(new_scale).
+    """
+
+    scaler: torch.amp.GradScaler
+    before: float | None
+    after: float | None
+    overflow: bool
+    bad_loss: bool
+    given: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint. step: the one that was open when it was written, so its weights are those after step - 1.
+
+    sure: it was written by a guard, which saw that all of it was finite. verified, broken: it was read back in another
+    process, and is whole, or is not.
+    """
+
+    path: str
+    step: int
+    missing: tuple[str, ...]
+    sure: bool = False
+    verified: bool = False
+    broken: bool = False
+
+
+class Duty:
+    """Of one session. A guard has any of scaling, unscaling, updated, closed, begun, heard and remove. Each is called
+    in the thread that trains, and one that raises is switched off where all our faults are caught."""
+
+    def __init__(
+        self, session: Session, journal: Overheard, guards: Sequence[Any], leave: Callable[[str], Any]
+    ) -> None:
+        """leave: says goodbye with a message, and brings home what was written."""
+        self.session = session
+        self.saved: list[Saved] = []
+        self._journal = journal
+        self._guards = guards
+        self._leave = leave
+        self._ended: Exception | None = None
+        self._step = session.row.step
+        self._before: float | None = None
+        self._skipped = self._bad_loss = False
+
+    def attach(self) -> list[Any]:
+        """Behind everything else: when guards are asked, the session has closed its step."""
+        for guard in self._guards:
+            self._safe(guard, "attach")(self)
+        self._scalings, self._unscalings, self._updates, self._closings, self._beginnings, self._hearings = (
+            [self._safe(guard, name) for guard in self._guards if hasattr(guard, name)]
+            for name in ("scaling", "unscaling", "updated", "closed", "begun", "heard")
+        )
+        guard = self.session.guard("guards", anywhere=False)
+        self._act = guard(self._acts)
+        watched, between = self.session.watched, patch.uncompiled(self._between)
+        kinds = watched.scaler_kinds
+        handles = [
+            *patch.methods(kinds, "update", before=guard(self._updating), after=guard(self._updated)),
+            *patch.methods(kinds, "update", after=between),
+            patch.stepped(guard(self._stepped)),
+            self.session.forward.subscribe(trains=patch.uncompiled(self._begins), evaluates=between),
+            patch.backward(before=between),
+            patch.stepping(between),
+            *patch.methods(watched.optimizer_kinds, "zero_grad", before=between),
+        ]
+        if self._scalings:
+            handles += patch.methods(kinds, "scale", before=guard(self._scaling))
+        if self._unscalings:
+            handles += patch.methods(kinds, "unscale_", before=guard(self._unscaling))
+        return [*handles, self]
+
+    def remove(self) -> None:
+        """Whatever a guard has put on the program's objects leaves them."""
+        for guard in self._guards:
+            if hasattr(guard, "remove"):
+                with suppress(Exception):  # a guard that failed, too, takes back what it did
+                    guard.remove()
+
+    def finish(self) -> None:
+        """The run is over: what was written last is heard, too. Nobody can be stopped any more."""
+        frames = self._journal.take()
+        for guard in self._guards:
+            if hasattr(guard, "heard") and _called(guard) not in self.session.faults:
+                try:
+                    guard.heard(frames, last=True)
+                except Exception as error:  # noqa: BLE001 - as in guard, which is silent by now
+                    self.session._fault_in(_called(guard), error)
+
+    @property
+    def step(self) -> int:
+        """The step that closed last."""
+        return self.session.row.step - 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the only rank: what is sampled by time differs from rank to rank."""
+        return self.session._hello.world_size == 1
+
+    def is_off(self, guard: Any) -> bool:
+        return self.session._off or _called(guard) in self.session.faults
+
+    def tell(self, guard: Any, action: str, reason: str, **data: Any) -> None:
+        """Writes what a guard did, at once: behind it the run may end."""
+        told = {"guard": guard.name, "action": action, "reason": reason, "step": self.step, **data}
+        self.session.journal.append(Event("guard.acted", max(0, self.step), time_ns(), told))
+
+    def end(self, stopped: Exception) -> None:
+        """The run ends with this error once everybody has been asked."""
+        self._ended = self._ended or stopped
+
+    def newest_before(self, step: int, *, finite: bool = False) -> Saved | None:
+        """The newest complete checkpoint from before this step that was not found broken; where some were read back,
+        the newest of these. finite: one that is sure to be finite may be younger."""
+        good = [each for each in self.saved if not each.missing and not each.broken]
+        good = [each for each in good if (finite and each.sure) or each.step < step]
+        read = [each for each in good if each.verified or each.sure] if any(each.verified for each in good) else good
+        return max(read, key=lambda each: (each.step, each.sure), default=None)
+
+    def verified(self, path: str, step: int, outcome: str) -> None:
+        """What came of reading a checkpoint back; one that was written over meanwhile is another one."""
+        passed, failed = outcome == "passed", outcome == "failed"
+        self.saved = [
+            replace(each, verified=passed, broken=failed) if (each.path, each.step) == (path, step) else each
+            for each in self.saved
+        ]
+
+    def _safe(self, guard: Any, name: str) -> Callable[..., None]:
+        """A guard's method, which never raises, and is silent once the guard is off."""
+        return self.session.guard(_called(guard), anywhere=False)(getattr(guard, name))
+
+    def _scaling(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if self._is_ours(args[0]):
+            for scaling in self._scalings:
+                scaling(args[0])
+
+    def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_ours(args[0]):
+            for unscaling in self._unscalings:
+                unscaling(args[0], optimizer_in(args, kwargs))
+
+    def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Twice where the session wakes by it, and knows more of the step the second time."""
+        if self._is_ours(args[0]):
+            self._before = known_scale(args[0])
+            self._skipped = bool(self.session.row.skipped)
+            if self._before is not None and self._before <= NO_INVERSE:
+                self.session.row.urgent = True
+            self._bad_loss = self._hasten()
+
+    def _updated(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        scaler = args[0]
+        if not self._is_ours(scaler):
+            return
+        before, after = self._before, known_scale(scaler)
+        given = len(args) > 1 or kwargs.get("new_scale") is not None
+        overflow = self._skipped if before is None or after is None else not given and after < before
+        update = Update(scaler, before, after, overflow, self._bad_loss, given)
+        for updated in self._updates:
+            updated(update)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer in self.session.watched.optimizers:
+            self._hasten()
+
+    def _hasten(self) -> bool:
+        """A row with a loss that is not finite is written when its step closes: somebody may want to act on it."""
+        row = self.session.row
+        bad = any(each.here and not math.isfinite(each.number()) for each in row.transfers.get("loss", ()))
+        row.urgent = row.urgent or bad
+        return bad
+
+    def _between(self, *_: Any) -> None:
+        """Called at all that may begin a step or end one; a few comparisons where it does not. Nothing around it
+        catches, so that the error with which a run ends gets out."""
+        if get_ident() != self.session.thread or self.session._off:
+            return
+        if self._journal.waiting or self._step != self.session.row.step:
+            self._act()
+        if self._ended is not None:
+            stopped, self._ended = self._ended, None
+            self._leave(f"{type(stopped).__name__}: {stopped}")
+            raise stopped
+
+    def _begins(self, *_: Any) -> None:
+        """A training forward pass: what the program does between two steps is done."""
+        self._between()
+        for begun in self._beginnings:
+            begun()
+
+    def _acts(self) -> None:
+        if self._journal.waiting:
+            frames = self._journal.take()
+            self._remember(frames)
+            for hear in self._hearings:
+                hear(frames)
+        if self._step != self.session.row.step:
+            self._step = self.session.row.step
+            for closed in self._closings:
+                closed()
+
+    def _remember(self, frames: Sequence[Frame]) -> None:
+        """The checkpoints that the program writes. What is written over is gone."""
+        for frame in frames:
+            if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("path"):
+                saved = Saved(frame.data["path"], frame.step, tuple(frame.data.get("missing") or ()))
+                self.saved = [each for each in self.saved if each.path != saved.path or each.sure]
+                self.saved.append(saved)
+
+    def _is_ours(self, scaler: Any) -> bool:
+        return scaler in self.session.watched.scalers and scaler.is_enabled()
+
+
+def known_scale(scaler: torch.amp.GradScaler) -> float | None:
+    """The scale, where it lies on the host and exists yet."""
+    return None if scaler._scale is None else known(scaler._scale)
+
+
+def known(number: torch.Tensor) -> float | None:
+    """A number that lies on the host; None where only the device knows it."""
+    return unseen(lambda: async_copy.known(number), (number,))
+
+
+def _called(guard: Any) -> str:
+    return f"{guard.name}-guard"

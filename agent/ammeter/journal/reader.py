@@ -1,0 +1,147 @@
+"""The reading end: frames from a logical offset on, holes told, while the stream is written and moved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ammeter.journal.layout import OFFSETS, open_plain, segments, size_of
+from ammeter.wire.frames import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
+
+_TAIL_BYTES = 64 * 2**10
+"""How much of a segment's end is read to see whether its last frame is a bye."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One frame where it stands: logical offsets [begin, end). A hole in the journal is an Entry with a Lost."""
+
+    begin: int
+    end: int
+    frame: Frame
+
+
+def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Iterator[Entry]:
+    """Yields what a stream's folder holds from a logical offset on, holes as Lost entries, until its present end.
+
+    Stops after about limit_bytes. Safe while the stream is written and while closed segments are moved.
+    """
+    expected, budget = offset, limit_bytes
+    listed = segments(folder)
+    if listed and listed[0][0] > expected:
+        yield _hole("journal-deleted", expected, listed[0][0])
+        expected = listed[0][0]
+    for index, (start, path) in enumerate(listed):
+        behind = listed[index + 1][0] if index + 1 < len(listed) else None
+        if behind is not None and behind <= expected:
+            continue
+        if behind is None and start + size_of(path) <= expected:
+            return
+        for entry in _entries(load(path, folder, start, expected), expected):
+            yield entry
+            expected = entry.end
+            if budget is not None:
+                budget -= entry.end - entry.begin
+                if budget <= 0:
+                    return
+        if behind is not None and expected < behind:
+            yield _hole("torn", expected, behind)
+            expected = behind
+
+
+def end_of(folder: Path) -> int:
+    """The logical offset behind the stream's last whole frame."""
+    listed = segments(folder)
+    end = listed[-1][0] if listed else 0
+    for start, path in listed[-1:]:
+        for _, size, offset, frame in scan(load(path, folder, start)):
+            end = behind_of(offset, size, frame)
+    return end
+
+
+def written(folder: Path) -> int:
+    """The logical offset up to which something was written, a torn tail included: one look, nothing is read."""
+    listed = segments(folder)
+    return listed[-1][0] + size_of(listed[-1][1]) if listed else 0
+
+
+def ended(folder: Path) -> bool:
+    """Whether the stream's last frame is a bye: nobody writes behind one."""
+    for _, path in segments(folder)[-1:]:
+        with _opened(path, folder) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read()
+        for position, length, _, frame in scan(tail):
+            if isinstance(frame, Bye) and position + length == len(tail):
+                return True
+    return False
+
+
+def schema_before(folder: Path, offset: int) -> Hello | None:
+    """The hello in force at a logical offset: needed by who starts to read in the middle of a stream.
+
+    At the very beginning, where none is in force yet, the first one.
+    """
+    listed = segments(folder)
+    for start, path in reversed([each for each in listed if each[0] < offset]):
+        found = [frame for at, frame in _hellos(path, folder, start) if at < offset]
+        if found:
+            return found[-1]
+    for start, path in listed:
+        for _, frame in _hellos(path, folder, start):
+            return frame
+    return None
+
+
+def behind_of(offset: int, size: int, frame: Frame) -> int:
+    return frame.end if isinstance(frame, Lost) and frame.begin < frame.end < OFFSETS else offset + size
+
+
+def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
+    """A segment's bytes from the frame at the offset `expected` on if it lies where an untouched segment has it.
+
+    Else all of them: the segment was thinned, or is torn there. Nothing for one that was deleted meanwhile.
+    """
+    try:
+        with _opened(path, folder) as file:
+            skip = max(0, expected - start)
+            file.seek(skip)
+            if skip and offset_in(file.read(HEADER_BYTES)) != expected:
+                skip = 0
+            file.seek(skip)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _opened(path: Path, folder: Path) -> BinaryIO:
+    """A segment that may be moved to the stream's folder just now. Raises FileNotFoundError for one that is gone."""
+    try:
+        return open_plain(path)
+    except FileNotFoundError:
+        return open_plain(folder / path.name)
+
+
+def _entries(data: bytes, expected: int) -> Iterator[Entry]:
+    for _, size, offset, frame in scan(data, seek(data, expected)):
+        end = behind_of(offset, size, frame)
+        if end <= expected:
+            continue
+        if offset > expected:
+            yield _hole("torn", expected, offset)
+        yield Entry(max(offset, expected), end, frame)
+        expected = end
+
+
+def _hellos(path: Path, folder: Path, start: int) -> Iterator[tuple[int, Hello]]:
+    for _, _, offset, frame in scan(load(path, folder, start)):
+        if isinstance(frame, Hello):
+            yield offset, frame
+
+
+def _hole(reason: str, begin: int, end: int) -> Entry:
+    return Entry(begin, end, Lost(reason, begin=begin, end=end))

@@ -1,0 +1,154 @@
+"""What is done to segments by others than their writer: ended after a death, moved off tmpfs, thinned, dropped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ammeter.journal.layout import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments, size_of
+from ammeter.journal.process_lock import lock, unlock
+from ammeter.journal.reader import behind_of, ended
+from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps, encode, scan
+
+TERMINATED = "terminated"
+"""A file in the stream's folder: no longer empty once SIGTERM has reached a process that had no handler for it."""
+
+
+BY_SIGTERM = "killed by SIGTERM"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known of a process's end. how: in words, such as "killed by SIGKILL". by: one of wire.ENDED_BY, or ''.
+
+    memory_limit: of its control group in bytes, or 0.
+    """
+
+    how: str = ""
+    by: str = ""
+    memory_limit: int = 0
+
+
+UNKNOWN = Ending()
+
+
+def settle(folder: Path, now: int, ending: Ending = UNKNOWN) -> bool:
+    """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
+
+    now: nanoseconds since the epoch, the time the bye carries. Who was told to end by SIGTERM is not lost: bye{signal}.
+    True when this call wrote it; False when the writer lives or has said goodbye itself.
+    """
+    file = lock(folder / "alive") if (folder / "alive").exists() else None
+    if file is None:
+        return False
+    try:
+        return _append_bye(folder, now, ending)
+    finally:
+        unlock(file)
+
+
+def move(path: Path, folder: Path) -> None:
+    """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
+    if path.parent != folder:
+        replace(folder / path.name, contents(path))
+        path.unlink()
+
+
+def mirror(path: Path, folder: Path) -> None:
+    """Brings what has come to an open segment on tmpfs since the last time to its copy in the stream's folder."""
+    with open_plain(path) as source, open_plain(folder / path.name, os.O_RDWR | os.O_CREAT) as copy:
+        size, copied = os.fstat(source.fileno()).st_size, copy.seek(0, os.SEEK_END)
+        if copied > size:  # half a frame was cut back
+            copied = copy.truncate(size)
+            copy.seek(size)
+        source.seek(copied)
+        copy.write(source.read())
+
+
+def thin(path: Path, keep: int) -> None:
+    """Rewrites a closed segment in place with every keep-th step only (0: none); all else stays where it was.
+
+    What goes is told by a Lost frame that stands at the hole it leaves.
+    """
+    kept: list[bytes] = []
+    gone: Lost | None = None
+    data = contents(path)
+    for position, size, offset, frame in scan(data):
+        lost = _thinned(frame, offset, size, keep)
+        if lost and gone and gone.end == lost.begin:
+            gone = Lost(gone.reason, gone.steps + lost.steps, 0, gone.begin, lost.end)
+            continue
+        kept.extend(_told(gone))
+        gone = lost
+        if lost is None:
+            kept.append(data[position : position + size])
+    kept.extend(_told(gone))
+    replace(path, b"".join(kept))
+
+
+def drop(path: Path, end: int) -> None:
+    """Replaces a closed segment, which ends at the logical offset `end`, by one Lost frame that counts it."""
+    steps = events = 0
+    start = int(path.stem)
+    for _, _, _, frame in scan(contents(path)):
+        steps += frame.steps if isinstance(frame, Lost) else isinstance(frame, Steps)
+        events += frame.events if isinstance(frame, Lost) else isinstance(frame, Event)
+    replace(path, encode(Lost("journal-cap", steps, events, start, end), start))
+
+
+def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
+    listed = segments(folder)
+    if not listed or ended(folder):
+        return False
+    start, path = listed[-1]
+    whole, end, last, flags = 0, start, None, os.O_RDWR
+    for position, size, offset, last in scan(contents(path)):
+        whole, end = position + size, behind_of(offset, size, last)
+    if isinstance(last, Bye):
+        with open_plain(path, os.O_RDWR) as file:
+            file.truncate(whole)
+        return False
+    beyond = acknowledged(folder)
+    if beyond > end:
+        # The host went down and lost a tail that the collector has: the bye must stand behind it.
+        whole, end, path, flags = 0, beyond, segment_path(folder, beyond), os.O_RDWR | os.O_CREAT
+    with open_plain(path, flags) as file:
+        file.truncate(whole)
+        file.seek(whole)
+        file.write(encode(_bye(folder, _last_step(listed), now, ending), end))
+        file.flush()
+        os.fsync(file.fileno())
+    return True
+
+
+def _bye(folder: Path, step: int, now: int, ending: Ending) -> Bye:
+    known: dict[str, Any] = {"ended_by": ending.by, "memory_limit": ending.memory_limit}
+    if ending.by in ASKED_TO_END:
+        return Bye("signal", step, now, ending.how, **known)
+    if size_of(folder / TERMINATED) > 0 or ending.how == BY_SIGTERM:
+        return Bye("signal", step, now, "SIGTERM")
+    return Bye("lost", step, now, ending.how, **known)
+
+
+def _last_step(listed: list[tuple[int, Path]]) -> int:
+    for _, path in reversed(listed):
+        steps = [frame.step for _, _, _, frame in scan(contents(path)) if isinstance(frame, Steps)]
+        possible = [step for step in steps if 0 <= step < OFFSETS]
+        if possible:
+            return possible[-1]
+    return -1
+
+
+def _thinned(frame: Frame, offset: int, size: int, keep: int) -> Lost | None:
+    """What thinning says instead of a frame; None for one that stays."""
+    if isinstance(frame, Lost) and frame.reason == "journal-thinned":
+        return frame
+    if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):
+        return Lost("journal-thinned", 1, 0, offset, offset + size)
+    return None
+
+
+def _told(lost: Lost | None) -> list[bytes]:
+    return [encode(lost, lost.begin)] if lost else []

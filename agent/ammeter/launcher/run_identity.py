@@ -1,0 +1,49 @@
+"""Which run the processes of one command belong to, however many they are and however often they start again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from ammeter.environment import identity
+from ammeter.launcher.command import value_of
+
+_TASKS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Where a launcher says how many of us it has started."""
+
+
+def run_of(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str | None, str]:
+    """(run id, the name it was made from or ''). The id is None where the ranks have to agree among themselves.
+
+    In this order: AMMETER_RUN_ID; the job step of Slurm; the rendezvous id on the command line; a new one, unless
+    other nodes run their own part of this run and could not know it.
+    """
+    project = environment.get("AMMETER_PROJECT", "") or "default"
+    said = environment.get("AMMETER_RUN_ID", "")
+    if said:
+        return identity.run_id(project, environment)
+    shared = _slurm_step(environment) or _rendezvous(command)
+    if shared:
+        return identity.run_id(project, {**environment, "AMMETER_RUN_ID": shared})[0], ""
+    if _one_of_several(environment) or _several_nodes(command):
+        return None, ""
+    return str(uuid.uuid4()), ""
+
+
+def _slurm_step(environment: Mapping[str, str]) -> str:
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    return f"{job}.{step}" if job and step else ""
+
+
+def _rendezvous(command: Sequence[str]) -> str:
+    said = value_of(command, "--rdzv-id", "--rdzv_id") or ""
+    return "" if said == "none" else said
+
+
+def _one_of_several(environment: Mapping[str, str]) -> bool:
+    return any(environment.get(name, "1") not in ("", "1") for name in _TASKS)
+
+
+def _several_nodes(command: Sequence[str]) -> bool:
+    said = value_of(command, "--nnodes", "--num_machines", "--num-machines")
+    return said is not None and said not in ("1", "1:1")

@@ -1,0 +1,79 @@
+"""What `ammeter run` was told of the run itself: tags, and a file with its config."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ammeter.verdicts.framework.metric_directions import BETTER, check_direction
+
+MAX_CONFIG_BYTES = 96 * 1024
+"""Of a config as it is handed on in the environment, where the kernel takes 128 KiB in one variable."""
+
+
+def tags_of(said: Sequence[str]) -> dict[str, str]:
+    """The tags of several KEY=VALUE. Raises ValueError for one that is none."""
+    found = {}
+    for each in said:
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"--tag {each!r} has no key and value; use KEY=VALUE, such as --tag baseline=fp32-monday")
+        if key.startswith(BETTER):
+            check_direction(key[len(BETTER) :], value)
+        found[key.strip()] = value
+    return found
+
+
+def config_of(file: str) -> dict[str, Any]:
+    """The settings in a file: JSON, TOML, or YAML where PyYAML is installed. Raises ValueError, with the remedy."""
+    path = Path(file)
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"--config {file!r} cannot be read: {error.strerror or error}") from error
+    if path.suffix.lower() not in READERS:
+        raise ValueError(f"--config {file!r} ends in {path.suffix or 'nothing'!r}; use .json, .toml, .yaml or .yml")
+    try:
+        found = READERS[path.suffix.lower()](body)
+    except NoYamlError as error:
+        raise ValueError(f"--config {file!r} is YAML: {error}") from error
+    except Exception as error:  # each reader has errors of its own
+        raise ValueError(f"--config {file!r} cannot be understood: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"--config {file!r} holds a {type(found).__name__}; settings are names with values")
+    return {str(key): value for key, value in found.items()}
+
+
+def handed_on(config: Mapping[str, Any]) -> str:
+    """The config as the processes of the command read it. Raises ValueError for one that is too large."""
+    said = json.dumps(config, default=str)
+    if len(said.encode()) > MAX_CONFIG_BYTES:
+        raise ValueError(f"the config takes {len(said.encode())} bytes; at most {MAX_CONFIG_BYTES} are handed on")
+    return said
+
+
+class NoYamlError(ImportError):
+    """PyYAML is not there."""
+
+
+def _json(body: bytes) -> Any:
+    return json.loads(body)
+
+
+def _toml(body: bytes) -> Any:
+    return tomllib.loads(body.decode())
+
+
+def _yaml(body: bytes) -> Any:
+    if find_spec("yaml") is None:
+        raise NoYamlError("PyYAML is not installed beside ammeter; install it, or use JSON or TOML")
+    return import_module("yaml").safe_load(body)
+
+
+READERS: Mapping[str, Callable[[bytes], Any]] = {".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
+"""By the end of a file's name."""

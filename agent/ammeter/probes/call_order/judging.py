@@ -1,0 +1,118 @@
+"""What is wrong with the gradients of one optimizer, told when they are about to be used."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from ammeter.probes.call_order.ledger import Account, Ledger
+from ammeter.probes.call_order.telling import Telling, is_due, name_of, scale_of
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks.targets import gradient
+
+if TYPE_CHECKING:
+    from ammeter.recording.session import Session
+
+MOST_READ = 4
+READ = 1024
+"""Sampled gradients, and elements of each, that say whether one was zeroed behind its version, as by .data.zero_()."""
+
+
+class Judge:
+    def __init__(self, session: Session, telling: Telling, ledger: Ledger) -> None:
+        self._session = session
+        self._telling = telling
+        self._ledger = ledger
+        self._checked: dict[int, int] = {}
+
+    def raw(self, account: Account, scaler: Any) -> None:
+        """The scaler unscales what was not scaled."""
+        self._telling.once(
+            "usage.loss_not_scaled",
+            line=account.raw,
+            optimizer=name_of(account.optimizer()),
+            scale=scale_of(scaler),
+            scaled_too=bool(account.marks),
+        )
+
+    def updates(self, account: Account, scaler: Any, present: int) -> None:
+        """Whether update() came between backward() and now: the scale may have changed, the gradients did not.
+
+        present: how often the scaler was updated by now.
+        """
+        own = [mark for mark in account.marks if mark.scaler == id(scaler)]
+        counts = {mark.updates for mark in own}
+        if not counts or counts == {present}:
+            return
+        first = min(mark.step for mark in own)
+        data: dict[str, Any] = {
+            "optimizer": name_of(account.optimizer()),
+            "scale": scale_of(scaler),
+            "scale_before": account.scale,
+            "first_step": first,
+        }
+        if len(counts) == 1 and self._another_stepped(account, first):
+            self._telling.once("usage.update_between_optimizers", line=account.updated, **data)
+        else:
+            self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
+
+    def stage(self, account: Account) -> None:
+        """Scaled gradients were added in a step in which some were unscaled: to these?"""
+        scaler = account.scaler()
+        states = getattr(scaler, "_per_optimizer_states", {})
+        if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
+            self._telling.once(
+                "usage.mixed_scale",
+                after="unscale_",
+                optimizer=name_of(account.optimizer()),
+                scale=scale_of(scaler),
+                first_step=self._session.row.step,
+            )
+
+    def plain(self, account: Account) -> None:
+        """The program steps an optimizer by itself, whose gradients are as backward() left them."""
+        optimizer = name_of(account.optimizer())
+        if account.marks:
+            behind = {mark.scaler for mark in account.marks}
+            scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
+            self._telling.once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
+        elif account.float16:
+            self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=optimizer)
+
+    def look_at_what_is_left(self, account: Account) -> None:
+        """The gradients were used, and backward() is about to add to them: what is left there now?"""
+        checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
+        if is_due(checked):
+            account.note(left=_largest(account.parameters()))
+
+    def not_reset(self, account: Account) -> None:
+        if account.left is None:
+            self._checked.pop(id(account), None)  # not looked at this time; the next time it is
+            return
+        self._telling.once(
+            "usage.gradients_not_reset",
+            holds=lambda data: data["left"] > 0,
+            optimizer=name_of(account.optimizer()),
+            after=account.carried,
+            left=account.left,
+            scale=scale_of(account.scaler()),
+        )
+
+    def _another_stepped(self, account: Account, since: int) -> bool:
+        return any(each is not account and each.attempted >= since for each in self._ledger.ours())
+
+
+def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
+    """On its way to the host: NaN counts as something."""
+    found = [each for parameter in parameters[:MOST_READ] if (each := gradient(parameter)) is not None]
+    near = [each for each in found if each.device == found[0].device]
+    return unseen(lambda: async_copy.of(torch.stack([_part(each) for each in near]).max()), near) if near else None
+
+
+def _part(found: torch.Tensor) -> torch.Tensor:
+    return found.flatten()[:READ].abs().max().float().nan_to_num(nan=math.inf)

@@ -1,0 +1,47 @@
+"""Gradients that torch.autograd.grad returned, until the program puts them in place or calls backward()."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ammeter.probes.call_order.marks import Mark
+
+
+class Returned(NamedTuple):
+    """marks: what they were scaled by. line: where they were taken of something unscaled, '' if they were not."""
+
+    marks: tuple[Mark, ...]
+    line: str
+
+
+class Loose:
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[weakref.ref[torch.Tensor], int, Returned]] = {}
+
+    def keep(self, results: Iterable[torch.Tensor | None], marks: tuple[Mark, ...], line: str) -> None:
+        for each in results:
+            if each is not None:
+                self._kept[id(each)] = weakref.ref(each), each._version, Returned(marks, line)
+
+    def behind(self, parameters: Sequence[torch.Tensor]) -> Returned | None:
+        """Where the gradients of these parameters were taken from, if all of them are as they were returned."""
+        if not self._kept:
+            return None
+        found = [self._of(each.grad) for each in parameters if each.grad is not None]
+        known = [each for each in found if each is not None]
+        if not known or len(known) < len(found):
+            return None
+        marks = tuple(mark for each in known for mark in each.marks)
+        return Returned(marks, next((each.line for each in known if each.line), ""))
+
+    def forget(self) -> None:
+        if self._kept:
+            self._kept.clear()
+
+    def _of(self, gradient: torch.Tensor) -> Returned | None:
+        ref, version, returned = self._kept.get(id(gradient), (None, -1, None))
+        return returned if ref is not None and ref() is gradient and gradient._version == version else None

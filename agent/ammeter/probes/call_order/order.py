@@ -1,0 +1,230 @@
+"""The order of scale, backward, unscale_, step, update and zero_grad, judged where an optimizer is asked to step.
+
+A mistake is told when the gradients that it spoiled are about to be used: what is zeroed before harms nobody.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from ammeter.probes.call_order.judging import Judge
+from ammeter.probes.call_order.ledger import ALL_AT_FIRST, Account, Ledger, empty
+from ammeter.probes.call_order.loose import Loose
+from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
+from ammeter.probes.call_order.telling import Telling, is_due, name_of, scale_of
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site
+
+if TYPE_CHECKING:
+    from ammeter.recording.session import Session
+
+FAR_DOWN = 1024
+"""Nodes behind a root that are looked at for float16, a few times in a run."""
+
+
+class Order:
+    def __init__(self, session: Session, telling: Telling, ledger: Ledger, marks: Marks) -> None:
+        self._session = session
+        self._telling = telling
+        self._ledger = ledger
+        self._marks = marks
+        self._judge = Judge(session, telling, ledger)
+        self._loose = Loose()
+        self._updates: dict[int, int] = {}
+        self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
+        self._root: Mark | None = None
+        self._unmarkable = False
+        self._walks = 0
+        self._doubts = 0
+
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        """scale() of an enabled scaler has returned."""
+        self._scaling = True
+        mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
+        self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
+
+    def begin(self) -> None:
+        self._ledger.open()
+
+    def begin_anew(self) -> None:
+        """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
+        self._loose.forget()
+        self._ledger.open()
+        for account in self._ledger.ours():
+            account.use("")
+            account.seen = account.now()
+            account.attempted = -1
+
+    def backward_begins(self, given: Any) -> None:
+        """What changed since the last look was reset or changed by hand. In doubt all gradients are looked at."""
+        step = self._session.row.step
+        everything = step < ALL_AT_FIRST or not step & (step - 1)
+        if self._scaling:
+            self._root = self._marks.direct(given) if isinstance(given, torch.Tensor) else None
+            everything = everything or (self._root is None and self._is_doubtful(given))
+        else:
+            self._walks += 1
+        if everything:
+            self._ledger.open()
+        for account in self._ledger.ours():
+            now = account.now()
+            if now != account.seen:
+                account.use("")
+                account.seen = now
+            elif account.carried and not account.stale and not empty(now):
+                self._judge.look_at_what_is_left(account)
+            if everything is not account.everything:
+                account.sample(everything)
+
+    def backward_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        step, origin = self._session.row.step, None
+        for account in self._ledger.ours():
+            now = account.now()
+            if now == account.seen:
+                continue
+            if empty(now):  # the optimizer stepped inside of backward()
+                account.use("")
+                account.seen = now
+                continue
+            origin = origin or self._origin_of(args, kwargs)
+            account.add(origin.marks, now)
+            if self._root is None or account.attempted == step:
+                self._note(account, origin, args, kwargs)
+        self._loose.forget()
+
+    def _origin_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin:
+        """Of the backward() that has just ended."""
+        if not self._scaling:
+            return UNKNOWN
+        return Origin((self._root,), False) if self._root is not None else self._origin(*_given(args, kwargs))
+
+    def _is_doubtful(self, given: Any) -> bool:
+        """Whether to look closely at a backward() on something that is not plainly scaled: a habit, now and then."""
+        if all(self._marks.near(root) for root in roots(given)):
+            return False
+        self._doubts += 1
+        return is_due(self._doubts)
+
+    def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
+        """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
+        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
+            sampled = {id(parameter) for account in self._ledger.ours() for parameter in account.parameters()}
+            chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
+            if chosen:
+                origin = self._origin(given, explicit)
+                line = call_site.line() if origin.raw else ""
+                unseen(lambda: self._loose.keep(chosen, origin.marks, line), ())
+
+    def asked(self, scaler: Any, optimizer: Any) -> bool:
+        """An enabled scaler is about to unscale or step this optimizer. Whether for the first time in this step."""
+        account = self._ledger.of(optimizer)
+        if account is None or account.attempted == self._session.row.step:
+            return False
+        account.scaler = weakref.ref(scaler)
+        self._take_in(account)
+        if account.raw:
+            self._judge.raw(account, scaler)
+        if account.updated:
+            self._judge.updates(account, scaler, self._updates.get(id(scaler), 0))
+        self._use(account, "skipped")
+        return True
+
+    def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
+        """scaler.step() begins. It raises where there was no update() since the last time."""
+        state = scaler._per_optimizer_states.get(id(optimizer))
+        if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
+            self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
+
+    def steps(self, optimizer: Any) -> None:
+        """An optimizer's own step() begins, called by the scaler or by the program."""
+        account = self._ledger.of(optimizer)
+        if account is None:
+            return
+        account.own = True
+        if account.attempted == self._session.row.step and id(optimizer) in self._session.row.scaler_used:
+            account.carried = "applied"
+            return
+        edited = self._take_in(account)
+        if id(optimizer) not in self._session.row.scaler_used and not edited:
+            self._judge.plain(account)
+        self._use(account, "applied")
+
+    def stepped(self, optimizer: Any) -> int:
+        """An optimizer's own step() has ended; what backward() did inside of it, as in a closure, belongs to it.
+
+        How many steps it has made by now; 0 for one that is not watched.
+        """
+        account = self._ledger.of(optimizer)
+        if account is None:
+            return 0
+        account.use(account.carried)
+        account.seen = account.now()
+        account.steps += 1
+        return account.steps
+
+    def updating(self, scaler: Any) -> None:
+        self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
+        for account in self._ledger.ours():
+            if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
+                account.note(updated=call_site.line(), scale=async_copy.of(scaler._scale))
+
+    def _take_in(self, account: Account) -> bool:
+        """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
+        now = account.now()
+        if now == account.seen:
+            return False
+        account.seen = now
+        loose = unseen(lambda: self._loose.behind(account.parameters()), ())
+        if empty(now) or loose is not None:
+            account.use("")
+        if loose is not None:
+            account.marks.update(loose.marks)
+            account.note(raw=loose.line)
+        return loose is None
+
+    def _use(self, account: Account, outcome: str) -> None:
+        """The gradients are used for a step."""
+        if account.stale:
+            self._judge.not_reset(account)
+        account.use(outcome)
+        account.attempted = self._session.row.step
+
+    def _origin(self, given: Any, explicit: bool) -> Origin:
+        found = roots(given)
+        marks = [self._marks.direct(root) for root in found]
+        if found and all(marks):
+            return Origin(tuple(mark for mark in marks if mark), False)
+        if not self._scaling or self._unmarkable:
+            return UNKNOWN
+        origins = [self._marks.origin(root) for root in found]
+        raw = not explicit and any(each.raw for each in origins)
+        return Origin(tuple(mark for each in origins for mark in each.marks), raw)
+
+    def _note(self, account: Account, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if origin.raw and not account.raw:
+            account.note(raw=call_site.line())
+        if origin.marks and account.attempted == self._session.row.step:
+            self._judge.stage(account)
+        if not self._scaling and is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
+            self._look_for_float16(account, _given(args, kwargs)[0])
+
+    def _look_for_float16(self, account: Account, given: Any) -> None:
+        if any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
+            account.note(float16=call_site.line())
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """What backward() was called on, and whether with gradients of the caller's own to begin with."""
+    own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    return args[0] if args else kwargs.get("tensors"), any_of(own)
+
+
+def any_of(gradients: Any) -> bool:
+    """Whether any of the gradients that backward() may be given is there."""
+    return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None

@@ -1,0 +1,161 @@
+"""What became of each optimizer's steps: schedules that ran ahead of skipped ones, and steps that only some took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ammeter.probes.call_order.telling import Telling, is_power_of_two, name_of
+from ammeter.probes.scaler import skipped_in
+from ammeter.torch_hooks import call_site, patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+
+@dataclass
+class Record:
+    """One optimizer. Skips before the first applied step are the scaler's calibration and count nowhere.
+
+    due: steps of the run up to which a schedule moved on, not finished yet. ahead: moves for which every attempt
+    since the move before was skipped. last: the step of the last attempt.
+    """
+
+    applied: int = 0
+    lopsided: int = 0
+    scheduled: int = 0
+    ahead: int = 0
+    attempts_since: int = 0
+    applied_since: int = 0
+    last: int = 0
+    due: list[int] = field(default_factory=list)
+    line: str = ""
+    scheduler: str = ""
+
+
+class Outcomes:
+    """Both are told again with their counts at the 1st, 2nd, 4th, 8th ... time: whether it matters is a share."""
+
+    def __init__(self, session: Session, telling: Telling) -> None:
+        self._session = session
+        self._records: dict[int, Record] = {}
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        kinds = [kind for kind in (*_kinds(LRScheduler), ReduceLROnPlateau) if "step" in vars(kind)]
+        return patch.methods(kinds, "step", before=guard(self._scheduled))
+
+    def finish(self, row: Row) -> None:
+        attempted = row.stepped | row.skipped if row.skipped else row.stepped
+        if not attempted:
+            return
+        skipped = skipped_in(row) if row.skipped or row.fused else _NONE
+        lopsided = self._lopsided(row, skipped) if skipped else None
+        for key in attempted:
+            record = self._records.get(key)
+            if record is None:
+                record = self._records[key] = Record()
+            if record.due and record.due[0] < row.step:
+                self._move(row, key, record, before=row.step)
+            record.applied += key not in skipped
+            record.attempts_since += 1
+            record.last = row.step
+            record.applied_since += key not in skipped
+            if record.due and record.due[0] == row.step:
+                self._move(row, key, record, before=row.step + 1)
+        if lopsided:
+            row.events.append(lopsided)
+
+    def rested(self, first: int, count: int) -> None:
+        """So many steps were applied, one after the other, by the only optimizer."""
+        for optimizer in self._session.watched.optimizers:
+            record = self._records.setdefault(id(optimizer), Record())
+            moves = sum(step < first + count for step in record.due)
+            del record.due[:moves]
+            record.scheduled += moves
+            record.applied += count
+            record.last = first + count - 1
+            record.attempts_since = record.applied_since = 1
+
+    def _scheduled(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """A schedule moves on. Its construction is a move of nothing."""
+        scheduler = args[0]
+        optimizer = getattr(scheduler, "optimizer", None)
+        optimizer = (
+            optimizer if optimizer in self._session.watched.optimizers else getattr(optimizer, "optimizer", None)
+        )
+        if optimizer not in self._session.watched.optimizers or _is_being_built(scheduler):
+            return
+        row = self._session.row
+        step = row.step if id(optimizer) in row.stepped or id(optimizer) in row.skipped else row.step - 1
+        record = self._records.setdefault(id(optimizer), Record())
+        if not record.due or record.due[-1] != step:  # a schedule made of others moves on first
+            record.due.append(step)
+            record.scheduler = type(scheduler).__name__
+            record.line = record.line or call_site.line()
+
+    def _move(self, row: Row, key: int, record: Record, before: int) -> None:
+        """A schedule moved on after the last attempt that is counted here."""
+        while record.due and record.due[0] < before:
+            record.due.pop(0)
+        if not record.attempts_since:
+            return
+        record.scheduled += 1
+        ahead = record.applied_since == 0 and record.applied > 0
+        record.ahead += ahead
+        record.attempts_since = record.applied_since = 0
+        if ahead and is_power_of_two(record.ahead):
+            data = {
+                "skipped": record.ahead,
+                "scheduled": record.scheduled,
+                "applied": record.applied,
+                "last": record.last,
+            }
+            names = {"caller": record.line, "scheduler": record.scheduler, "optimizer": self._name(key)}
+            row.events.append(("usage.scheduler_ahead", {**names, **data}))
+
+    def _lopsided(self, row: Row, skipped: Set[int]) -> tuple[str, dict[str, Any]] | None:
+        """Of the optimizers that one scaler stepped, all of which have stepped before, some did and some did not."""
+        for update in row.raw.get("updates", ()):
+            mine = [key for key in update.found if key in row.stepped or key in row.skipped]
+            behind = [key for key in mine if key in skipped]
+            if not behind or len(behind) == len(mine):
+                continue
+            records = [self._records.setdefault(key, Record()) for key in mine]
+            for record in records:
+                record.lopsided += 1
+            times = min(record.lopsided for record in records)
+            if all(record.applied for record in records) and is_power_of_two(times):
+                data = {
+                    "skipped": [self._name(key) for key in behind],
+                    "applied": [self._name(key) for key in mine if key not in skipped],
+                }
+                return "usage.lopsided_step", {**data, "scale": update.scale.number(), "times": times}
+        return None
+
+    def _name(self, key: int) -> str:
+        """'AdamW of head.weight': the class, and the first parameter, which tells two of one class apart."""
+        watched = self._session.watched
+        optimizer = next((each for each in watched.optimizers if id(each) == key), None)
+        if optimizer is None:
+            return ""
+        indices = watched.parameters(optimizer)[1]
+        return name_of(optimizer) + (f" of {watched.tensors[indices[0]].name}" if indices else "")
+
+
+_NONE: frozenset[int] = frozenset()
+
+
+def _kinds(kind: type) -> list[type]:
+    """A class and all that are derived from it."""
+    derived: list[type] = type.__subclasses__(kind)
+    return [kind, *(each for one in derived for each in _kinds(one))]
+
+
+def _is_being_built(scheduler: Any) -> bool:
+    """Whether this is the step that a schedule makes in its constructor. Older torch has no flag: no epoch yet."""
+    initial = getattr(scheduler, "_is_initial", None)
+    return getattr(scheduler, "last_epoch", 0) < 0 if initial is None else bool(initial)

@@ -1,0 +1,193 @@
+"""Weights and eps in half precision: what the optimizer updates, and what vanishes in the dtype it is used in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from ammeter.probes.call_order.telling import Telling, name_of, scale_of
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+
+if TYPE_CHECKING:
+    from ammeter.recording.session import Session
+
+HALF = (torch.float16, torch.bfloat16)
+
+NAMED = 5
+"""Tensors that an event names; their number is always told."""
+
+COMPARED = 4096
+"""Elements of a weight that are compared with what may be its float32 master."""
+
+_NORMS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "BatchNorm1d": lambda zeros, eps: functional.batch_norm(zeros, None, None, training=True, eps=eps),
+    "BatchNorm2d": lambda zeros, eps: functional.batch_norm(zeros, None, None, training=True, eps=eps),
+    "BatchNorm3d": lambda zeros, eps: functional.batch_norm(zeros, None, None, training=True, eps=eps),
+    "InstanceNorm1d": lambda zeros, eps: functional.instance_norm(zeros, eps=eps),
+    "InstanceNorm2d": lambda zeros, eps: functional.instance_norm(zeros, eps=eps),
+    "InstanceNorm3d": lambda zeros, eps: functional.instance_norm(zeros, eps=eps),
+    "LayerNorm": lambda zeros, eps: functional.layer_norm(zeros, (2,), eps=eps),
+    "GroupNorm": lambda zeros, eps: functional.group_norm(zeros, 1, eps=eps),
+    "RMSNorm": lambda zeros, eps: functional.rms_norm(zeros, (2,), eps=eps),
+}
+"""torch's norms on an input without variance. Some keep eps in float32 whatever the dtype, which differs by device."""
+
+
+class Precision:
+    """Looked at after an optimizer's first step, when it has its state, and again at powers of two."""
+
+    def __init__(self, session: Session, telling: Telling) -> None:
+        self._session = session
+        self._telling = telling
+        self._asked: set[int] = set()
+
+    def asked(self, scaler: Any, optimizer: Any) -> None:
+        """A GradScaler refuses float16 gradients: this is the last moment to say why."""
+        if id(optimizer) in self._asked:
+            return
+        self._asked.add(id(optimizer))
+        unseen(lambda: self._judge_refused(scaler, optimizer), ())
+
+    def _judge_refused(self, scaler: Any, optimizer: Any) -> None:
+        sharded = "sharded" in type(scaler).__name__.lower()
+        if sharded or getattr(optimizer, "_step_supports_amp_scaling", False):
+            return
+        refused = [each for each in _trained(optimizer) if each.dtype is torch.float16 and each.grad is not None]
+        if refused:
+            self._tell_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
+
+    def look(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
+        """After a step of a watched optimizer; first: its first."""
+        unseen(lambda: self._look(optimizer, first), ())
+
+    def _look(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
+        self._judge_weights(optimizer)
+        self._judge_eps(optimizer)
+        if first:
+            self._judge_norms()
+
+    def _judge_weights(self, optimizer: torch.optim.Optimizer) -> None:
+        half = [each for each in _trained(optimizer) if each.dtype in HALF]
+        if not half or self._telling.told("usage.half_weights"):
+            return
+        largest = max(half, key=torch.Tensor.numel)
+        held = _same(largest, [each for each in _kept_for(optimizer, largest) if each.dtype is torch.float32])
+        self._tell_weights(optimizer, half, {} if held is None else {"held": held}, refused=False)
+
+    def _tell_weights(self, optimizer: Any, half: list[torch.Tensor], numbers: dict[str, Any], **more: Any) -> None:
+        tensors = self._session.watched.tensors
+        places = dict(
+            zip(
+                map(id, self._session.watched.parameters(optimizer)[0]), _indices(self._session, optimizer), strict=True
+            )
+        )
+        self._telling.once(
+            "usage.half_weights",
+            holds=(lambda data: data["held"] < 1) if numbers else None,
+            optimizer=name_of(optimizer),
+            dtypes=sorted({_word(each.dtype) for each in half}),
+            count=len(half),
+            of=sum(1 for _ in _trained(optimizer)),
+            tensors=[tensors[places[id(each)]].name for each in half[:NAMED]],
+            state=sorted({_word(each.dtype) for each in _kept_for(optimizer, half[0])}),
+            **numbers,
+            **more,
+        )
+
+    def _judge_eps(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            eps = group.get("eps")
+            if not isinstance(eps, float) or group.get("fused"):  # a fused kernel computes in float32
+                continue
+            for parameter in group["params"]:
+                kept = [each.dtype for each in _kept_for(optimizer, parameter)]
+                used = next((dtype for dtype in kept if vanishes(eps, dtype)), None)
+                if used is not None:
+                    data: dict[str, Any] = {"where": name_of(optimizer), "eps": eps, "dtype": _word(used)}
+                    self._telling.once("usage.eps_below_dtype", **data)
+                    return
+
+    def _judge_norms(self) -> None:
+        for module, name in self._norms():
+            weight = next((each for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))), None)
+            eps = getattr(module, "eps", None)
+            if (
+                weight is None
+                or not isinstance(eps, float)
+                or not vanishes(eps, weight.dtype)
+                or not has_numbers(weight)
+            ):
+                continue
+            kind = type(module).__name__
+            data: dict[str, Any] = {"where": name or kind, "eps": eps, "dtype": _word(weight.dtype)}
+            data["bad"] = _bad_share(kind, weight, eps)
+            self._telling.once("usage.eps_below_dtype", holds=lambda data: data["bad"] > 0, **data)
+
+    def _norms(self) -> Iterator[tuple[torch.nn.Module, str]]:
+        for ref in self._session.watched.models:
+            model = ref()
+            for name, module in model.named_modules() if model is not None else ():
+                if type(module).__module__.startswith("torch.nn.") and type(module).__name__ in _NORMS:
+                    yield module, name
+
+
+def vanishes(eps: float, dtype: torch.dtype) -> bool:
+    """Whether an eps rounds to zero: at most half of the smallest number of the dtype."""
+    if not dtype.is_floating_point or eps <= 0:
+        return False
+    form = torch.finfo(dtype)
+    return eps <= form.smallest_normal * form.eps / 2
+
+
+def _bad_share(kind: str, weight: torch.Tensor, eps: float) -> Transfer:
+    """Share of NaN in what a norm makes of an input without variance, in the dtype and on the device of its weight."""
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        zeros = torch.zeros(
+            (2, 2, 2) if kind.startswith(("Inst", "Group")) else (2, 2), dtype=weight.dtype, device=weight.device
+        )
+        return async_copy.of(_NORMS[kind](zeros, eps).isnan().float().mean())
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (each for group in optimizer.param_groups for each in group["params"] if each.requires_grad)
+
+
+def _kept_for(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors of the parameter's shape that the optimizer keeps for it: in its state, or in a list of its own."""
+    state = optimizer.state.get(parameter, {})
+    listed = [each for value in vars(optimizer).values() if isinstance(value, list) for each in _flat(value)]
+    found = [*(state.values() if isinstance(state, dict) else ()), *listed]
+    return [
+        each
+        for each in found
+        if isinstance(each, torch.Tensor)
+        and each.is_floating_point()
+        and each.shape == parameter.shape
+        and each is not parameter
+    ]
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    return [each for value in values for each in (value if isinstance(value, list) else [value])]
+
+
+def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
+    """Largest share of a weight's elements that any of these float32 tensors rounds to: 1 for its master."""
+    if not kept or not all(map(has_numbers, (weight, *kept))):
+        return None
+    part = weight.detach().flatten()[:COMPARED]
+    shares = [(each.detach().flatten()[:COMPARED].to(weight.dtype) == part).float().mean() for each in kept]
+    return async_copy.of(torch.stack(shares).max())
+
+
+def _indices(session: Session, optimizer: Any) -> list[int]:
+    return session.watched.parameters(optimizer)[1]
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

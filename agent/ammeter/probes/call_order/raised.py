@@ -1,0 +1,126 @@
+"""Errors on their way out of the program that speak of precision: which operator, which dtypes, which module.
+
+Nothing is caught: an error is looked at where the forward pass of the watched model has raised it, and where it ends
+the run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.call_order.telling import Telling
+from ammeter.redaction import text
+from ammeter.torch_hooks.call_site import line_in
+
+if TYPE_CHECKING:
+    from ammeter.recording.session import Session
+
+LONGEST = 300
+"""Characters of an error's message that are told."""
+
+_DTYPE = re.compile(
+    r"\b(?:c10::|torch\.(?:cuda\.)?)?(BFloat16|Half|Float|Double|float16|bfloat16|float32|float64|float|double)(?:Tensor)?\b"
+)
+_MISMATCH = re.compile(
+    r"same dtype|dtypes? .{0,40}match|scalar type|but (?:got|found)|not implemented for|should be the same|mixed dtype"
+    r"|can't be cast|unsafe to autocast|but expected|dtypes? not supported|unsupported dtype",
+    re.IGNORECASE,
+)
+_LOW = {"half", "bfloat16", "float16"}
+_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
+_OPERATOR = (
+    re.compile(r'^"(\w+)" not implemented'),
+    re.compile(r"^([\w.]+)(?:\(\))?:? (?:self|Low|expected both)"),
+    re.compile(r"\.(\w+) .* unsafe to"),
+)
+_CALL = re.compile(r"(\w+)\(")
+
+
+class Raised:
+    def __init__(self, session: Session, telling: Telling) -> None:
+        self._session = session
+        self._telling = telling
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        heard = [self._session.forward.subscribe(raised=guard(self._left_forward))]
+        return [*self._session.while_awake(heard), AtEnd(guard(self._ends))]
+
+    def _left_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
+        self._look(sys.exc_info()[1])
+
+    def _ends(self) -> None:
+        self._look(sys.exc_info()[1] or getattr(sys, "last_value", None))
+
+    def _look(self, error: BaseException | None) -> None:
+        if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
+            return
+        said = dtypes_in(str(error))
+        if said:
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            self._telling.once(
+                "usage.unsupported_op",
+                line=line_in(error.__traceback__),
+                op=_operator(str(error), error.__traceback__),
+                dtypes=said,
+                module=_module(frames),
+                backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
+                message=text(str(error), LONGEST),
+            )
+
+
+class AtEnd:
+    """A subscription to its own end."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def remove(self) -> None:
+        call, self._call = self._call, lambda: None
+        call()
+
+
+def dtypes_in(message: str) -> list[str]:
+    """The dtypes of an error that says that an operator does not take them; none of any other error."""
+    first = message.partition("\n")[0]
+    found = [each.lower() for each in _DTYPE.findall(first)]
+    if "unsafe to autocast" in first:
+        return ["float16"]
+    mixed = first.startswith("mixed dtype")  # as batch_norm says on the CPU, of parameters that are no float32
+    told = _MISMATCH.search(first) and (mixed or _LOW & set(found))
+    return sorted({_NAMES.get(each, each) for each in found}) if told else []
+
+
+def _operator(message: str, trace: TracebackType | None) -> str:
+    """As the error names it; else the function that the innermost line of Python calls."""
+    for pattern in _OPERATOR:
+        named = pattern.search(message)
+        if named:
+            return named[1]
+    last = traceback.extract_tb(trace)[-1:]
+    calls = _CALL.findall(last[0].line or "") if last else []
+    return calls[0] if calls else last[0].name if last else ""
+
+
+def _module(frames: list[FrameType]) -> str:
+    """Path of the module that was at work, as the frames between them know it: 'blocks.2.fc'."""
+    path, outer = "", None
+    for frame in frames:
+        module = frame.f_locals.get("self")
+        if not isinstance(module, torch.nn.Module) or module is outer:
+            continue
+        if outer is not None:
+            name = _name_in(outer, module)
+            path = f"{path}.{name}".lstrip(".") if name else path
+        outer = module
+    return path
+
+
+def _name_in(outer: torch.nn.Module, module: torch.nn.Module) -> str:
+    return next((name for name, each in outer.named_modules() if each is module and name), "")

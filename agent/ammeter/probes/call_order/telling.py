@@ -1,0 +1,114 @@
+"""How a mistake is told: once per kind, with the user's line, and with numbers that may still be on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.torch_hooks import call_site
+
+if TYPE_CHECKING:
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+AT_FIRST = 8
+
+Check = Callable[[dict[str, Any]], bool]
+
+
+@dataclass
+class Waiting:
+    """An event whose numbers are on their way. holds: whether it is a mistake, once they are known."""
+
+    event: str
+    data: dict[str, Any]
+    numbers: dict[str, Transfer] = field(default_factory=dict)
+    holds: Check = lambda _: True
+
+
+class Telling:
+    """What has been told already, and the way into the row."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told: set[str] = set()
+
+    def told(self, kind: str) -> bool:
+        return kind in self._told
+
+    def once(self, event: str, *, line: str = "", holds: Check | None = None, **data: Any) -> None:
+        """Tells an event of this kind for the first time, in the open row.
+
+        A tensor in data becomes a number, and a function what it returns when all rows before are finished. line: where
+        the mistake is, the user's present line if it is not given. With holds the numbers decide; what turns out to be
+        none is not told, and the next one of its kind is looked at again.
+        """
+        if event in self._told:
+            return
+        self._told.add(event)
+        row = self._session.row
+        numbers = {name: _arriving(value) for name, value in data.items() if _is_late(value)}
+        plain = {name: value for name, value in data.items() if name not in numbers}
+        waiting = Waiting(event, {"caller": line or call_site.line(), **plain}, numbers, holds or (lambda _: True))
+        row.urgent = True
+        settled = holds is None and not any(map(callable, plain.values()))
+        if settled and all(each.ready() for each in numbers.values()):
+            row.events.append(self._complete(waiting))
+            return
+        row.raw.setdefault("usage", []).append(waiting)
+        for each in numbers.values():
+            row.later("usage", each)
+
+    def finish(self, row: Row) -> None:
+        if "usage" not in row.raw:
+            return
+        for waiting in row.raw["usage"]:
+            event, data = self._complete(waiting)
+            if waiting.holds(data):
+                row.events.append((event, data))
+            else:
+                self._told.discard(event)
+
+    def late(self, row: Row, event: str, data: dict[str, Any]) -> None:
+        """Tells, once, what a finished row has shown."""
+        if event not in self._told:
+            self._told.add(event)
+            row.events.append((event, data))
+
+    def _complete(self, waiting: Waiting) -> tuple[str, dict[str, Any]]:
+        numbers = {name: float(each.array().reshape(-1)[0]) for name, each in waiting.numbers.items()}
+        known = {name: value() if callable(value) else value for name, value in waiting.data.items()}
+        return waiting.event, {**known, **numbers}
+
+
+def scale_of(scaler: Any) -> torch.Tensor | None:
+    """The scale in effect, on its device; None before the first scale()."""
+    found = getattr(scaler, "_scale", None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def name_of(optimizer: Any) -> str:
+    return type(optimizer).__name__
+
+
+def is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
+
+
+def is_due(times: int) -> bool:
+    """Whether to look closely once more at something that may be harmless: at first, then at powers of two."""
+    return times <= AT_FIRST or is_power_of_two(times)
+
+
+def _is_late(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (hasattr(value, "ready") and hasattr(value, "array"))
+
+
+def _arriving(value: Any) -> Transfer:
+    arriving: Transfer = async_copy.of(value) if isinstance(value, torch.Tensor) else value
+    return arriving

@@ -1,0 +1,1 @@
+"""Finds saved checkpoints and checks their contents."""

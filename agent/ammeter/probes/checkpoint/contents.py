@@ -1,0 +1,158 @@
+"""What lies in an object that is saved or was loaded, by its structure: nothing is called, copied or kept."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
+
+from ammeter.tensors.hidden_reads import unseen
+
+MOST_NODES = 10_000
+DEEPEST = 6
+
+_SCALER = {"scale", "growth_factor", "backoff_factor", "growth_interval"}
+_SCHEDULER = ({"last_epoch", "_step_count"}, {"last_epoch", "base_lrs"}, {"last_epoch", "_last_lr"})
+_PROGRESS = re.compile(r"(^|[_.])(step|epoch|iter|iteration|it|batch)s?($|_num$|_idx$|_count$)|^current_")
+_RNG = re.compile(r"(^|[_.])rng|random_?state|generator_?state", re.IGNORECASE)
+_SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_RNG_BYTES = (16, 5056)
+"""Sizes of torch.cuda's and torch's own generator state, which are uint8 tensors."""
+
+
+@dataclass
+class Contents:
+    """weights: dtype -> elements, of all floating-point tensors that are no optimizer's. progress: a step or epoch.
+
+    shapes: elements of the weights by shape, for telling this model's from another's. whole: false where the walk
+    ended before everything was seen.
+    """
+
+    weights: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    optimizer: bool = False
+    scaler: bool = False
+    scheduler: bool = False
+    rng: bool = False
+    progress: bool = False
+    whole: bool = True
+
+    def plain(self) -> dict[str, Any]:
+        """As an event carries it."""
+        names = ("optimizer", "scaler", "scheduler", "rng", "progress", "whole")
+        return {"weights": dict(sorted(self.weights.items())), **{name: getattr(self, name) for name in names}}
+
+    def is_state(self) -> bool:
+        """Whether it holds something that only training needs."""
+        return self.optimizer or self.scaler or self.scheduler or self.rng
+
+
+def contents(saved: Any) -> Contents:
+    """Looks at 10,000 nodes at most, six levels deep, nearest first. No method of the program's own is called."""
+    return unseen(lambda: _walked(saved), ())
+
+
+def _walked(saved: Any) -> Contents:
+    found = Contents()
+    waiting: deque[tuple[str, Any, int]] = deque([("", saved, 0)])
+    seen = 0
+    while waiting and seen < MOST_NODES:
+        key, value, depth = waiting.popleft()
+        seen += 1
+        if _recognise(found, key, value):
+            continue
+        if depth == DEEPEST:
+            found.whole = found.whole and not isinstance(value, dict | list | tuple)
+            continue
+        for inner in _inside(value):
+            if len(waiting) + seen >= MOST_NODES:
+                found.whole = False
+                break
+            waiting.append((*inner, depth + 1))
+    return found
+
+
+def of_specs(specs: Mapping[str, Any]) -> Contents:
+    """Of the tensors that safetensors writes: name -> their dtype and shape."""
+    found = Contents()
+    for spec in list(specs.values())[:MOST_NODES]:
+        dtype, shape = (spec["dtype"], spec["shape"]) if isinstance(spec, dict) else (spec.dtype, spec.shape)
+        name = _SAFETENSORS.get(str(dtype), str(dtype))
+        if "float" in name:
+            _add(found, name, tuple(shape))
+    return found
+
+
+def _recognise(found: Contents, key: str, value: Any) -> bool:
+    """Whether a value says by itself what it is; then what lies in it says nothing more."""
+    if isinstance(value, torch.Tensor):
+        _tensor(found, key, value)
+    elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):
+        found.optimizer = True
+    elif isinstance(value, torch.amp.GradScaler):
+        found.scaler = found.scaler or value.is_enabled()
+    elif isinstance(value, dict) and dict.keys(value) >= _SCALER:
+        found.scaler = True
+    elif isinstance(value, LRScheduler) or _is_scheduler(value):
+        found.scheduler = True
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found.progress = found.progress or bool(_PROGRESS.search(key))
+    elif isinstance(value, dict | tuple | list | bytes | np.ndarray) and _RNG.search(key):
+        found.rng = True
+    else:
+        return False
+    return True
+
+
+def _tensor(found: Contents, key: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        return
+    if tensor.dtype is torch.uint8 and (tensor.numel() in _RNG_BYTES or _RNG.search(key)):
+        found.rng = True
+    elif tensor.is_floating_point() or tensor.is_complex():
+        _add(found, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    elif tensor.numel() == 1 and _PROGRESS.search(key):
+        found.progress = True
+
+
+def _add(found: Contents, dtype: str, shape: tuple[int, ...]) -> None:
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    found.weights[dtype] += elements
+    found.shapes[shape] += elements
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Optimizer.state_dict(), or the flat form of torch.distributed.checkpoint."""
+    if not isinstance(value, dict):
+        return False
+    keys = dict.keys(value)
+    flat = (isinstance(key, str) and key.startswith("param_groups.") for key in keys)
+    return keys >= {"state", "param_groups"} or any(flat)
+
+
+def _is_scheduler(value: Any) -> bool:
+    return isinstance(value, dict) and any(dict.keys(value) >= names for names in _SCHEDULER)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.nn.Module):
+        yield from torch.nn.Module.named_parameters(value)
+    elif isinstance(value, dict):
+        yield from ((key if isinstance(key, str) else "", each) for key, each in dict.items(value))
+    elif isinstance(value, list | tuple) and not _are_numbers(value):
+        yield from (("", each) for each in value)
+
+
+def _are_numbers(values: Collection[Any]) -> bool:
+    """Lists of numbers or words, such as a history of losses, can be long and hold nothing."""
+    first = next(iter(values), None)
+    return isinstance(first, int | float | str)

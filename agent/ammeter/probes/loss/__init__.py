@@ -1,0 +1,1 @@
+"""Which loss a backward pass belongs to."""

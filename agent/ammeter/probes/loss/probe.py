@@ -1,0 +1,136 @@
+"""The losses, caught where scale() or backward() is called on them, so that nobody has to log them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.loss import attribution
+from ammeter.probes.loss.attribution import Caught, look
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import has_numbers
+from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks.closures import version
+
+if TYPE_CHECKING:
+    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+State = tuple[int, int] | None
+
+
+class Loss:
+    name = "loss"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._out_of_scale: set[int] = set()
+        """ids of what scale() returned last: what backward() is called on then is not the loss but a multiple."""
+        self._before: dict[int, State] = {}
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        kinds = self._session.watched.scaler_kinds
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        asked = (
+            []
+            if attribution.SAVED_TELL_HOOKS
+            else [patch.method(hooks, "__enter__", before=guard(attribution.hooks_seen))]
+        )
+        return asked + self._session.while_awake(
+            [
+                *patch.methods(kinds, "scale", before=guard(self._scaling), after=guard(self._scaled)),
+                patch.backward(before=guard(self._backward), after=guard(self._went_back)),
+            ]
+        )
+
+    def adopt(self, row: Row, note: Note, here: bool) -> None:
+        if note.losses:
+            for caught in note.losses:
+                for each in caught.values:
+                    row.later("loss", each)
+            row.raw["losses"] = [*row.raw.get("losses", ()), *note.losses]
+        if note.backwards:
+            row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + note.backwards
+        if note.scaled:
+            row.raw["scaled"] = True
+
+    def finish(self, row: Row) -> None:
+        caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
+        if caught:
+            watched, asked = self._session.watched, row.stepped | row.skipped
+            in_turn = not watched.optimizers.at_most_one() and any(id(each) not in asked for each in watched.optimizers)
+            row.scalars |= self._session.losses(caught, row.raw.get("attempts", ()), in_turn=in_turn)
+            row.loss = sum([each.number() for each in caught])
+        if backwards:
+            row.scalars["micro_batches"] = backwards
+
+    def _scaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler = args[0]
+        if scaler.is_enabled() and self._session.watched.owns(scaler):
+            row = self._session.row
+            row.raw["scaled"] = True
+            self._catch(row, args[1] if len(args) > 1 else kwargs.get("outputs"))
+
+    def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        if args[0].is_enabled():
+            self._out_of_scale.update(id(each) for each in _several(result))
+
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if patch.inside_backward():
+            return
+        row, outputs = self._session.row, patch.outputs(args, kwargs)
+        row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
+        if not row.raw.get("scaled") and not any(id(each) in self._out_of_scale for each in _several(outputs)):
+            self._catch(row, outputs)
+        if self._out_of_scale:
+            self._out_of_scale.clear()
+        if not self._session.watched.optimizers.at_most_one():
+            self._before = self._gradients()
+
+    def _went_back(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        """Which of several optimizers it was for shows in their gradients."""
+        if not self._before or patch.inside_backward():
+            return
+        before, self._before = self._before, {}
+        touched = frozenset(key for key, state in self._gradients().items() if state != before.get(key))
+        for each in self._session.row.raw.get("losses", ()):
+            if each.touched is None:
+                each.touched = touched
+
+    def _gradients(self) -> dict[int, State]:
+        """Of each optimizer one gradient, by identity and version."""
+        return {id(each): _state(each) for each in self._session.watched.optimizers}
+
+    def _catch(self, row: Row, outputs: Any) -> None:
+        """Several outputs are one loss, their sum. Later evaluations of a closure are not that of the step."""
+        closure = self._session.closure
+        roots = _several(outputs)
+        if not all(_is_number(each) for each in roots) or (closure.optimizer is not None and closure.again):
+            return
+        values = [async_copy.of(each) for each in roots]
+        for each in values:
+            row.later("loss", each)
+        parts = tuple(part for each in roots for part in look(each)) if len(roots) > 1 else look(roots[0])
+        caught = Caught(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
+        row.raw.setdefault("losses", []).append(caught)
+        for constant in [constant for part in parts for constant in part.transfers()]:
+            row.wait_for(constant)
+
+
+def _is_number(root: Any) -> bool:
+    return isinstance(root, torch.Tensor) and root.numel() == 1 and has_numbers(root) and not root.is_complex()
+
+
+def _state(optimizer: torch.optim.Optimizer) -> State:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                return id(parameter.grad), version(parameter.grad)
+    return None
+
+
+def _several(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, list | tuple) else (outputs,)

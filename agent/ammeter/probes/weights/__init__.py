@@ -1,0 +1,1 @@
+"""Reads weights: dtypes, updates, copies, non-finite values."""

@@ -1,0 +1,204 @@
+"""Which dtypes the weights and the optimizer's state have: told at the start, after the first step, and on a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.tensors import async_copy
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.slices import MOST, readable
+from ammeter.torch_hooks import patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+EVERY = 500
+"""Steps after which groups and dtypes are looked at again."""
+
+ASKED = 3
+"""Weights in half precision that are compared with what may be their masters."""
+
+HALF = (torch.float16, torch.bfloat16)
+
+Found = dict[str, Any]
+
+
+class Census:
+    name = "census"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told: Found | None = None
+        self._due: set[int] = set()
+        self._steps = 0
+        self._began: set[int] = set()
+        self._updates: int | None = None
+        """What an optimizer had behind it before the first step of this process; None while nobody knows."""
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        watched = self._session.watched
+        guard(self._start)()
+        return [
+            *self._session.while_awake([patch.stepped(guard(self._stepped))]),
+            *patch.methods(watched.optimizer_kinds, "load_state_dict", after=guard(self._loaded)),
+        ]
+
+    def finish(self, row: Row) -> None:
+        """What was counted is told once it is known whether masters were among it."""
+        for found, arriving, behind in row.raw.get("census", ()):
+            found["masters"] = found["masters"] or any(_are_equal(each) for each in arriving)
+            if self._updates is None and behind is not None:
+                self._updates = max(0, round(behind.number()) - 1)
+            found["updates"] = self._updates
+            self._tell(row, found)
+
+    def _start(self) -> None:
+        if self._told is None:
+            self._due = set(map(id, self._session.watched.optimizers))
+            self._updates = self._updates_known()
+            self._told = self._count() | {"masters": self._has_masters(), "updates": self._updates}
+            self._session.tell("weights.census", self._told)
+
+    def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        """Loading casts what was saved to the dtype of the weights, and says nothing of it."""
+        if args[0] in self._session.watched.optimizers:
+            self._due.add(id(args[0]))
+            given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+            state = _elements(each for _, _, each in _states(args[0]))
+            told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
+            updates = None if self._began else self._updates_known()
+            self._updates = self._updates if updates is None else updates
+            self._session.tell("optimizer.restored", told | {"updates": updates})
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        """State comes with the first step, and again in another form where a checkpoint is loaded."""
+        self._steps += 1
+        if id(optimizer) not in self._due and self._steps % EVERY:
+            return
+        if optimizer in self._session.watched.optimizers:
+            self._due.discard(id(optimizer))
+            is_first = id(optimizer) not in self._began
+            self._began.add(id(optimizer))
+            with torch.no_grad():
+                unseen(lambda: self._take(self._session.row, optimizer if is_first else None), ())
+
+    def _take(self, row: Row, beginner: torch.optim.Optimizer | None) -> None:
+        """beginner: the optimizer, where this was its first step here."""
+        found = self._count() | {"masters": self._has_masters()}
+        arriving = [] if found["masters"] else [async_copy.of(each) for each in self._compared()]
+        for each in arriving:
+            row.later("census", each)
+        behind = None if beginner is None or self._updates is not None else _updates_of(beginner)
+        if behind is not None:
+            row.wait_for(behind)
+        row.raw.setdefault("census", []).append((found, arriving, behind))
+
+    def _tell(self, row: Row, found: Found) -> None:
+        if found != self._told:
+            self._told = found
+            row.events.append(("weights.census", found))
+
+    def _count(self) -> Found:
+        watched = self._session.watched
+        for optimizer in watched.optimizers:
+            watched.parameters(optimizer)  # what was added since is alive from here on
+        tensors = self._weights()
+        states = (state for optimizer in watched.optimizers for _, _, state in _states(optimizer))
+        return {
+            "parameters": _elements(tensors),
+            "trainable": _elements(tensor for tensor in tensors if tensor.requires_grad),
+            "state": _elements(states),
+        }
+
+    def _weights(self) -> list[torch.Tensor]:
+        """Copies such as an EMA are not what is trained."""
+        copies = {index for index, _, _ in self._session.watched.copies}
+        return [tensor for index, tensor in self._session.watched.alive() if index not in copies]
+
+    def _updates_known(self) -> int | None:
+        """The most that any optimizer's state counts, where the host knows it."""
+        counts = [_updates_of(each, here=True) for each in self._session.watched.optimizers]
+        return max((round(each.number()) for each in counts if each is not None), default=None)
+
+    def _has_masters(self) -> bool:
+        """Whether what is stepped are float32 weights of the optimizer's own, in place of the model's half ones."""
+        watched = self._session.watched
+        stepped = [each for optimizer in watched.optimizers for each in watched.parameters(optimizer)[0]]
+        own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
+        left = set(own) - set(map(id, stepped))
+        strange = [each for each in stepped if id(each) not in own and each.dtype is torch.float32]
+        return bool(strange) and any(_is_half(own[each]) for each in left)
+
+    def _compared(self) -> Iterator[torch.Tensor]:
+        """[2]: (elements that are equal, elements) of half weights and float32 state of the same shape, each rounded.
+
+        Moments are never equal to their weight; a master copy, rounded, always is.
+        """
+        asked: Counter[str] = Counter()
+        for optimizer in self._session.watched.optimizers:
+            for parameter, name, state in _states(optimizer):
+                usable = state.dtype is torch.float32 and state.shape == parameter.shape and _is_half(parameter)
+                if usable and asked[name] < ASKED:
+                    asked[name] += 1
+                    yield from _equality(parameter, state)
+
+
+def _equality(parameter: torch.Tensor, state: torch.Tensor) -> Iterator[torch.Tensor]:
+    weight, master = readable(parameter), readable(state)
+    if weight is not None and master is not None and weight.is_contiguous() and master.is_contiguous():
+        own = weight.view(-1)[:MOST]
+        equal = own.eq(master.view(-1)[:MOST].to(own.dtype)).logical_and_(own.ne(0))
+        yield torch.stack([equal.sum(), own.count_nonzero()])
+
+
+def _are_equal(arrived: async_copy.Transfer) -> bool:
+    equal, count = arrived.array()
+    return bool(equal == count > 0)
+
+
+def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
+    """(parameter, name, state) of what the optimizer keeps for each element; a counter of steps is none."""
+    for parameter, state in optimizer.state.items():
+        if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
+            for name, each in state.items():
+                if isinstance(each, torch.Tensor) and each.dim() > 0:
+                    yield parameter, str(name), each
+
+
+def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> async_copy.Transfer | None:
+    """The steps that an optimizer's state counts, None where it counts none. here: only where the host has it."""
+    for state in optimizer.state.values():
+        count = state.get("step") if isinstance(state, dict) else None
+        if isinstance(count, torch.Tensor):
+            usable = count.numel() == 1 and has_numbers(count) and (count.is_cpu or not here)
+            return async_copy.of(count) if usable else None
+        if isinstance(count, int | float):
+            return async_copy.number(float(count))
+    return None
+
+
+def _saved(given: Any) -> Iterator[torch.Tensor]:
+    """The same of a state dict, as the program hands it over."""
+    states = given.get("state") if isinstance(given, dict) else None
+    for state in states.values() if isinstance(states, dict) else ():
+        for each in state.values() if isinstance(state, dict) else ():
+            if isinstance(each, torch.Tensor) and each.dim() > 0:
+                yield each
+
+
+def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """dtype -> elements."""
+    found: Counter[str] = Counter()
+    for tensor in tensors:
+        if not torch.nn.parameter.is_lazy(tensor):
+            found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return dict(sorted(found.items()))
+
+
+def _is_half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in HALF and tensor.requires_grad

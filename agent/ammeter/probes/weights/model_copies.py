@@ -1,0 +1,154 @@
+"""Copies of the model that the program keeps, such as an EMA: whether they move, from one reading to the next.
+
+watch(also=...) names them; torch's AveragedModel is found when it is first updated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.optim.swa_utils import AveragedModel
+
+from ammeter.probes.weights.updates import fit_of
+from ammeter.tensors import async_copy, slices
+from ammeter.tensors.slices import COPIES_BYTES, Buffer, Slices, most_of, most_tensors, readable
+from ammeter.torch_hooks import patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+UNSEEN_STEPS = 20
+"""Steps after which a copy that shows no sign of an update is compared all the same: one written through .data shows
+none, and one that cannot move because its precision is too low must not be missed. Many update every tenth step."""
+
+READ = ("norm", "norm_before", "update", "lost", "meant", "nonfinite")
+
+_NORMS = [READ.index(name) for name in ("norm", "norm_before", "update")]
+
+
+@dataclass
+class _Lane:
+    """Copies on one device, in one dtype: which of watched.copies, and buffers for their slices."""
+
+    at: list[int]
+    dtype: torch.dtype
+    slices: Slices
+    now: Buffer
+    then: Buffer
+    weights: Buffer
+    flags: Buffer
+    versions: list[int]
+    step: int | None = None
+
+
+class Copies:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._fit: list[Any] = []
+        self._lanes: list[_Lane] = []
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        return [patch.method(AveragedModel, "update_parameters", before=guard(self._averaging))]
+
+    def read(self, row: Row) -> None:
+        """Reads the copies that were updated since they were read last, once in a step."""
+        copies = self._session.watched.copies
+        if not copies or row.raw.get("copies_read"):
+            return
+        row.raw["copies_read"] = True
+        present = [ref() for _, ref, _ in copies]
+        numbers = [None if each is None else readable(each) for each in present]
+        if fit_of(numbers) != self._fit:
+            self._make_lanes(numbers)
+        for lane in self._lanes:
+            versions = [_version(present[at]) for at in lane.at]
+            if lane.step is None:
+                lane.slices.take([numbers[at] for at in lane.at], lane.then)
+            elif versions != lane.versions or row.step - lane.step >= UNSEEN_STEPS:
+                self._compare(row, lane, [numbers[at] for at in lane.at])
+            else:
+                continue
+            lane.versions, lane.step = versions, row.step
+
+    def finish(self, row: Row) -> None:
+        for indices, cut, arrived in row.raw["copies"]:
+            table = arrived.array().reshape(len(READ), -1)
+            found = dict(zip(READ, cut.sums(slices.squares(table, _NORMS)), strict=True))
+            row.fill("weight.norm", indices, np.sqrt(found["norm"]))
+            row.fill("weight.nonfinite", indices, found["nonfinite"])
+            moved = (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
+            row.fill("update.ratio", indices[moved], np.sqrt(found["update"] / found["norm_before"])[moved])
+            meant = found["meant"] > 0
+            row.fill("update.lost", indices[meant], (found["lost"] / found["meant"])[meant])
+
+    def _averaging(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """AveragedModel.update_parameters(model): a copy of our model that we did not know of."""
+        average, watched = args[0], self._session.watched
+        model = args[1] if len(args) > 1 else kwargs.get("model")
+        first = next(average.parameters(), None)
+        if first is None or watched.knows(first) or not isinstance(model, torch.nn.Module):
+            return
+        if any(map(watched.knows, model.parameters())):
+            watched.follow("averaged", average)
+
+    def _make_lanes(self, numbers: list[torch.Tensor | None]) -> None:
+        places: dict[Any, list[int]] = defaultdict(list)
+        for at, each in enumerate(numbers[: most_tensors(COPIES_BYTES)]):
+            if each is not None:
+                places[each.device, each.dtype].append(at)
+        self._fit, self._lanes = fit_of(numbers), []
+        for chosen in places.values():
+            tensors = [each for at in chosen if (each := numbers[at]) is not None]
+            cut = Slices(tensors, most_of(len(numbers), COPIES_BYTES))
+            now, then, weights, flags = (Buffer(cut) for _ in range(4))
+            self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, []))
+
+    def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None]) -> None:
+        copies = self._session.watched.copies
+        weights = [None if ref is None or (weight := ref()) is None else readable(weight) for _, _, ref in copies]
+        lane.slices.take(numbers, lane.now)
+        _take_weights(lane, [weights[at] for at in lane.at])
+        arriving = async_copy.of(_moved(lane))
+        lane.now, lane.then = lane.then, lane.now
+        indices = np.array([copies[at][0] for at in lane.at], np.int64)
+        row.raw.setdefault("copies", []).append((indices, lane.slices, arriving))
+        row.later("copies", arriving)
+
+
+def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
+    """What each copy is a copy of, as exactly as the copy's dtype can say it; without one far away."""
+    lane.slices.take(weights, lane.weights)
+    if lane.dtype is not lane.slices.dtype:
+        lane.weights.blocks.copy_(lane.weights.blocks.to(lane.dtype))
+    for room, weight in zip(lane.weights.rooms, weights, strict=True):
+        if weight is None:
+            room.fill_(float("inf"))
+
+
+def _moved(lane: _Lane) -> torch.Tensor:
+    """[len(READ), blocks]. lost: elements that are apart from the weight and did not move; meant: those and the moved.
+
+    Apart by more than rounding: a weight that only trembles need not be followed.
+    """
+    now, then = lane.now.blocks, lane.then.blocks
+    norms = [torch.linalg.vector_norm(each, dim=1) for each in (now, then)]
+    near = torch.abs(now, out=lane.flags.blocks).mul_(2 * torch.finfo(lane.dtype).eps)
+    apart = torch.gt(lane.weights.blocks.sub_(now).abs_(), near, out=lane.weights.blocks)
+    update = torch.sub(now, then, out=lane.flags.blocks)
+    norms.append(torch.linalg.vector_norm(update, dim=1))
+    moved = torch.ne(update, 0, out=then)
+    lost = apart.sum(1) - apart.mul_(moved).sum(1)
+    meant = lost + moved.sum(1)
+    zeros = torch.sub(now, now, out=lane.flags.blocks)
+    return torch.stack([*norms, lost, meant, torch.ne(zeros, zeros, out=then).sum(1)])
+
+
+def _version(copy: torch.Tensor | None) -> int:
+    """How often it was written to, as far as autograd counts."""
+    return -1 if copy is None or copy.is_inference() else copy._version

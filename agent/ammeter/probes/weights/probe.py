@@ -1,0 +1,153 @@
+"""What steps do to the weights, on sampled steps: how far they move, which elements stay although they should not,
+whether the gradients keep their direction, and whether a weight or a moment is NaN or Inf."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ammeter.probes.scaler import skipped_in
+from ammeter.probes.weights.model_copies import Copies
+from ammeter.probes.weights.nonfinite import Poisoned
+from ammeter.probes.weights.updates import Part, Updates
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.closures import closure_in
+
+if TYPE_CHECKING:
+    from ammeter.recording.row import Row
+    from ammeter.recording.session import Session
+
+
+class Weights:
+    """Readings come in pairs, of two steps that follow each other: the second one knows the direction of the first.
+
+    Else the agreement of two gradients would depend on how many steps lie between them.
+    """
+
+    name = "weights"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._bucket = session.governor.weights
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()
+        self._again: set[int] = set()
+        self._open: dict[int, float] = {}
+        self._poisoned = Poisoned(session)
+        self._copies = Copies(session)
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        if self._bucket.share <= 0:
+            return []
+        guard(self._prepare)()
+        return [
+            *self._session.while_awake([patch.stepping(guard(self._stepping)), patch.stepped(guard(self._stepped))]),
+            *self._copies.attach(guard),
+        ]
+
+    def finish(self, row: Row) -> None:
+        parts: list[Part] = row.raw.get("weights", _NONE)
+        if parts:
+            _fill(row, parts)
+        if "copies" in row.raw:
+            self._copies.finish(row)
+        self._poisoned.finish(row, parts)
+
+    def _prepare(self) -> None:
+        """Memory is taken at watch(), not in the middle of training."""
+        for optimizer in self._session.watched.optimizers:
+            self._reads(optimizer)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in self._session.watched.optimizers:
+            return
+        key, began = id(optimizer), perf_counter()
+        self._open.pop(key, None)
+        again = key in self._again
+        self._again.discard(key)
+        allowed = self._bucket.allows()
+        if not (allowed or again):
+            return
+        if allowed:
+            self._again.add(key)
+            self._session.stay_awake()
+        there = closure_in(args, kwargs) is None
+        self._read(lambda: self._before(optimizer, again, there))
+        self._open[key] = perf_counter() - began
+
+    def _before(self, optimizer: torch.optim.Optimizer, again: bool, there: bool) -> None:
+        """there: whether the gradients of this step are; else a closure makes them."""
+        self._copies.read(self._session.row)
+        self._reads(optimizer).before(optimizer, again=again, there=there)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        spent = self._open.pop(id(optimizer), None)
+        if spent is None:
+            return
+        began = perf_counter()
+        self._read(lambda: self._after(optimizer))
+        self._bucket.spend(spent + perf_counter() - began)
+
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
+        row = self._session.row
+        for part in self._reads(optimizer).after(optimizer):
+            row.raw.setdefault("weights", []).append(part)
+            for each in part.transfers():
+                row.later("weights", each)
+
+    def _read(self, read: Callable[[], None]) -> None:
+        """The weights are read behind the program's modes, unless one of them has operators of its own."""
+        with torch.no_grad():
+            unseen(read, ())
+
+    def _reads(self, optimizer: torch.optim.Optimizer) -> Updates:
+        found = self._updates.get(optimizer)
+        if found is None:
+            found = self._updates[optimizer] = Updates(self._session.watched, optimizer)
+        return found
+
+
+_NONE: list[Part] = []
+
+
+def _fill(row: Row, parts: list[Part]) -> None:
+    lost = meant = update = weight = bad = product = gradient = earlier = 0.0
+    for part in parts:
+        found, shares = part.read(), part.shares
+        row.fill("weight.norm", part.indices, np.sqrt(found["norm"]))
+        row.fill("weight.nonfinite", part.indices, found["nonfinite"])
+        bad += float(found["nonfinite"].sum())
+        if _left_alone(row, part.optimizer):
+            continue
+        changed = part.sloped & (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
+        row.fill("update.ratio", part.indices[changed], np.sqrt(found["update"] / found["norm_before"])[changed])
+        update += float((found["update"] * shares)[changed].sum())
+        weight += float((found["norm_before"] * shares)[changed].sum())
+        asked = part.moving() & (found["meant"] > 0)
+        row.fill("update.lost", part.indices[asked], (found["lost"] / found["meant"])[asked])
+        lost += float((found["lost"] * shares)[asked].sum())
+        meant += float((found["meant"] * shares)[asked].sum())
+        lengths = found["gradient"] * found["earlier"]
+        known = part.sloped & (lengths > 0) & np.isfinite(lengths + found["product"]) & part.agreeing
+        row.fill("grad.agreement", part.indices[known], (found["product"] / np.sqrt(lengths))[known])
+        product += float((found["product"] * shares)[known].sum())
+        gradient += float((found["gradient"] * shares)[known].sum())
+        earlier += float((found["earlier"] * shares)[known].sum())
+    row.scalars["weights_nonfinite"] = bad
+    if weight:
+        row.scalars["update_ratio"] = math.sqrt(update / weight)
+    if meant:
+        row.scalars["lost_updates"] = lost / meant
+    if gradient * earlier:
+        row.scalars["grad_agreement"] = product / math.sqrt(gradient * earlier)
+
+
+def _left_alone(row: Row, optimizer: int) -> bool:
+    """Whether a fused optimizer was told by the scaler, on the device, to change nothing."""
+    return optimizer in row.fused and optimizer in skipped_in(row)

@@ -1,0 +1,212 @@
+"""One reading of what an optimizer's step() does: slices of its weights before and after, of gradients and moments."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors import async_copy, slices
+from ammeter.tensors.slices import COMPARED, UPDATES_BYTES, Buffer, Numbers, Slices, most_of, most_tensors, readable
+
+if TYPE_CHECKING:
+    from ammeter.torch_hooks.targets import Watched
+
+Flags = npt.NDArray[np.bool_]
+
+NORMS = [COMPARED.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
+
+
+@dataclass
+class Part:
+    """What one reading says of the tensors of one device, on its way to the host.
+
+    sloped: which had a gradient. rates: learning rate of each. agreeing: whether `earlier` was the gradient of the
+    step before. moment: the optimizer's state that was read too, with the non-finite elements of each block.
+    """
+
+    optimizer: int
+    indices: npt.NDArray[np.int64]
+    slices: Slices
+    table: async_copy.Transfer
+    sloped: Flags
+    rates: list[tuple[int, float | async_copy.Transfer]]
+    at: npt.NDArray[np.int64]
+    agreeing: bool
+    moment: str = ""
+    moment_table: async_copy.Transfer | None = None
+
+    def transfers(self) -> Iterator[async_copy.Transfer]:
+        yield self.table
+        yield from (rate for _, rate in self.rates if not isinstance(rate, float))
+        if self.moment_table is not None:
+            yield self.moment_table
+
+    def read(self) -> dict[str, Numbers]:
+        """COMPARED by name, each [tensors]; norms squared."""
+        table = self.table.array().reshape(len(COMPARED), -1)
+        return dict(zip(COMPARED, self.slices.sums(slices.squares(table, NORMS)), strict=True))
+
+    def moving(self) -> Flags:
+        """Which tensors have a learning rate that is not zero."""
+        rates = [rate if isinstance(rate, float) else rate.number() for _, rate in self.rates]
+        found: Flags = np.repeat(rates, [count for count, _ in self.rates])[self.at] != 0
+        return found
+
+    def bad_moments(self) -> Numbers:
+        """Non-finite elements in the moment of each tensor."""
+        if self.moment_table is None:
+            return np.zeros(len(self.indices))
+        found: Numbers = self.slices.sums(self.moment_table.array().reshape(1, -1))[0]
+        return found
+
+    @property
+    def shares(self) -> Numbers:
+        """How many elements of the tensor each read one stands for."""
+        found: Numbers = np.array(self.slices.numels, np.float64) / self.slices.sizes
+        return found
+
+
+@dataclass
+class _Lane:
+    """The tensors of one device and width, with the buffers for their slices."""
+
+    at: list[int]
+    slices: Slices
+    before: Buffer
+    after: Buffer
+    gradient: Buffer
+    earlier: Buffer
+    flags: Buffer
+    sloped: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+class Updates:
+    """Reads one optimizer. Buffers are kept from reading to reading, the program's tensors are not."""
+
+    def __init__(self, watched: Watched, optimizer: torch.optim.Optimizer) -> None:
+        self._watched = watched
+        self._fit: list[Any] = []
+        self._lanes: list[_Lane] = []
+        self._agreeing = self._slopes_are_due = False
+        self._readings = 0
+        self._make_lanes(self._weights(optimizer)[0])
+
+    def before(self, optimizer: torch.optim.Optimizer, *, again: bool, there: bool = True) -> None:
+        """The step comes now. again: the last reading was of the step before this one. there: whether its gradients
+        are; else a closure makes them, and they are taken behind it."""
+        weights, _ = self._weights(optimizer)
+        parameters = self._watched.parameters(optimizer)[0]
+        self._agreeing = not self._make_lanes(weights) and again
+        for lane in self._lanes:
+            lane.gradient, lane.earlier = lane.earlier, lane.gradient
+            lane.slices.take([weights[at] for at in lane.at], lane.before)
+            if there:
+                _take_slopes(lane, parameters)
+        self._slopes_are_due = not there
+
+    def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
+        """What the step has done; nothing where the parameters were exchanged meanwhile."""
+        weights, indices = self._weights(optimizer)
+        if fit_of(weights) != self._fit:
+            return []
+        if self._slopes_are_due:
+            parameters = self._watched.parameters(optimizer)[0]
+            for lane in self._lanes:
+                _take_slopes(lane, parameters)
+        return [self._part(optimizer, lane, weights, indices) for lane in self._lanes]
+
+    def _part(
+        self, optimizer: torch.optim.Optimizer, lane: _Lane, weights: list[torch.Tensor | None], indices: list[int]
+    ) -> Part:
+        lane.slices.take([weights[at] for at in lane.at], lane.after)
+        table = slices.compare(lane.before, lane.after, lane.gradient, lane.earlier, lane.flags)
+        part = Part(
+            optimizer=id(optimizer),
+            indices=np.array([indices[at] for at in lane.at], np.int64),
+            slices=lane.slices,
+            table=async_copy.of(table),
+            sloped=lane.sloped,
+            rates=_rates(optimizer),
+            at=np.array(lane.at, np.int64),
+            agreeing=self._agreeing,
+        )
+        self._read_moment(optimizer, lane, part)
+        return part
+
+    def _read_moment(self, optimizer: torch.optim.Optimizer, lane: _Lane, part: Part) -> None:
+        """One kind of the optimizer's state at each reading, in turn."""
+        parameters = self._watched.parameters(optimizer)[0]
+        states = [optimizer.state.get(parameters[at], {}) for at in lane.at]
+        names = sorted({name for state in states for name, each in state.items() if _is_moment(each)})
+        if not names:
+            return
+        self._readings += 1
+        part.moment = str(names[self._readings % len(names)])
+        found = [state.get(part.moment) for state in states]
+        lane.slices.take([readable(each) if _is_moment(each) else None for each in found], lane.before)
+        part.moment_table = async_copy.of(slices.nonfinite(lane.before, lane.flags))
+
+    def _weights(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor | None], list[int]]:
+        parameters, indices = self._watched.parameters(optimizer)
+        return [readable(each) for each in parameters], indices
+
+    def _make_lanes(self, weights: list[torch.Tensor | None]) -> bool:
+        """Makes buffers for these tensors, unless those there are already fit; whether it did."""
+        fit = fit_of(weights)
+        if fit == self._fit:
+            return False
+        self._fit = fit
+        places: dict[Any, list[int]] = defaultdict(list)
+        every = max(1, math.ceil(len(weights) / most_tensors(UPDATES_BYTES)))
+        for at, weight in enumerate(weights):
+            if weight is not None and at % every == 0:
+                places[weight.device, weight.dtype is torch.float64].append(at)
+        self._lanes = []
+        for chosen in places.values():
+            cut = Slices(
+                [each for at in chosen if (each := weights[at]) is not None],
+                most_of(len(self._watched.tensors), UPDATES_BYTES),
+            )
+            before, after, gradient, earlier, flags = (Buffer(cut) for _ in range(5))
+            self._lanes.append(_Lane(chosen, cut, before, after, gradient, earlier, flags))
+        return True
+
+
+def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
+    """What buffers for these tensors depend on."""
+    return [None if each is None else (each.numel(), each.dtype, each.device) for each in weights]
+
+
+def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
+    slopes = [_slope(parameters[at]) for at in lane.at]
+    lane.sloped = np.array([each is not None for each in slopes])
+    lane.slices.take(slopes, lane.gradient)
+
+
+def _slope(parameter: torch.Tensor) -> torch.Tensor | None:
+    """The gradient as it lies beside the weight; a sparse one does not."""
+    found = parameter.grad
+    return None if found is None else readable(found)
+
+
+def _is_moment(state: Any) -> bool:
+    """Whether it has one number for each weight, as a counter of steps does not."""
+    return isinstance(state, torch.Tensor) and state.dim() > 0 and (state.is_floating_point() or state.is_complex())
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[tuple[int, float | async_copy.Transfer]]:
+    """(parameters, learning rate) of each group; a rate on a device is on its way."""
+    return [(len(group["params"]), _rate(group.get("lr", 1.0))) for group in optimizer.param_groups]
+
+
+def _rate(value: Any) -> float | async_copy.Transfer:
+    if isinstance(value, torch.Tensor):
+        return async_copy.of(value)
+    return float(value)

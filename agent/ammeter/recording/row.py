@@ -1,0 +1,132 @@
+"""One step under construction: what its probes have read so far, and what is still on its way to the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.tensors.async_copy import Transfer
+from ammeter.wire.frames import ABSENT_BITS, Schema
+
+ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
+
+
+_NONE: frozenset[int] = frozenset()
+
+
+class Row:
+    """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key;
+    pending: what has not arrived yet.
+
+    stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
+    host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
+    clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
+    torch found their norm to be. loss: all losses of the step together, once it is finished. urgent: not to wait for
+    company. began: when the step before it closed, in seconds of perf_counter.
+    """
+
+    __slots__ = (
+        *("began", "clip_is_finite", "clipped", "events", "fused", "loss", "pending", "raw", "scalars", "scaler_used"),
+        *("skipped", "stats", "step", "stepped", "time", "transfers", "urgent"),
+    )
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.time = 0
+        self.scalars: dict[str, float] = {}
+        self.stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = {}
+        self.transfers: dict[str, list[Transfer]] = {}
+        self.pending: list[Transfer] | None = None
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.raw: dict[str, Any] = {}
+        self.stepped = self.skipped = self.fused = self.scaler_used = _NONE
+        self.clipped: Sequence[Any] = ()
+        self.clip_is_finite = True
+        self.loss: float | None = None
+        self.urgent = False
+        self.began = perf_counter()
+
+    def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
+        """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
+        with np.errstate(all="ignore"):
+            narrow = numbers.astype(np.float32)
+        if not np.isfinite(narrow).all():
+            narrow = _fitting(numbers)
+        self.stats.setdefault(stat, []).append((indices, narrow))
+
+    def later(self, key: str, transfer: Transfer) -> None:
+        """Keeps a number that arrives; it is there, under its key, when the row is finished."""
+        kept = self.transfers.get(key)
+        if kept is None:
+            self.transfers[key] = [transfer]
+        else:
+            kept.append(transfer)
+        if not transfer.here:
+            self.wait_for(transfer)
+
+    def wait_for(self, transfer: Transfer) -> None:
+        """The row is not finished before this is there; who reads it keeps it himself."""
+        if not transfer.here:
+            self.pending = [*(self.pending or ()), transfer]
+
+    def arrived(self, key: str) -> list[npt.NDArray[np.float32]]:
+        return [transfer.array() for transfer in self.transfers.get(key, [])]
+
+    def ready(self) -> bool:
+        while self.pending:
+            if not self.pending[-1].ready():
+                return False
+            self.pending.pop()
+        return True
+
+    def stamp(self) -> None:
+        self.time = time.time_ns()
+
+    def values(self, layout: Layout) -> bytes:
+        """The row as a `steps` frame carries it: columns behind the last measured one are left away.
+
+        A number of the program's own that does not fit into float32 is infinite then, and numpy warns of it.
+        """
+        values = layout.values(self.scalars, self._reach(layout) if self.stats else 0)
+        for stat, parts in self.stats.items():
+            first = layout.stats[stat]
+            for indices, numbers in parts:
+                values[indices + first] = numbers
+        return values.tobytes()
+
+    def _reach(self, layout: Layout) -> int:
+        """Columns up to the last one that may have been measured."""
+        last: int = max(layout.stats[stat] for stat in self.stats)
+        return last + layout.tensors
+
+
+class Layout:
+    """Where the columns of a schema stand: scalar -> position, stat -> position of its first tensor."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.tensors = len(schema.tensors)
+        self.scalars = {name: position for position, name in enumerate(schema.scalars)}
+        self.empty = np.full(len(schema.scalars), ABSENT, "<f4")
+        self.stats = {stat: schema.span(stat).start for stat in schema.stats}
+
+    def values(self, scalars: dict[str, float], reach: int = 0) -> npt.NDArray[np.float32]:
+        """float32[reach, at least the scalar columns] with these numbers, ABSENT elsewhere."""
+        values = np.full(reach, ABSENT, "<f4") if reach else self.empty.copy()
+        places = self.scalars
+        for name, number in scalars.items():
+            if name in places:
+                values[places[name]] = number
+        return values
+
+
+def _fitting(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    largest = np.finfo(np.float32).max
+    fitting = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
+    fitting[np.isnan(fitting)] = np.nan  # one NaN for all: another one's bits may be those of ABSENT
+    return fitting.astype(np.float32)

@@ -1,0 +1,177 @@
+"""Where one step ends and the next begins.
+
+A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a scaler,
+or where each that was used has updated, it closes when an optimizer that stepped is used again (zero_grad, step), or
+when the next training-mode forward, backward or scale is called and every optimizer has stepped: several optimizers
+that take turns, as in a GAN, are one step. What an optimizer does inside its own step() (L-BFGS and its closure)
+belongs to that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.targets import optimizer_in
+
+if TYPE_CHECKING:
+    from ammeter.recording.session import Session
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class Boundary:
+    """Attached around the probes: before_probes settles whose row it is, after_probes closes it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._watched = session.watched
+        self._inside: int | None = None
+        self._used: set[int] = set()
+        self._updated: set[int] = set()
+        """ids of the scalers that unscaled or stepped in this step, and of those that updated."""
+
+    def before_probes(self, guard: Guard) -> list[Any]:
+        session = self._session
+        scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
+        return session.while_awake(
+            [
+                session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
+                patch.backward(before=guard(self._backward), after=guard(self._went_back)),
+                patch.stepping(session.guard("boundary")(self._optimizer_steps)),
+                patch.stepped(guard(self._optimizer_stepped)),
+                *patch.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
+                *patch.methods(scalers, "scale", before=guard(self._scale)),
+                *patch.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
+                *patch.methods(scalers, "step", before=guard(self._step), after=guard(self._stepped)),
+                *patch.methods(scalers, "update", before=guard(self._update)),
+            ]
+        )
+
+    def after_probes(self, guard: Guard) -> list[Any]:
+        kinds = self._watched.scaler_kinds
+        return self._session.while_awake(patch.methods(kinds, "update", after=guard(self._after_update)))
+
+    def _forward(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        self._close_if_complete()
+        self._session.begin()
+
+    def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        """Between two steps it belongs to neither; only the rows that wait are written."""
+        self._session.write_old()
+
+    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        self._close_if_complete()
+        self._session.begin()
+        if self._inside is not None and not patch.inside_backward():
+            self._session.closure.evaluates()
+
+    def _went_back(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        if self._inside is not None and not patch.inside_backward():
+            self._session.closure.went_back()
+
+    def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if id(args[0]) in self._session.row.stepped and not self._awaits_more():
+            self._close()
+
+    def _close_if_complete(self) -> None:
+        attempted = self._session.row.stepped | self._session.row.skipped
+        if not attempted or self._awaits_more():
+            return
+        if attempted.issuperset(map(id, self._watched.optimizers)):
+            self._close()
+
+    def _awaits_more(self) -> bool:
+        """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scalers used."""
+        updated = self._used and self._used <= self._updated
+        return self._inside is not None or bool(self._session.row.scaler_used and not updated)
+
+    def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        session = self._session
+        if optimizer not in self._watched.optimizers or not session.trains_here():
+            return
+        closure = closure_in(args, kwargs)
+        if closure is not None:  # it may call anything
+            session.resting.never()
+        self._once(optimizer)
+        self._inside = id(optimizer)
+        if closure is not None:
+            session.closure.begin(optimizer)
+        session.row.stepped |= {id(optimizer)}
+
+    def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if self._inside == id(optimizer):
+            self._inside = None
+            self._session.closure.end()
+
+    def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if args[0].is_enabled():
+            self._watched.scales(args[0])
+        if self._watched.owns(args[0]):
+            self._close_if_updated(args[0])
+            self._close_if_complete()
+            self._session.begin()
+
+    def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler, optimizer = args[0], optimizer_in(args, kwargs)
+        if optimizer in self._watched.optimizers:
+            self._watched.use(scaler, optimizer)
+            self._close_if_updated(scaler)
+            self._session.begin()
+            if scaler.is_enabled():
+                self._session.row.scaler_used |= {id(optimizer)}
+                self._used.add(id(scaler))
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = optimizer_in(args, kwargs)
+        if optimizer in self._watched.optimizers:
+            self._once(optimizer)
+            self._optimizer_call(args, kwargs)
+
+    def _stepped(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        optimizer, row = optimizer_in(args, kwargs), self._session.row
+        if optimizer not in self._watched.optimizers or not args[0].is_enabled():
+            return
+        row.scaler_used |= {id(optimizer)}
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            row.fused |= {id(optimizer)}
+        if id(optimizer) not in row.stepped:
+            row.skipped |= {id(optimizer)}
+            self._session.skipped(optimizer)
+
+    def _once(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps once in a step; when it comes again, that is the next one."""
+        row = self._session.row
+        if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
+            self._close()
+        self._session.begin()
+        if not self._watched.optimizers.at_most_one():
+            attempts = self._session.row.raw.setdefault("attempts", [])
+            if id(optimizer) not in attempts:
+                attempts.append(id(optimizer))
+
+    def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._close_if_updated(args[0])
+
+    def _close_if_updated(self, scaler: torch.amp.GradScaler) -> None:
+        """With several scalers the step goes on until one that already updated is used again."""
+        if id(scaler) in self._updated:
+            self._close()
+
+    def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        scaler = args[0]
+        if scaler not in self._watched.scalers:
+            return
+        self._updated.add(id(scaler))
+        if self._watched.scalers.at_most_one():
+            self._close()
+
+    def _close(self) -> None:
+        self._used.clear()
+        self._updated.clear()
+        if self._session.row.stepped or self._session.row.skipped:
+            self._session.close_step()

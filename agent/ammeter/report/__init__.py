@@ -1,0 +1,1 @@
+"""Reads journals and reports what happened in a run."""

@@ -1,0 +1,73 @@
+"""A run beside its baseline, read from their journals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ammeter import journal
+from ammeter.journal.find import NoJournal, find_baseline, hello_of, streams_in, views
+from ammeter.verdicts.framework.run_comparison import Pair, agreed
+from ammeter.verdicts.framework.run_history import Course, Reading, declared, joined
+
+
+def named_baseline(run: Path) -> str | None:
+    """The run that this one says it is to be compared with, by tag or in its config."""
+    hellos = [hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
+    said = [each.tags.get("baseline") or each.config.get("baseline") for each in hellos]
+    return next((str(each) for each in said if each), None)
+
+
+def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Pair:
+    """Both as they lie there. The tag `validation_delta` of the run says by how much its validation may be worse."""
+    metrics = sorted({*metrics_of(run), *metrics_of(baseline)})
+    mine, theirs = read(run, metrics), read(baseline, metrics)
+    return Pair(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
+
+
+def metrics_of(run: Path) -> list[str]:
+    """The metrics of validation that a run declares."""
+    hellos = (hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank")
+    return [name for hello in hellos for name in declared(hello.tags)]
+
+
+def find(run: Path, name: str | None) -> Pair | None:
+    """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
+    for the baseline itself.
+
+    Raises NoJournal where there is no such baseline.
+    """
+    asked = name or named_baseline(run)
+    if not asked:
+        return None
+    try:
+        return pair(run, find_baseline(asked, run))
+    except NoJournal:
+        own = {hello.name for stream in streams_in(run) if (hello := hello_of(stream))} | {run.name}
+        if asked in own:
+            return None
+        raise
+
+
+def read(run: Path, metrics: Sequence[str] = ()) -> Course:
+    """The course of a run's lowest rank over all its lives. Raises NoJournal where no rank has written anything."""
+    found, over, name = lives(run, metrics)
+    return joined(found, over, name=name)
+
+
+def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[Reading], bool, str]:
+    """The lives of a run's lowest rank, the first one first; whether all are over, and the run's name. Raises NoJournal
+    where no rank has written anything."""
+    known = [(stream, hello) for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
+    if not known:
+        raise NoJournal(f"no rank has written into {str(run)!r}; a run that is watched does")
+    lowest = min(hello.rank for _, hello in known)
+    streams = sorted(((hello.started, stream) for stream, hello in known if hello.rank == lowest))
+    found = []
+    for _, stream in streams:
+        found.append(Reading(stream.name, metrics))
+        for view in views(stream):
+            found[-1].add(view)
+    over = not any(journal.is_alive(stream) for _, stream in streams)
+    first = min((hello for _, hello in known if hello.rank == lowest), key=lambda hello: hello.started)
+    return found, over, first.name or run.name

@@ -1,0 +1,296 @@
+"""`ammeter report`: reads a run's journals and says what went wrong, why, and what to change, without any server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ammeter import journal, verdicts
+from ammeter.environment.settings import settings
+from ammeter.journal.find import NoJournal, streams_in, views
+from ammeter.journal.find import find_runs as find_runs
+from ammeter.report import baseline as comparing
+from ammeter.report import run_summary
+from ammeter.report.stream_summary import Span, Tally
+from ammeter.verdicts import silence
+from ammeter.verdicts.causality import Explained, as_consequence, explain, gravest, of_ranks
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.rank_alignment import Together, in_step
+from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.wire import columns, printable
+from ammeter.wire import ranks as merging
+from ammeter.wire.columns import Tick
+from ammeter.wire.frames import Schema
+
+FINE, WRONG_CALL, PAGE = 0, 2, 3
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finding of the run: its cause first, what came of it inside. ranks: those that have it."""
+
+    finding: Finding
+    ranks: list[int]
+    consequences: list[Finding]
+
+
+@dataclass
+class Report:
+    """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what.
+
+    whole_norm: the gradient norm of all shards together, where ranks have shards. pair: the run beside its baseline,
+    where one is named; unknown: the name of one that is not there. undelivered: why streams are kept back here.
+    """
+
+    streams: list[Tally] = field(default_factory=list)
+    findings: list[Told] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+    whole_norm: Span = field(default_factory=Span)
+    pair: Pair | None = None
+    unknown: str | None = None
+    silenced: dict[str, bool] = field(default_factory=dict)
+    """Verdicts that nobody wants to hear of, and whether they were reached."""
+    undelivered: list[str] = field(default_factory=list)
+
+    @property
+    def paged(self) -> bool:
+        """Whether anything was found that is worth waking a person."""
+        return bool(self.paging)
+
+    @property
+    def paging(self) -> list[Told]:
+        """The findings that are."""
+        return [told for told in self.findings if gravest(told.finding, told.consequences) == "page"]
+
+    @property
+    def asked(self) -> list[Verdict]:
+        """The verdicts that could be reached: those that compare want several ranks, or a baseline."""
+        asked = list(verdicts.OF_A_STREAM)
+        asked += verdicts.OF_RANKS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
+        asked += verdicts.OF_RUNS if self.pair else ()
+        return [each for each in verdicts.ALL if each in asked]
+
+    def as_json(self) -> dict[str, Any]:
+        """{"run", "findings", "seen", "baseline", "summary"}; numbers that are not finite are text."""
+        told = {
+            "run": run_summary.run_of(self.streams),
+            "findings": [_as_json(each) for each in self.findings],
+            "seen": [each for each in run_summary.seen_in(self.streams) if each.get("verdict") not in self.silenced],
+            "baseline": self.pair.as_json() if self.pair else None,
+            "summary": {
+                **run_summary.summary_of(self.streams, self.whole_norm),
+                "checked": [each.id for each in self.asked],
+                "verdicts_failed": self.faults,
+                "undelivered": self.undelivered,
+                "silenced": self.silenced,
+            },
+        }
+        finite: dict[str, Any] = wording.finite(told)
+        return finite
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
+    given = _arguments(argv)
+    try:
+        runs = find_runs(given.path, every=given.all)
+        reports = [diagnose(run, given.baseline, silence.names(given.silence)) for run in runs]
+        if given.postmortem is not None:
+            _write(given.postmortem, runs, reports)
+    except (NoJournal, columns.BadBlock, OSError) as error:
+        print(f"ammeter report: {error}", file=sys.stderr)
+        return WRONG_CALL
+    if given.json:
+        told = [each.as_json() for each in reports]
+        print(printable.json({"items": told} if given.all else told[0]))
+    elif given.postmortem is None:
+        from ammeter.report import terminal
+
+        for each in reports:
+            terminal.show(each)
+    return PAGE if any(each.paged for each in reports) else FINE
+
+
+def _write(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
+    """One document for each run, into the file, or as output."""
+    from ammeter.report import postmortem
+
+    said = "\n".join(
+        postmortem.document(each, {stream.name: partial(views, stream) for stream in streams_in(run)})
+        for run, each in zip(runs, reports, strict=True)
+    )
+    if file == "-":
+        sys.stdout.write(said)
+    else:
+        Path(file).write_text(said, encoding="utf-8")
+
+
+def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = ()) -> Report:
+    """The report on a run's folder or on one stream's, beside a baseline: the one given, else the one it names.
+
+    quiet: verdicts that are left out, beside those that the run's own tag silences. Raises NoJournal where there is no
+    journal.
+    """
+    report, findings = Report(), []
+    ranks: dict[str, int] = {}
+    folders = {stream.name: stream for stream in streams_in(path)}
+    for stream in folders.values():
+        counted = Tally(stream.name)
+        findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
+        if counted.is_rank:
+            ranks[stream.name] = counted.rank
+        report.streams.append(counted)
+        report.undelivered += [why] if (why := journal.refusal(stream)) else []
+    findings += _judge_ranks(report.streams, folders, report.faults)
+    findings += _judge_runs(report, path, baseline)
+    went_on = run_summary.continued(report.streams)
+    present = [each for each in findings if not _is_over(*each, went_on)]
+    report.silenced = _silenced(report.streams, quiet, {finding.verdict for _, finding in present})
+    present = [each for each in present if each[1].verdict not in report.silenced]
+    report.findings = _merged(explain(of_ranks(present, ranks)), ranks)
+    report.whole_norm = _whole_norm(report.streams, folders)
+    return report
+
+
+def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tuple[str, Finding]]:
+    """What the verdicts that compare runs conclude, and the stream of the rank that was compared."""
+    try:
+        report.pair = comparing.find(path, baseline)
+    except NoJournal:
+        if baseline is not None:
+            raise
+        report.unknown = comparing.named_baseline(path)
+    if report.pair is not None:
+        judged = verdicts.judge_runs(report.pair)
+        report.faults.update(judged.faults)
+        compared = min((each for each in report.streams if each.is_rank), key=lambda each: (each.rank, each.first_time))
+        yield from ((compared.stream, finding) for finding in judged.findings)
+
+
+def _is_over(stream: str, finding: Finding, went_on: set[str]) -> bool:
+    """A process that died is no loss of the run where its launcher has started it again."""
+    return finding.verdict == "run-lost" and stream in went_on
+
+
+def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
+    """The course of the gradient norm of all shards; of streams without shards nothing is read again."""
+    course = Span()
+    for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
+        ranks = {each.rank: views(folders[each.stream]) for each in life}
+        for view in merging.merged(ranks, max(each.world_size for each in life)):
+            course.add(view.scalar("grad_norm"), view.steps)
+    return course
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ammeter report",
+        description="Say what a run's journals hold: what went wrong, why, and what to change.",
+        epilog="Exit code: 0 nothing to wake a person for, 3 a page-level finding, 2 no journal there.",
+    )
+    here = "a stream's folder, a run's, or the folder of all runs, which means the run that started last (%(default)s)"
+    parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--baseline", metavar="RUN", help="compare with this run: a path, or its id or name beside it")
+    parser.add_argument(
+        "--postmortem",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="a document for the review of an incident, in Markdown; - or nothing for the output",
+    )
+    parser.add_argument(
+        "--silence", action="append", default=[], type=verdict, metavar="VERDICT", help="leave this verdict out"
+    )
+    parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
+    return parser.parse_args(argv)
+
+
+def verdict(text: str) -> str:
+    """The type of an option that names verdicts, between commas."""
+    try:
+        return ",".join(silence.names([text]))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _silenced(streams: Sequence[Tally], quiet: Collection[str], reached: Collection[str]) -> dict[str, bool]:
+    """The verdicts that are left out, by whoever asks and by the run's tag, and whether each was reached."""
+    tagged = {name for each in streams if each.hello for name in silence.of_tags(each.hello.tags)}
+    return {name: name in reached for name in sorted({*quiet, *tagged} & verdicts.BY_ID.keys())}
+
+
+def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:
+    """What every verdict concluded at last about one stream."""
+    states: dict[str, bytes] = {}
+    last: dict[str, Finding] = {}
+    for view in views(stream):
+        counted.add(view)
+        judged = verdicts.judge(states, view)
+        states = judged.states
+        faults.update(judged.faults)
+        _note(last, judged.findings)
+    counted.alive = journal.is_alive(stream)
+    tick = Tick(time.time_ns(), counted.alive, counted.last_time, offline=True)
+    judged = verdicts.judge(states, columns.view(Schema(), (), tick=tick))
+    _note(last, judged.findings)
+    yield from last.values()
+
+
+def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
+    """Puts down what is concluded now. What was worth a page once stays so, as the collector's incident does."""
+    for finding in findings:
+        before = last.get(finding.verdict)
+        graver = before is not None and before.severity == "page"
+        last[finding.verdict] = msgspec.structs.replace(finding, severity="page") if graver else finding
+
+
+def _judge_ranks(
+    streams: Sequence[Tally], folders: Mapping[str, Path], faults: dict[str, str]
+) -> Iterator[tuple[str, Finding]]:
+    """What the verdicts that compare ranks conclude at last, and the first such rank's stream."""
+    by_name = {each.stream: each for each in streams if each.is_rank}
+    for life in merging.lives(each.life for each in by_name.values()):
+        ranks = {each.rank: by_name[each.stream] for each in life}
+        last: dict[str, Finding] = {}
+        states: dict[str, bytes] = {}
+        for together in _together(ranks, folders):
+            judged = verdicts.judge_ranks(states, together)
+            states = judged.states
+            faults.update(judged.faults)
+            _note(last, judged.findings)
+        yield from ((ranks[finding.ranks[0]].stream, finding) for finding in last.values())
+
+
+def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[Together]:
+    if len(ranks) > 1:
+        over = [rank for rank, each in ranks.items() if each.state != "running"]
+        yield from in_step({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
+        yield Together(standings=tuple(each.standing for each in ranks.values()))
+
+
+def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:
+    """One entry per verdict; what several ranks have is told once, in the words of the first."""
+    told: dict[str, Told] = {}
+    for each in explained:
+        first = told.setdefault(each.finding.verdict, Told(each.finding, [], []))
+        first.ranks.extend(each.finding.ranks or [ranks.get(each.stream, 0)])
+        known = {consequence.verdict for consequence in first.consequences}
+        first.consequences.extend(more for more in each.consequences if more.verdict not in known)
+    return list(told.values())
+
+
+def _as_json(told: Told) -> dict[str, Any]:
+    found = msgspec.to_builtins(told.finding)
+    consequences = [as_consequence(each) for each in told.consequences]
+    severity = gravest(told.finding, told.consequences)
+    return {**found, "severity": severity, "ranks": sorted(set(told.ranks)), "consequences": consequences}

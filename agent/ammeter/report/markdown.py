@@ -1,0 +1,44 @@
+"""How what a run says stands in a document: as text, never as markup. A run's name may be anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ammeter.report.run_summary import instant
+from ammeter.verdicts.framework import wording
+from ammeter.wire import printable
+
+LONGEST = 200
+"""Characters of a piece of evidence that are shown."""
+
+
+def text(value: Any) -> str:
+    """As it is to be read: no markup, no table cell ended, no control character."""
+    plain = printable.sentence(str(value)).replace("&", "&amp;").replace("<", "&lt;")
+    for mark in ("\\", "|", "*", "_", "[", "]", "`", "~", "#", "$"):
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
+
+
+def code(value: Any) -> str:
+    """A name, set apart."""
+    plain = printable.line(" ".join(str(value).split()))
+    return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
+
+
+def number(value: float | str | None) -> str:
+    """Four digits; NaN and Inf as such; '-' for what was not read."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:.4g}" if math.isfinite(value) else str(wording.number(value))
+
+
+def short(value: Any) -> str:
+    said = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text(said if len(said) <= LONGEST else f"{said[:LONGEST]} ...")
+
+
+def clock(time: int) -> str:
+    said = instant(time) or "unknown"
+    return said.partition("T")[2].rstrip("Z") or said

@@ -1,0 +1,59 @@
+"""`ammeter runbook VERDICT`: what to do about a verdict, on the terminal. Every installation has the text with it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "runbooks"
+"""A link to alerts/runbooks in the source; a folder of its own in the installed package."""
+
+WRONG_CALL = 2
+
+_LINK = re.compile(r"\[([^]]*)\]\(/runbooks/([a-z0-9-]+)\)")
+"""The collector serves them under this address."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints the runbook, or without a name the names there are; 2 for an unknown name."""
+    given = _arguments(words)
+    names = sorted(path.stem for path in FOLDER.glob("*.md"))
+    if given.name is None:
+        print("\n".join(names))
+        return 0
+    if given.name not in names:
+        print(f"ammeter runbook: there is no {given.name!r}; {meant(given.name, names)}", file=sys.stderr)
+        return WRONG_CALL
+    _show((FOLDER / f"{given.name}.md").read_text(encoding="utf-8"))
+    return 0
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """Which of the names may be meant, as a remedy: the closest, or all of them."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(known)}"
+
+
+def _show(text: str) -> None:
+    """As a page on a terminal, as it is written into a pipe."""
+    said = _LINK.sub(lambda found: f"{found[1]} (`ammeter runbook {found[2]}`)", text)
+    if not sys.stdout.isatty():
+        print(said, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(said, hyperlinks=False))
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ammeter runbook", description="Say what to do about a verdict: where to look, what to mend."
+    )
+    parser.add_argument("name", nargs="?", help="a verdict, such as scale-collapse; without one, the names there are")
+    return parser.parse_args(words)

@@ -1,0 +1,325 @@
+"""One request to the collector and what its answer says. The only file of the agent that speaks HTTP."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import io
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from ammeter.wire.frames import CONTENT_TYPE, Ack, Batch, encode_batch
+
+Say = Callable[[str, str, str], None]
+"""(about, state, line): the line is written when what is known about something changes its state."""
+
+MAX_ANSWER_BYTES = 2**20
+"""A collector answers in a few hundred bytes; of whatever else listens there no more is read."""
+
+SEND_SECONDS = 30.0
+"""For a whole request to leave: who takes a byte now and then would hold a stream for as long as he likes."""
+
+SEND_BYTES = 2**16
+"""Of a request at once."""
+
+SLOW_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Waits while the collector does not know us: 401, 403, 404."""
+
+FIRST_BACKOFF, LAST_BACKOFF = 0.25, 30.0
+"""Seconds: a restart is over in one or two tries, and after a long outage people are told within half a minute."""
+
+MAX_RETRY_AFTER = 600.0
+"""Seconds: a proxy that asks for a day must not keep a page from somebody for longer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. status: 0 when nothing did. offset: what the collector has; item: index of the refused item.
+
+    wait: seconds from Retry-After.
+    """
+
+    status: int
+    detail: str = ""
+    offset: int | None = None
+    item: int | None = None
+    wait: float | None = None
+    directives: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether the same request may well succeed a little later."""
+        return self.status in (0, 408, 425, 429) or self.status >= 500
+
+
+class Problem(msgspec.Struct):
+    """The members of a problem+json document that the sender acts on."""
+
+    title: str = ""
+    detail: str = ""
+    offset: int | None = None
+    item: int | None = None
+
+
+class Collector:
+    """The way to one collector, for all streams and threads of a shipper.
+
+    connect, read: seconds for a connection, and for the whole of an answer, however it comes.
+    recoveries counts how often it came back after it could not be reached: a reason to ask again at once. accepted
+    is the time.monotonic() at which it last accepted something.
+    """
+
+    def __init__(self, url: str, token: str | None, say: Say, *, connect: float = 5.0, read: float = 30.0) -> None:
+        self.url, userinfo = without_userinfo(url)
+        self.recoveries = 0
+        self.accepted = time.monotonic()
+        self._say = say
+        self._down_since: float | None = None
+        self._lock = threading.Lock()
+        self._pool = _pool(connect, read)
+        self._headers = {"Content-Type": CONTENT_TYPE, "Accept": "application/json, application/problem+json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif userinfo:
+            self._headers |= urllib3.make_headers(basic_auth=userinfo)
+
+    def send(self, run: str, stream: str, begin: int, end: int, batch: Batch) -> Answer:
+        """Offers what a stream holds from begin to end. Never raises for what the network or the other side does."""
+        url = f"{self.url}/api/v1/runs/{run}/streams/{stream}/frames?offset={begin}&end={end}"
+        answer = self._post(url, encode_batch(batch))
+        with self._lock:
+            self._note(answer)
+        return answer
+
+    def accepts(self) -> None:
+        """Notes that a stream was accepted: a 200 alone, which anybody may say, is not it."""
+        self.accepted = time.monotonic()
+
+    def _post(self, url: str, body: bytes) -> Answer:
+        try:
+            response = self._pool.request(
+                "POST",
+                url,
+                body=body,
+                headers=self._headers,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,  # nobody was asked to pack it, and unpacked it may have any size
+            )
+            text = _text(response)
+            if len(text) < MAX_ANSWER_BYTES:
+                response.release_conn()
+            else:
+                response.close()
+            if not text and not any(response.headers.get(name) for name in ("Content-Length", "Transfer-Encoding")):
+                return Answer(0, "the answer broke off in its head")  # which urllib3 takes for all of it
+            return answer(response.status, text, response.headers.get("Retry-After"))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return Answer(0, _plainly(error))
+
+    def _note(self, answer: Answer) -> None:
+        if answer.unavailable and self._down_since is None:
+            self._down_since = time.monotonic()
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            self._say("collector", "down", f"{self.url} takes nothing since {since} ({answer.detail}); data is kept")
+        elif not answer.unavailable and self._down_since is not None:
+            seconds = time.monotonic() - self._down_since
+            self._down_since = None
+            self.recoveries += 1
+            self._say("collector", "up", f"{self.url} answers again after {seconds:.1f} s")
+
+
+def without_userinfo(url: str) -> tuple[str, str]:
+    """The URL as it may be told and asked, and the user and password that it held, '' if none."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=host)).rstrip("/"), unquote(userinfo)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """ready: what /readyz answers, in `seconds`. taken: what an empty batch of a run that is not there gets; nothing
+    comes of it. ahead: seconds that the collector's clock is before ours; None when it did not say."""
+
+    ready: Answer
+    seconds: float = 0.0
+    taken: Answer = Answer(0)
+    ahead: float | None = None
+
+
+def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.0) -> Looked:
+    """Whether a collector is there and takes what this token sends. Never raises for what the network does."""
+    pool = _pool(connect, read)
+    began = time.monotonic()
+    try:
+        found = pool.request(
+            "GET",
+            f"{url.rstrip('/')}/readyz",
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        text, seconds = _text(found), time.monotonic() - began
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        return Looked(Answer(0, _plainly(error)))
+    finally:
+        pool.clear()
+    ready = Answer(200) if found.status == 200 and b'"ready"' in text else answer(found.status, text)
+    if ready.status != 200:
+        return Looked(ready, seconds)
+    way = Collector(url, token, lambda *_: None, connect=connect, read=read)
+    taken = way.send(str(uuid.uuid4()), uuid.uuid4().hex, 0, 0, Batch())
+    return Looked(ready, seconds, taken, _ahead(found.headers.get("Date")))
+
+
+def _text(response: urllib3.BaseHTTPResponse) -> bytes:
+    """As much of an answer as is looked at. Raises what urllib3 does for one that breaks off."""
+    text = b""
+    while len(text) < MAX_ANSWER_BYTES and (more := response.read(MAX_ANSWER_BYTES - len(text))):
+        text += more
+    return text
+
+
+def _pool(connect: float, read: float) -> urllib3.PoolManager:
+    pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(connect=connect, read=read))
+    pool.pool_classes_by_scheme = {"http": _Connections, "https": _TlsConnections}
+    return pool
+
+
+class _UntilDeadline(io.RawIOBase):
+    """What comes from a socket until the timeout that it has now is over: a timeout of a socket's own begins anew with
+    every byte, so an answer that drips would never end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rb", buffering=0)
+        seconds = connection.gettimeout()
+        self._ends = None if seconds is None else time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._ends is not None:
+            left = self._ends - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the answer has no end")
+            self._socket.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp.close()
+        self.fp = io.BufferedReader(_UntilDeadline(sock))
+
+
+class _Sending:
+    """A request's body in parts, all of which have to leave in time."""
+
+    sock: socket.socket | None
+
+    def send(self, data: Any) -> None:
+        if self.sock is None or not isinstance(data, bytes):
+            super().send(data)  # type: ignore[misc]
+            return
+        ends, left = time.monotonic() + SEND_SECONDS, memoryview(data)
+        while left:
+            seconds = ends - time.monotonic()
+            if seconds <= 0:
+                raise TimeoutError(f"{len(left)} of {len(data)} bytes were not taken within {SEND_SECONDS:.0f} s")
+            self.sock.settimeout(seconds)
+            left = left[self.sock.send(left[:SEND_BYTES]) :]
+
+
+class _Connection(_Sending, HTTPConnection):
+    response_class = _Response
+
+
+class _TlsConnection(_Sending, HTTPSConnection):
+    response_class = _Response
+
+
+class _Connections(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsConnections(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def _ahead(date: str | None) -> float | None:
+    """A Date header says whole seconds: its middle is compared."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - time.time() if date else None
+    except ValueError:
+        return None
+
+
+def answer(status: int, text: bytes, retry_after: str | None = None) -> Answer:
+    """The Answer that an HTTP response means. A 200 that is no Ack is not from a collector and counts as 404."""
+    wait = retry_seconds(retry_after)
+    if status == 200:
+        try:
+            ack = msgspec.json.decode(text, type=Ack)
+        except msgspec.DecodeError:
+            ack = Ack(-1)
+        if ack.offset < 0:
+            return Answer(404, "200, but from something that is no collector", wait=wait)
+        return Answer(200, "", ack.offset, directives=ack.directives)
+    try:
+        problem = msgspec.json.decode(text, type=Problem)
+    except msgspec.DecodeError:
+        problem = Problem()
+    detail = f"{status} {problem.detail or problem.title}".strip()
+    return Answer(status, detail, problem.offset, problem.item, wait)
+
+
+def retry_seconds(said: str | None) -> float | None:
+    """Seconds that a Retry-After header asks for, as a number or a date, at most ten minutes; None without one."""
+    if not said:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: doubling, jittered so that ranks do not come back together."""
+    longest: float = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 20))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def slow(failures: int) -> float:
+    """Seconds to wait after so many refusals of who we are."""
+    return SLOW_SECONDS[min(failures, len(SLOW_SECONDS)) - 1]
+
+
+def _plainly(error: BaseException) -> str:
+    """The innermost reason, without the objects that urllib3 names before it."""
+    reason = getattr(error, "reason", None) or error
+    said = str(reason).rsplit(">: ", 1)[-1].rsplit("): ", 1)[-1]
+    return said or type(error).__name__

@@ -1,0 +1,182 @@
+"""The shipper: a process of its own that brings journals to the collector, and ends streams whose writer died.
+
+Without a collector a mirror takes its place, which brings journals from tmpfs to the disk.
+
+start() is called in the training process and therefore imports next to nothing; the rest runs in the shipper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ammeter import journal
+from ammeter.environment import identity
+from ammeter.environment.settings import settings
+
+if TYPE_CHECKING:
+    from ammeter.shipper.loop import Shipper
+
+LOG = "shipper.log"
+
+_NICENESS = 5
+_DETACH = (
+    f"import os, sys; os.fork() or (os.setsid(), os.nice({_NICENESS}), "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
+)
+"""Between us and the shipper: who waits for all children of the training process must not wait for the shipper."""
+
+_START_SECONDS = 30.0
+"""How long that step in between may take on a machine that is busy."""
+
+_PASSED_ON = (
+    *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+"""What of the training process's environment the shipper gets: nothing that concerns torch or its launcher."""
+
+
+def start(run_folder: Path, url: str | None, token: str | None = None) -> str | None:
+    """Sees to it that a shipper runs for this run on this host, detached from this process. Call it after Journal().
+
+    Without a url it is a mirror: what lies on tmpfs is brought to run_folder. None when one runs or was started, else
+    the reason why not. Never raises for what the system refuses.
+    """
+    remedy = f"; send the run later with: ammeter ship {run_folder}" if url else ""
+    try:
+        if journal.is_locked(_run_lock(run_folder, identity.host(), url is None)):
+            return None
+        _spawn(run_folder, url, token)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"the {'shipper' if url else 'mirror'} cannot be started ({error}){remedy}"
+    return None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """ammeter ship. 0: everything was delivered; 1: something was not, by this process; 2: wrong call."""
+    parser = _parser()
+    words = parser.parse_args(argv)
+    folder = Path(words.dir).expanduser().absolute()
+    if not folder.is_dir():
+        parser.error(f"{words.dir} is no folder; give AMMETER_DIR, a run's folder or a stream's folder")
+    if words.mirror:
+        return _mirror(folder, words.host or identity.host())
+    try:
+        chosen = settings(words.url)
+    except ValueError as error:
+        parser.error(str(error))
+    if chosen.url is None:
+        parser.error("no collector is named; give --url or set AMMETER_URL")
+    only = None
+    if words.host:
+        only = journal.lock(_run_lock(folder, words.host))
+        if only is None:
+            return 0
+    from ammeter.shipper.leftovers import bring_stragglers
+    from ammeter.shipper.loop import Shipper
+
+    bring_stragglers(folder)
+    shipper = Shipper(folder, chosen.url, chosen.token, host=words.host, once=words.once, idle_exit=words.idle_exit)
+    signal.signal(signal.SIGTERM, lambda *_: shipper.hurry())
+    try:
+        return _until_nothing_is_left(shipper, folder, words.host, only)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _mirror(folder: Path, host: str) -> int:
+    """Runs a mirror, one per run and host; a stream that began while it was leaving is not left behind."""
+    from ammeter.shipper.leftovers import bring_stragglers
+    from ammeter.shipper.tmpfs_mirror import Mirror
+
+    mirror = Mirror(folder)
+    signal.signal(signal.SIGTERM, lambda *_: mirror.hurry())
+    while (only := journal.lock(_run_lock(folder, host, mirror=True))) is not None:
+        bring_stragglers(folder)
+        mirror.run()
+        journal.unlock(only)
+        if mirror.hurried or not mirror.has_work():
+            break
+    return 0
+
+
+def _until_nothing_is_left(shipper: Shipper, folder: Path, host: str | None, only: int | None) -> int:
+    """Runs the shipper; a stream that began while it was leaving, and saw the lock still held, is not left behind."""
+    while True:
+        code = shipper.run()
+        if only is None or host is None:
+            return code
+        journal.unlock(only)
+        if code or shipper.hurried or not shipper.discover():
+            return code
+        only = journal.lock(_run_lock(folder, host))
+        if only is None:
+            return code
+
+
+def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    home = Path(__file__).resolve().parents[2]
+    if home.name not in ("site-packages", "dist-packages"):
+        # Where the interpreter does not look by itself; the others must not come before the standard library.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
+    words = [
+        sys.executable,
+        "-S",
+        "-E",
+        "-c",
+        _DETACH,
+        "-m",
+        "ammeter.shipper.process",
+        str(run_folder),
+        "--host",
+        identity.host(),
+    ]
+    if url:
+        environment["AMMETER_URL"] = url
+        words.append("--idle-exit")
+    else:
+        words.append("--mirror")
+    if token:
+        environment["AMMETER_TOKEN"] = token
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    log = os.open(run_folder / LOG, flags, 0o600)
+    try:
+        subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd="/",
+            close_fds=True,
+            start_new_session=True,
+            timeout=_START_SECONDS,
+            check=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _run_lock(run_folder: Path, host: str, mirror: bool = False) -> Path:
+    return run_folder / f"{'mirror' if mirror else 'shipper'}.{host}.lock"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ammeter ship", description="Sends the journals that lie in DIR.")
+    parser.add_argument("dir", metavar="DIR", help="AMMETER_DIR, a run's folder or a stream's folder")
+    parser.add_argument("--url", help="the collector; AMMETER_URL otherwise. The token is read from AMMETER_TOKEN")
+    parser.add_argument("--once", action="store_true", help="send what lies there now, then leave")
+    parser.add_argument("--idle-exit", action="store_true", help="leave when all writers are gone and all is delivered")
+    parser.add_argument("--mirror", action="store_true", help="send nothing; bring what lies on tmpfs to the disk")
+    parser.add_argument("--host", help="only streams that were written on this host")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

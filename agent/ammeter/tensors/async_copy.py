@@ -1,0 +1,157 @@
+"""Numbers on their way from a device to the host, without a synchronisation.
+
+On CPU they are there at once. On CUDA a copy into pinned memory is queued behind the work that makes them, and
+ready() asks an event whether it has passed; the row that waits for it is written a step late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors.hidden_reads import is_plain, unseen
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+class Transfer(Protocol):
+    """float32[n] or float64[n] that arrives. here: it has, from the beginning."""
+
+    here: bool
+
+    def ready(self) -> bool: ...
+    def array(self) -> Array: ...
+    def number(self) -> float:
+        """The first of them."""
+
+
+def of(values: torch.Tensor) -> Transfer:
+    """The present numbers of a tensor of any shape, flattened; later changes of the tensor do not show."""
+    if _dispatch_modes() or _function_modes():
+        return unseen(lambda: _sent(values), (values,))
+    return _sent(values)
+
+
+def known(values: Any) -> float | None:
+    """The one number of a tensor on the CPU; None where it is not known here yet, is one of several, or no tensor."""
+    if type(values) is not torch.Tensor and not (isinstance(values, torch.Tensor) and is_plain(values)):
+        return None
+    if _dispatch_modes() or _function_modes():
+        return unseen(lambda: _known(values), (values,))
+    return _known(values)
+
+
+def number(value: float) -> Transfer:
+    """A number the host has already."""
+    return Number(value)
+
+
+def _sent(values: torch.Tensor) -> Transfer:
+    if values.is_cpu and not values.dim():
+        number = values.item()  # it is here already: nothing is waited for
+        if type(number) is not complex:
+            return Number(number)
+    if values.device.type == "cuda":
+        return _FromCuda(values)
+    return Arrived(_flat(values).cpu().numpy().copy())
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    flat = values.detach().reshape(-1)
+    return flat if flat.dtype is torch.float64 else flat.to(torch.float32)
+
+
+def _known(values: torch.Tensor) -> float | None:
+    try:
+        return values.item() if values.is_cpu else None
+    except RuntimeError:  # several numbers
+        return None
+
+
+class Number:
+    """One number that the host has."""
+
+    __slots__ = ("_value",)
+    here = True
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def ready(self) -> bool:
+        return True
+
+    def array(self) -> Array:
+        with np.errstate(over="ignore"):
+            return np.array([self._value], np.float32)
+
+    def number(self) -> float:
+        return self._value
+
+
+class Arrived:
+    """Numbers that the host has."""
+
+    __slots__ = ("_values",)
+    here = True
+
+    def __init__(self, values: Array) -> None:
+        self._values = values
+
+    def ready(self) -> bool:
+        return True
+
+    def array(self) -> Array:
+        return self._values
+
+    def number(self) -> float:
+        return float(self._values[0])
+
+
+class Stopwatch:
+    """How long a device works on what is queued between begin and end; nobody waits for it. 0 on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+        self._mark()
+
+    def end(self) -> Stopwatch:
+        self._mark()
+        return self
+
+    def seconds(self) -> float:
+        """Once what was queued behind the end has arrived."""
+        return self._marks[0].elapsed_time(self._marks[1]) / 1000 if self._marks else 0.0
+
+    def _mark(self) -> None:
+        if self._device.type == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self._marks[-1].record(torch.cuda.current_stream(self._device))
+
+
+class _FromCuda:
+    here = False
+
+    def __init__(self, values: torch.Tensor) -> None:
+        flat = _flat(values)
+        self._host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
+        self._host.copy_(flat, non_blocking=True)
+        self._passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._passed.record(torch.cuda.current_stream(values.device))
+
+    def ready(self) -> bool:
+        return bool(self._passed.query())  # type: ignore[no-untyped-call]
+
+    def array(self) -> Array:
+        return self._host.numpy()
+
+    def number(self) -> float:
+        return float(self._host[0])
+
+
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -1,0 +1,129 @@
+"""Gradient statistics by the operators of torch and numpy, where there is no compiled reader.
+
+Norms are one foreach call for all tensors, on any device. The rest reads every gradient many times. Inputs are real,
+floating-point tensors with numbers; nothing here changes or keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors import ABSMAX, COLUMNS, NORM
+
+TINY = 2.0**-63
+"""A norm below it was summed from squares that are subnormal in float32 or vanished."""
+
+TINY64 = 2.0**-450
+"""A float64 norm below it may have lost squares that are subnormal."""
+
+PART = 2**16
+"""Elements that are widened to float64 at a time."""
+
+
+class Bits(NamedTuple):
+    """Patterns of non-negative numbers, which are in the numbers' order, and what rounds them to multiples of 2^-24."""
+
+    integer: torch.dtype
+    infinite: int
+    subnormal: int
+    small: int
+    rounder: float
+
+
+BITS = {
+    torch.float32: Bits(torch.int32, 0x7F800000, 0x38800000, 0x3E000000, 0.75),
+    torch.float64: Bits(torch.int64, 0x7FF0 << 48, 0x3F10 << 48, 0x3FC0 << 48, 1.5 * 2**28),
+}
+
+
+def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
+    """float64[n, COLUMNS] of real, floating-point tensors on the CPU: the numbers of native.Reader.read.
+
+    Takes about twenty times as long.
+    """
+    return np.array([_row(each.detach()) for each in tensors], np.float64).reshape(-1, COLUMNS)
+
+
+def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """float32[n]: the L2 norm of each gradient, accumulated in float32 or wider. All on one device.
+
+    No gradient is copied. Where doubtful() says so, squares left the range of float32: norm() knows better.
+    """
+    dtypes = {each.dtype for each in gradients}
+    if dtypes == {torch.float32}:
+        return torch.stack(torch._foreach_norm(list(gradients), 2))
+    found: list[torch.Tensor | None] = [None] * len(gradients)
+    for dtype in dtypes:
+        at = [index for index, each in enumerate(gradients) if each.dtype == dtype]
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        for index, norm in zip(at, torch._foreach_norm([gradients[i] for i in at], 2, dtype=wide), strict=True):
+            found[index] = norm if wide is torch.float32 else norm.to(torch.float32)
+    return torch.stack([norm for norm in found if norm is not None])
+
+
+def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Where norms() may be wrong: not finite although the gradient is, or too small to be exact."""
+    if norms.min() >= TINY and norms.max() < math.inf:  # both False for NaN
+        return _NOWHERE
+    return np.flatnonzero(~((norms >= TINY) & (norms < np.inf)))
+
+
+def norm(gradient: torch.Tensor) -> float:
+    """The L2 norm of a gradient on the CPU to float64's precision; NaN or Inf only when an element is."""
+    low, high = torch.aminmax(gradient)
+    largest = max(abs(float(low)), abs(float(high)))
+    if not 0 < largest < math.inf:
+        return largest
+    parts = torch.split(gradient.reshape(-1), PART)
+    return largest * math.sqrt(sum(float((part.double() / largest).square().sum()) for part in parts))
+
+
+def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
+    row = np.zeros(COLUMNS)
+    if tensor.numel():
+        with np.errstate(invalid="ignore"):
+            parts = np.array([_part(each) for each in torch.split(tensor.reshape(-1), PART)], np.float64)
+        row += parts.sum(0)
+        row[ABSMAX], row[NORM] = parts[:, ABSMAX].max(), math.sqrt(row[NORM])
+        if tensor.dtype is torch.float64 and not TINY64 <= row[NORM] < math.inf:
+            row[NORM] = norm(tensor)
+    return row
+
+
+def _part(part: torch.Tensor) -> tuple[float, ...]:
+    """A row of read() with the sum of squares for the norm. Counts are by bits: a program may flush subnormals."""
+    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
+    known = BITS[wide]
+    magnitude = part.to(wide).abs()
+    values, bits = magnitude.numpy(), magnitude.view(known.integer).numpy()
+    finite = bits < known.infinite
+    nans, infs = 0, part.numel() - _count(finite)
+    top = values.max(where=finite, initial=0) if infs else values.max()
+    if infs:
+        nans = _count(bits > known.infinite)
+    zeros, small = part.numel() - _count(bits), bits < known.small
+    nearest = ((values + known.rounder) - known.rounder).view(bits.dtype)
+    length = float(torch.linalg.vector_norm(magnitude, dtype=torch.float64))
+    return (
+        length * length,  # ** would raise where it overflows
+        float(top),
+        nans,
+        infs - nans,
+        zeros,
+        _count(bits < known.subnormal) - zeros,
+        _count(small) - zeros,
+        _count(small & (nearest == bits)) - zeros,
+    )
+
+
+def _count(where: npt.NDArray[Any]) -> int:
+    return int(np.count_nonzero(where))
+
+
+_NOWHERE = np.zeros(0, np.int64)

@@ -1,0 +1,242 @@
+"""Gradients on a GPU: read in one pass by the kernels of triton.py, else by torch's operators. The same numbers.
+
+Nothing here waits for the device; the numbers stay there until somebody sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors import ABSMAX, COLUMNS, NORM, cpu
+from ammeter.tensors.exponents import BINS
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.tensors.layout import Gone, in_one_piece, looks
+
+KINDS = (torch.float32, torch.bfloat16, torch.float16)
+
+LEAST_BLOCKS = 8
+"""Blocks in a chunk: 128 KiB of float32, so that 1 GB of gradients are 8,000 programs."""
+
+MOST_CHUNKS = 2**17
+"""Rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
+
+PART = 2**20
+"""Elements that torch's operators read at a time: what they need beside is 20 MiB."""
+
+ALIGNMENT = 16
+"""Bytes that a thread loads at once where every tensor starts at a multiple of them."""
+
+
+class Device:
+    """Reads one set of tensors on one device step after step; whether they still look the same is checked in each.
+
+    No tensor is kept. Memory there is allocated when the looks or the stream change, at most 32 MiB. Call it on the
+    stream on which the tensors are ready; not shared between threads. The first call compiles, for a second or so,
+    what is not in Triton's cache: make it where a program may wait, with tensors that look like the gradients.
+    """
+
+    def __init__(self) -> None:
+        self.slow = ""
+        """Why torch's operators read here; "" where the kernels do."""
+        self._plan: _Plan | None = None
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """float64[n, COLUMNS] of real, floating-point tensors on one device, there; valid until the next call.
+
+        What does not lie in one piece, or is float64, is read by rows(). Raises Gone for a tensor whose memory was
+        given back.
+        """
+        return self._read(tensors, spectrum=False)[0]
+
+    def read_with_spectrum(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and int64[spectrum.BINS] of every element that the kernels read; zeros where they read none."""
+        return self._read(tensors, spectrum=True)
+
+    def _read(self, tensors: Sequence[torch.Tensor], *, spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if tensors and not self.slow:
+            try:
+                return self._by_kernels(tensors, spectrum)
+            except Gone:
+                raise
+            except Exception as error:  # noqa: BLE001 - Triton's own, the compiler's, the driver's, of any version
+                self.slow = f"{type(error).__name__}: {error}"[:200]
+        return unseen(lambda: (rows(tensors), _nothing(tensors)), tensors)
+
+    def _by_kernels(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), _on(tensors[0].device):
+            plan = self._plan
+            if plan is None or not plan.fits(tensors):
+                with torch.inference_mode(False):
+                    plan = _Plan(tensors)
+                if self._plan is None:
+                    plan.launch(tensors, spectrum=not spectrum)  # compiles what a later call would wait for
+                self._plan = plan
+            plan.launch(tensors, spectrum)
+        others = {at: [tensors[at]] for at in plan.others}
+        read = {at: unseen(lambda other=other: rows(other), other) for at, other in others.items()}  # type: ignore[misc]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            for at, row in read.items():
+                plan.rows[at] = row[0]
+        return plan.rows, plan.spectrum
+
+
+def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What Device.read returns, by torch's operators: dozens of launches for each tensor.
+
+    The norm of float64 tensors is right where their squares stay in float64.
+    """
+    if not tensors:
+        return torch.zeros((0, COLUMNS), dtype=torch.float64)
+    return torch.stack([_row(each.detach()) for each in tensors])
+
+
+def _nothing(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.zeros(BINS, dtype=torch.int64, device=tensors[0].device if tensors else None)
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():
+        return torch.zeros(COLUMNS, dtype=torch.float64, device=tensor.device)
+    parts = torch.stack([_part(each) for each in torch.split(tensor.reshape(-1), PART)])
+    row = parts.sum(0)
+    row[NORM] = row[NORM].sqrt()
+    row[ABSMAX] = parts[:, ABSMAX].amax()
+    return row
+
+
+def _part(part: torch.Tensor) -> torch.Tensor:
+    """A row with the sum of squares for the norm."""
+    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
+    known = cpu.BITS[wide]
+    magnitude = part.to(wide).abs()
+    bits = magnitude.view(known.integer)
+    nearest = (magnitude + known.rounder) - known.rounder
+    zeros, small = (bits == 0).sum(), bits < known.small
+    found = (
+        magnitude.double().square().sum(),
+        magnitude.where(bits < known.infinite, 0).amax(),
+        (bits > known.infinite).sum(),
+        (bits == known.infinite).sum(),
+        zeros,
+        (bits < known.subnormal).sum() - zeros,
+        small.sum() - zeros,
+        (small & (nearest.view(known.integer) == bits)).sum() - zeros,
+    )
+    return torch.stack([each.double() for each in found])
+
+
+class _Plan:
+    """How the tensors of one look are cut into chunks, and the memory that is used for them in each step.
+
+    Chunks of a tensor follow one another, tensors of a dtype, too: each dtype is one launch.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._where = tensors[0].device
+        self._stream = _stream(self._where)
+        self._number = len(tensors)
+        chosen = [at for at, each in enumerate(tensors) if each.device == self._where and in_one_piece(each, KINDS)]
+        self.others = sorted(set(range(len(tensors))) - set(chosen))
+        self._chosen = chosen
+        self._same = looks([tensors[at] for at in chosen])
+        counts = np.zeros(len(tensors), np.int64)
+        counts[chosen] = [tensors[at].numel() for at in chosen]
+        self._filled = [at for at in chosen if counts[at]]
+        self._cut([tensors[at].dtype if at in set(chosen) else None for at in range(len(tensors))], counts)
+
+    def _cut(self, dtypes: list[torch.dtype | None], counts: npt.NDArray[np.int64]) -> None:
+        from ammeter.tensors import triton
+
+        block = int(triton.BLOCK.value)
+        self._blocks = blocks_in_chunk(int(counts.sum()), block, triton.MOST_BLOCKS)
+        chunks = -(-counts // (self._blocks * block))
+        order = [at for kind in KINDS for at, dtype in enumerate(dtypes) if dtype is kind]
+        ends = np.cumsum(chunks[order])
+        firsts, lasts = np.zeros((2, len(counts)), np.int32)
+        firsts[order], lasts[order] = ends - chunks[order], ends
+        self._launches = []
+        for kind in KINDS:
+            mine = [at for at in order if dtypes[at] is kind and chunks[at]]
+            if mine:
+                self._launches.append((kind, int(firsts[mine[0]]), int(chunks[mine].sum())))
+        self._counts, self._firsts, self._lasts = self._sent(counts), self._sent(firsts), self._sent(lasts)
+        self._owners = self._sent(np.repeat(np.array(order, np.int32), chunks[order]))
+        self._partials = torch.empty((int(chunks.sum()), COLUMNS), dtype=torch.float64, device=self._where)
+        self.rows = torch.zeros((len(counts), COLUMNS), dtype=torch.float64, device=self._where)
+        self._histogram = torch.zeros(int(triton.BINS.value), dtype=torch.int64, device=self._where)
+        self.spectrum = self._histogram[:BINS]
+        self._places = torch.zeros(len(counts), dtype=torch.int64, device=self._where)
+        self._pointers: list[int] = []
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        if len(tensors) != self._number or _stream(self._where) != self._stream:
+            return False
+        return self._same(*(tensors[at] for at in self._chosen) if self.others else tensors)
+
+    def launch(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> None:
+        """Queues the kernels; rows and histogram hold the numbers when they have run."""
+        from ammeter.tensors import triton
+
+        self._point_at(tensors)
+        if spectrum:
+            self._histogram.zero_()
+        tables = self._places, self._counts, self._owners, self._firsts, self._partials, self._histogram
+        for kind, first, number in self._launches:
+            triton.read_chunks[(number,)](
+                *tables,
+                first,
+                self._blocks,
+                triton.DTYPES[kind],
+                ALIGNMENT // kind.itemsize if self._aligned else 1,
+                self._aligned,
+                spectrum,
+                num_warps=triton.WARPS,
+                enable_fp_fusion=True,
+            )
+        triton.add_chunks[(self._number,)](self._partials, self._firsts, self._lasts, self.rows, triton.SLOTS)
+
+    def _point_at(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Sends the addresses when they have changed; kernels that are queued already see the old ones."""
+        if self.others:
+            left_out = set(self.others)
+            pointers = [0 if at in left_out else each.data_ptr() for at, each in enumerate(tensors)]
+        else:
+            pointers = list(map(torch.Tensor.data_ptr, tensors))
+        if pointers == self._pointers:
+            return
+        if any(pointers[at] < 2**16 for at in self._filled):
+            raise Gone
+        self._aligned = not any(pointer % ALIGNMENT for pointer in pointers)
+        self._places.copy_(self._pinned(np.array(pointers, np.int64)), non_blocking=True)
+        self._pointers = pointers
+
+    def _sent(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
+        return self._pinned(numbers).to(self._where, non_blocking=True)
+
+    def _pinned(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
+        """torch keeps pinned memory until the copies out of it have passed, and then uses it again."""
+        host = torch.from_numpy(numbers)
+        return host.pin_memory() if self._where.type == "cuda" else host
+
+
+def blocks_in_chunk(elements: int, block: int, most: int) -> int:
+    """A power of two, so that few variants exist; MOST_CHUNKS chunks hold the elements where that is possible."""
+    blocks = LEAST_BLOCKS
+    while blocks * block * MOST_CHUNKS < elements and blocks < most:
+        blocks *= 2
+    return blocks
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0

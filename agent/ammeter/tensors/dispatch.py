@@ -1,0 +1,43 @@
+"""Gradients on the CPU: read by the compiled reader where it is installed, else by torch. The same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors import cpu
+from ammeter.tensors.native import Reader
+
+Array = npt.NDArray[np.float64]
+
+
+class Host:
+    """Reads one set of tensors step after step: real, dense, floating-point ones on the CPU. None of them is kept."""
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these look as those that were read the last time, and can be read as they are."""
+        return self._reader.fits(tensors)
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> Array:
+        """float64[n, COLUMNS]: everything about each."""
+        found = self._reader.read(tensors)
+        return cpu.read(tensors) if found is None else found
+
+    def norms(self, tensors: Sequence[torch.Tensor]) -> Array:
+        """float64[n]: the L2 norm of each, not finite exactly where an element is not."""
+        found = self._reader.norms(tensors)
+        return _norms(tensors) if found is None else found
+
+
+def _norms(tensors: Sequence[torch.Tensor]) -> Array:
+    narrow = cpu.norms(tensors).numpy()
+    found = narrow.astype(np.float64)
+    for at in cpu.doubtful(narrow):
+        found[at] = cpu.norm(tensors[at])
+    return found

@@ -1,0 +1,149 @@
+"""One pass over many tensors on the CPU by the compiled reading.c, about as fast as their memory can be read once.
+
+The same numbers as cpu.py. The library is compiled when the package is installed; without it nothing is read here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ammeter.tensors import COLUMNS, cpu
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.tensors.layout import Gone, in_one_piece, looks
+
+Array = npt.NDArray[np.float64]
+
+LIBRARY = Path(__file__).with_name("libreading.so")
+VERSION = 1
+"""Of the functions in reading.c and what they take and return; a library of another one is not used."""
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+"""reading.c's numbers for the dtypes it reads."""
+
+LONG_BYTES = 2**20
+"""Reading this much takes 30 us or more: other threads may run meanwhile. A shorter call would only wait for them."""
+
+
+class Reader:
+    """Reads one set of tensors step after step; whether they still look the same is checked in each.
+
+    No tensor is kept. Not shared between threads. level: the vector instructions to use, 0 for those every processor
+    has; as a rule the best that this one has.
+    """
+
+    def __init__(self, level: int | None = None) -> None:
+        self._level = LEVEL if level is None else min(level, LEVEL)
+        self._plan: _Plan | None = None
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these look as those that were read the last time, and are in one piece each."""
+        return self._plan is not None and self._plan.fits(tensors)
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> Array | None:
+        """float64[n, COLUMNS] of real, floating-point tensors with numbers on the CPU; None where there is no library.
+
+        What does not lie in one piece, or is of another dtype, is read by cpu.read. Raises Gone for a tensor
+        whose memory was given back.
+        """
+        return self._read(tensors, COLUMNS)
+
+    def norms(self, tensors: Sequence[torch.Tensor]) -> Array | None:
+        """float64[n]: the first column of read() alone, which is cheaper."""
+        found = self._read(tensors, 1)
+        return None if found is None else found[:, 0]
+
+    def _read(self, tensors: Sequence[torch.Tensor], width: int) -> Array | None:
+        if MISSING or not tensors:
+            return None if MISSING else np.empty((0, width))
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if self._plan is None or not self._plan.fits(tensors):
+                self._plan = None
+                dense = [at for at, each in enumerate(tensors) if each.is_cpu and in_one_piece(each, KINDS)]
+                if len(dense) == len(tensors):
+                    self._plan = _Plan(tensors)
+            if self._plan is not None:
+                return self._plan.read(tensors, width, self._level)
+        return _apart(tensors, dense, width, self._level)
+
+
+def read(tensors: Sequence[torch.Tensor]) -> Array | None:
+    """What Reader.read returns, of tensors that are read once."""
+    return Reader().read(tensors)
+
+
+def norms(tensors: Sequence[torch.Tensor]) -> Array | None:
+    """What Reader.norms returns, of tensors that are read once."""
+    return Reader().norms(tensors)
+
+
+class _Plan:
+    """What stays the same about tensors of which each lies in one piece; only their addresses are asked each time."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._number = len(tensors)
+        self._same = looks(tensors)
+        self._counts = array("q", [each.numel() for each in tensors])
+        self._kinds = bytes(KINDS[each.dtype] for each in tensors)
+        self._out = {width: np.empty((len(tensors), width)) for width in (1, COLUMNS)}
+        self._places = {width: out.ctypes.data for width, out in self._out.items()}
+        self._calls = _CALLS[sum(each.nbytes for each in tensors) >= LONG_BYTES]
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return len(tensors) == self._number and self._same(*tensors)
+
+    def read(self, tensors: Sequence[torch.Tensor], width: int, level: int) -> Array:
+        pointers = array("Q", list(map(torch.Tensor.data_ptr, tensors)))
+        counts, number = self._counts.buffer_info()
+        if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._places[width]):
+            raise Gone
+        return self._out[width].copy()
+
+
+def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
+    """Those that lie in one piece by one call, the others by plain torch."""
+    found = np.empty((len(tensors), width))
+    if dense:
+        chosen = [tensors[at] for at in dense]
+        found[dense] = unseen(lambda: _Plan(chosen).read(chosen, width, level), chosen)
+    for at in sorted(set(range(len(tensors))) - set(dense)):
+        other = [tensors[at]]
+        found[at] = unseen(lambda other=other: cpu.read(other), other)[0, :width]  # type: ignore[misc]
+    return found
+
+
+def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
+    """(best level, why there is no library or "", long call? -> width -> function)."""
+    if not LIBRARY.is_file():
+        return 0, f"{LIBRARY.name} is not there: Ammeter was installed without a C compiler", {}
+    try:
+        kinds: dict[bool, Any] = {False: ctypes.PyDLL(str(LIBRARY)), True: ctypes.CDLL(str(LIBRARY))}
+        version, compiled = kinds[True].ammeter_version(), kinds[True].ammeter_level()
+    except (OSError, AttributeError) as error:
+        return 0, f"{LIBRARY.name} does not load: {error}", {}
+    if version != VERSION:
+        return 0, f"{LIBRARY.name} is of version {version}, not {VERSION}: install Ammeter again", {}
+    calls = {long: {1: library.ammeter_norms, COLUMNS: library.ammeter_read} for long, library in kinds.items()}
+    for each in (call for functions in calls.values() for call in functions.values()):
+        each.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
+    return min(compiled, _known()), "", calls
+
+
+def _known() -> int:
+    """The level of this processor, as torch has found it out."""
+    try:
+        name = torch.backends.cpu.get_cpu_capability()
+    except AttributeError:  # before torch 2.1
+        return 0
+    return 2 if name.startswith("AVX512") else int(name == "AVX2")
+
+
+LEVEL, MISSING, _CALLS = _loaded()
+"""LEVEL: 0 for any processor's instructions, 1 AVX2, 2 AVX-512. MISSING: why there is no library, "" when there is."""

@@ -1,0 +1,189 @@
+"""Fixed slices of many tensors, side by side in one buffer per device, so that a few operators compare all of them.
+
+What a reading costs is bounded by the number of tensors, not by their size. Buffers are made once and used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.parameter import is_lazy
+
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+
+MOST = 4096
+"""Elements of one tensor that are read at most."""
+
+TOGETHER = 16
+"""Elements of a slice that lie side by side: reading one costs a cache line, and the line has its neighbours."""
+
+BLOCK = 256
+"""Elements that are summed on the device; sums over a tensor's blocks are taken on the host, in float64."""
+
+UPDATES_BYTES = 24 * 2**20
+COPIES_BYTES = 8 * 2**20
+"""Memory of all buffers of a run: for what steps do to the weights, and for copies of the model."""
+
+ELEMENT_BYTES = 5 * 4
+"""Five float32 buffers; float64 tensors, which are rare, take twice as much."""
+
+COMPARED = ("norm", "norm_before", "update", "lost", "meant", "nonfinite", "product", "gradient", "earlier")
+"""What compare() says of each block: L2 norms, counts of elements, and a scalar product."""
+
+Numbers = npt.NDArray[np.float64]
+
+
+def most_of(tensors: int, limit: int) -> int:
+    """Elements to read of each of so many tensors, at least one BLOCK, so that buffers keep within the limit."""
+    most = MOST
+    while most > BLOCK and tensors * most * ELEMENT_BYTES > limit:
+        most //= 2
+    return most
+
+
+def most_tensors(limit: int) -> int:
+    """Tensors that can be read at all within the limit of bytes."""
+    return limit // (BLOCK * ELEMENT_BYTES)
+
+
+def positions(numel: int, most: int = MOST) -> npt.NDArray[np.int64]:
+    """Which elements of a flattened tensor are read: all of a small one, else runs of 16 from its begin to its end."""
+    if numel <= most:
+        return np.arange(numel)
+    runs, gap = _runs(numel, most)
+    return (np.arange(runs)[:, None] * gap + np.arange(TOGETHER)).reshape(-1)
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The numbers of a tensor as real ones of this rank: of a DTensor the local shard, complex ones as pairs.
+
+    None when there are none to read: sparse, quantized, integers, empty, fake, or freed for the moment as by FSDP.
+    """
+    if type(tensor) not in _PLAIN or tensor.dtype not in _USUAL:
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if is_lazy(tensor) or not has_numbers(tensor) or tensor.layout is not torch.strided:
+            return None
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.detach().resolve_conj())
+        if not tensor.is_floating_point():
+            return None
+    present = tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() and tensor.data_ptr()
+    return tensor if present else None
+
+
+class Buffer:
+    """Room for the slices of all tensors. blocks: [blocks, BLOCK], zero behind the end of each slice."""
+
+    def __init__(self, slices: Slices) -> None:
+        unseen(lambda: self._allocate(slices), ())
+
+    def _allocate(self, slices: Slices) -> None:
+        flat = torch.zeros(slices.total, dtype=slices.dtype, device=slices.device)
+        self.blocks = flat.view(-1, BLOCK)
+        self.rooms = [
+            flat.narrow(0, start, size).view(shape)
+            for start, size, shape in zip(slices.starts, slices.sizes, slices.shapes, strict=True)
+        ]
+
+
+class Slices:
+    """Where the slices of some tensors of one device lie. Reading goes into buffers of the same Slices only.
+
+    float64 tensors are compared in float64, all others in float32, which holds every narrower number.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], most: int = MOST) -> None:
+        """tensors: as readable() gives them, of one device and either all float64 or none."""
+        self.device = tensors[0].device
+        self.dtype = torch.float64 if tensors[0].dtype is torch.float64 else torch.float32
+        self.numels = [each.numel() for each in tensors]
+        self.sizes = [min(numel, most // TOGETHER * TOGETHER) for numel in self.numels]
+        self.shapes = [_shape(numel, most) for numel in self.numels]
+        self._strides = [_strides(numel, most) for numel in self.numels]
+        self._most = most
+        blocks = np.array([-(-size // BLOCK) for size in self.sizes])
+        self._first_blocks = np.concatenate([[0], np.cumsum(blocks)[:-1]])
+        self.starts = [int(first) * BLOCK for first in self._first_blocks]
+        self.total = int(blocks.sum()) * BLOCK
+
+    def take(self, tensors: Sequence[torch.Tensor | None], into: Buffer) -> None:
+        """Reads the slices of these tensors; where one is None, or not as it was, its place becomes zero."""
+        usable = [
+            each is not None and each.numel() == numel and each.device == self.device
+            for each, numel in zip(tensors, self.numels, strict=True)
+        ]
+        if not all(usable):
+            into.blocks.zero_()
+        at = [number for number, yes in enumerate(usable) if yes]
+        rooms, found = [into.rooms[n] for n in at], [self._slice(tensors[n], n) for n in at]
+        if found:
+            torch._foreach_copy_(rooms, found)
+
+    def sums(self, table: npt.NDArray[np.floating]) -> Numbers:
+        """[rows, tensors]: the sums of [rows, blocks] over the blocks of each tensor."""
+        return np.add.reduceat(table, self._first_blocks, axis=1, dtype=np.float64)
+
+    def _slice(self, tensor: torch.Tensor | None, number: int) -> torch.Tensor:
+        assert tensor is not None
+        if tensor.is_contiguous():
+            return tensor.as_strided(self.shapes[number], self._strides[number])
+        chosen = torch.from_numpy(positions(self.numels[number], self._most)).to(tensor.device, non_blocking=True)
+        return torch.take(tensor, chosen).view(self.shapes[number])
+
+
+def compare(before: Buffer, after: Buffer, gradient: Buffer, earlier: Buffer, flags: Buffer) -> torch.Tensor:
+    """[len(COMPARED), blocks]: what a step did to the weights, and how its gradient lies to an earlier one.
+
+    lost: elements that are the same although their gradient is not zero; meant: all whose gradient is not zero.
+    `before`, `after` and `flags` are used up: no other memory of their size is needed. Flags are numbers: on the
+    CPU a comparison that writes truth values takes five times as long.
+    """
+    old, new, slope = before.blocks, after.blocks, gradient.blocks
+    norm, norm_before = _norm(new), _norm(old)
+    meant = torch.ne(slope, 0, out=flags.blocks)
+    update = torch.sub(new, old, out=old)
+    norm_update = _norm(update)
+    lost = torch.eq(update, 0, out=old).mul_(meant)
+    sums = [norm, norm_before, norm_update, lost.sum(1), meant.sum(1), nonfinite(after, flags)]
+    product = torch.mul(slope, earlier.blocks, out=new).sum(1)
+    return torch.stack([*sums, product, _norm(slope), _norm(earlier.blocks)])
+
+
+def nonfinite(buffer: Buffer, flags: Buffer) -> torch.Tensor:
+    """[blocks]: NaN and infinite elements of each block. Both buffers are used up."""
+    numbers = torch.sub(buffer.blocks, buffer.blocks, out=buffer.blocks)  # zero, or NaN for both
+    return torch.ne(numbers, numbers, out=flags.blocks).sum(1)
+
+
+def squares(table: npt.NDArray[np.floating], norms: Sequence[int]) -> Numbers:
+    """The table in float64, with the rows of norms squared: they add up over blocks and tensors then."""
+    wide = table.astype(np.float64)
+    wide[list(norms)] **= 2
+    return wide
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_USUAL = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _norm(blocks: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
+    return found
+
+
+def _runs(numel: int, most: int) -> tuple[int, int]:
+    """(runs, elements from one to the next): odd where possible, or all would lie in the same columns of a matrix."""
+    runs = most // TOGETHER
+    gap = (numel - TOGETHER) // max(1, runs - 1)
+    return runs, gap - 1 if gap % 2 == 0 and gap > TOGETHER else gap
+
+
+def _shape(numel: int, most: int) -> tuple[int, ...]:
+    return (numel,) if numel <= most else (most // TOGETHER, TOGETHER)
+
+
+def _strides(numel: int, most: int) -> tuple[int, ...]:
+    return (1,) if numel <= most else (_runs(numel, most)[1], 1)

@@ -1,0 +1,155 @@
+"""The kernels of device.py: one pass over many tensors, and the sums of what it found.
+
+Imported only where a GPU is in use; Triton comes with the program's torch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ammeter.tensors import ABSMAX, COLUMNS, NORM
+from ammeter.tensors.exponents import HIGHEST, LOWEST, NONFINITE, ZERO
+
+BLOCK = tl.constexpr(4096)
+"""Elements that a program holds at a time: 16 a thread."""
+
+WARPS = 8
+
+MOST_BLOCKS = 2**11
+"""Blocks in a chunk at most: the elements of a thread are counted in 16 bits."""
+
+BINS = tl.constexpr(64)
+"""Of the histogram here: spectrum.BINS, and the last one for what is not an element."""
+
+DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.int16, torch.float16: tl.float16}
+"""What a kernel takes the elements for: a bfloat16 is the upper half of the float32 of the same value."""
+
+SLOTS = 32
+"""Chunks of one tensor that are added up at a time."""
+
+INFINITE = tl.constexpr(0x7F800000)
+NORMAL_HALF = tl.constexpr(0x38800000)
+GRID_LIMIT = tl.constexpr(0x3E000000)
+"""Bits of infinity, 2^-14 and 2^-3 as float32; those of non-negative numbers are in the numbers' order."""
+
+_LOWEST, _HIGHEST, _ZERO, _NONFINITE = map(tl.constexpr, (LOWEST, HIGHEST, ZERO, NONFINITE))
+_NORM, _ABSMAX, _COLUMNS = map(tl.constexpr, (NORM, ABSMAX, COLUMNS))
+
+
+@triton.jit
+def _magnitude(elements):
+    """The bits of |element|, as float32."""
+    if elements.dtype == tl.int16:
+        return (elements.to(tl.int32) << 16) & 0x7FFFFFFF
+    return elements.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _added(bits, squares, top, few, fine):
+    """The sums with one more block; each row of it stays in one thread. few and fine: two counts of 16 bits each."""
+    value = bits.to(tl.float32, bitcast=True)
+    wide = value.to(tl.float64)
+    small = bits < GRID_LIMIT
+    rounded = ((value + 0.75) - 0.75).to(tl.int32, bitcast=True)  # the last place of such a sum is 2^-24
+    few += tl.sum((bits == 0).to(tl.int32) + ((bits < NORMAL_HALF).to(tl.int32) << 16), 1)
+    fine += tl.sum(small.to(tl.int32) + ((small & (rounded == bits)).to(tl.int32) << 16), 1)
+    return squares + tl.sum(wide * wide, 1), tl.maximum(top, tl.max(bits, 1)), few, fine
+
+
+@triton.jit
+def _binned(bits, here):
+    """int32[BINS]: how many of the elements that are `here` have each exponent."""
+    bins = tl.minimum(tl.maximum((bits >> 23) - 127, _LOWEST), _HIGHEST) - _LOWEST
+    bins = tl.where(bits == 0, _ZERO, tl.where(bits >= INFINITE, _NONFINITE, bins))
+    return tl.histogram(tl.reshape(tl.where(here, bins, BINS - 1), [BLOCK]), BINS)
+
+
+@triton.jit(do_not_specialize=["from_chunk", "blocks"])
+def read_chunks(
+    places,
+    counts,
+    owners,
+    firsts,
+    partials,
+    histogram,
+    from_chunk,
+    blocks,
+    dtype: tl.constexpr,
+    together: tl.constexpr,
+    aligned: tl.constexpr,
+    spectrum: tl.constexpr,
+):
+    """Each program reads `blocks` blocks of the tensor that owns its chunk, and writes one row of partials.
+
+    together: elements in 16 bytes, which a thread loads at once where the tensors are aligned.
+    """
+    chunk = from_chunk + tl.program_id(0)
+    owner = tl.load(owners + chunk)
+    start = (chunk - tl.load(firsts + owner)).to(tl.int64) * blocks * BLOCK
+    length = tl.minimum(tl.load(counts + owner) - start, blocks.to(tl.int64) * BLOCK).to(tl.int32)
+    place = tl.load(places + owner).to(tl.pointer_type(dtype)) + start
+    if aligned:
+        place = tl.multiple_of(place, 16)
+    rows: tl.constexpr = BLOCK // together
+    lanes = tl.arange(0, rows)[:, None] * together + tl.arange(0, together)[None, :]
+    squares = tl.zeros([rows], tl.float64)
+    top = tl.zeros([rows], tl.int32)
+    few = tl.zeros([rows], tl.int32)
+    fine = tl.zeros([rows], tl.int32)
+    bins = tl.zeros([BINS], tl.int32)
+    whole = length // BLOCK
+    for block in range(whole):
+        bits = _magnitude(tl.load(place + block * BLOCK + lanes))
+        squares, top, few, fine = _added(bits, squares, top, few, fine)
+        if spectrum:
+            bins += _binned(bits, lanes >= 0)
+    here = whole * BLOCK + lanes < length
+    bits = _magnitude(tl.load(place + whole * BLOCK + lanes, mask=here, other=0))
+    squares, top, few, fine = _added(bits, squares, top, few, fine)
+    if spectrum:
+        bins += _binned(bits, here)
+        tl.atomic_add(histogram + tl.arange(0, BINS), bins.to(tl.int64))
+
+    highest = tl.max(top)
+    nans, infs = highest * 0, highest * 0
+    if highest >= INFINITE:  # rare: read again, for what else would cost every program
+        strange = tl.zeros([rows], tl.int32)
+        top = tl.zeros([rows], tl.int32)
+        for block in range(whole + 1):
+            here = block * BLOCK + lanes < length
+            bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=here, other=0))
+            strange += tl.sum((bits > INFINITE).to(tl.int32) + ((bits == INFINITE).to(tl.int32) << 16), 1)
+            top = tl.maximum(top, tl.max(tl.where(bits < INFINITE, bits, 0), 1))
+        highest = tl.max(top)
+        nans = tl.sum(strange & 0xFFFF)
+        infs = tl.sum(strange >> 16)
+
+    zeros = tl.sum(few & 0xFFFF)
+    row = partials + chunk.to(tl.int64) * _COLUMNS
+    tl.store(row, tl.sum(squares))
+    tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
+    tl.store(row + 2, nans.to(tl.float64))
+    tl.store(row + 3, infs.to(tl.float64))
+    tl.store(row + 4, (zeros - (whole + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end were zeros, too
+    tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
+    tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
+    tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))
+
+
+@triton.jit
+def add_chunks(partials, firsts, lasts, rows, slots: tl.constexpr):
+    """Each program adds up the partials of one tensor: sums, and the largest of the largest."""
+    tensor = tl.program_id(0)
+    columns = tl.arange(0, _COLUMNS)
+    lanes = tl.arange(0, slots)
+    last = tl.load(lasts + tensor)
+    sums = tl.zeros([slots, _COLUMNS], tl.float64)
+    largest = tl.zeros([slots, _COLUMNS], tl.float64)
+    for chunk in range(tl.load(firsts + tensor), last, slots):
+        chunks = (chunk + lanes)[:, None]
+        part = tl.load(partials + chunks.to(tl.int64) * _COLUMNS + columns[None, :], mask=chunks < last, other=0.0)
+        sums += part
+        largest = tl.maximum(largest, part)
+    row = tl.where(columns == _ABSMAX, tl.max(largest, 0), tl.sum(sums, 0))
+    row = tl.where(columns == _NORM, tl.sqrt(row), row)
+    tl.store(rows + tensor * _COLUMNS + columns, row)

@@ -1,0 +1,176 @@
+"""The door to the forward pass: calls back around each forward call of the watched model.
+
+Nothing is put on the model itself: its class has a __call__ of its own while we watch, see tap.called. So a pickled
+or copied model knows nothing of us, and what torch.compile traces is the same with and without us.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch._dynamo import OptimizedModule
+from torch._dynamo.eval_frame import skip_code
+
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.patch import RAISED
+
+__all__ = ["RAISED", "Forward", "hookable", "innermost", "is_compiled", "wrapped"]
+
+Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class Forward:
+    """Heard are the models given to watch(), with or without torch's wrappers around them, compiled or not.
+
+    Of calls within a call only the outermost counts. A copy of the model is another model. A call inside a function
+    that torch.compile traces is not heard, nor one that torch.jit.trace or torch.export records.
+    """
+
+    def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
+        given = [model for ref in models if (model := ref()) is not None]
+        inside = [each for model in given for each in wrapped(model)]
+        self._roots = {id(each): weakref.ref(each) for each in (*given, *inside)}
+        several = len(given) > 1
+        self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
+        self._place = patch.Place(parts=4)
+        self._classes: list[patch.Handle] = []
+        self._group = patch.Group(())
+        self._heard: set[int] = set()
+        self._kept: set[int] = set()
+        self._open: int | None = None
+        skip_code(Forward._ends.__code__)
+        skip_code(Forward._is_around_root.__code__)
+
+    def attach(self) -> list[patch.Handle]:
+        """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
+        self._classes = []
+        for kind in dict.fromkeys([*map(type, self.models()), OptimizedModule]):
+            with suppress(AttributeError, TypeError):
+                self._classes.append(patch.called(kind, self._begins))
+        self._group = patch.Group(self._classes)
+        return self._classes
+
+    def rest(self) -> None:
+        """If nobody wants to hear of a call now, none is heard. The last one is kept, see latest()."""
+        if self._place.heard:
+            return
+        if self._heard:
+            self._kept, self._heard = self._heard, set()
+        self._group.rest()
+        for latest in self._latest():
+            latest.update(dict.fromkeys(self._kept))
+
+    def wake(self) -> None:
+        self._group.wake()
+
+    def latest(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
+        """(module, args, kwargs) of the last call that nobody heard since rest(), and lets go of it."""
+        found = None
+        for latest in self._latest():
+            for each in self._kept:
+                found = latest.pop(each, None) or found
+        if found is None or not (found[0][0].training and torch.is_grad_enabled()):
+            return None
+        args, kwargs = found
+        return args[0], args[1:], kwargs
+
+    def subscribe(
+        self,
+        *,
+        trains: Before | None = None,
+        evaluates: Before | None = None,
+        after: After | None = None,
+        raised: After | None = None,
+    ) -> patch.Handle:
+        """Before a call, trains gets (module, args, kwargs) where it is in training mode and gradients are recorded,
+        evaluates where it is not. after and raised get (module, args, kwargs, output): after in any case, with RAISED
+        as the output of a call that raised, and raised only then. Each made safe by a guard.
+
+        module is what the program called: a wrapper around the model, or the model.
+        """
+        return self._place.join((trains, evaluates, after, raised))
+
+    def models(self) -> list[torch.nn.Module]:
+        """The models that are still there, each also without torch's wrappers."""
+        found = [ref() for ref in self._roots.values()]
+        return [each for each in found if each is not None]
+
+    def prefix(self, model: torch.nn.Module) -> str:
+        """What stands before the names of this model's tensors and modules, where several models are watched."""
+        return self._prefixes.get(id(model), "")
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model = args[0]
+        ref = self._roots.get(id(model))
+        if (ref is None or ref() is not model) and not self._is_around_root(model):
+            return None
+        if self._open is not None or _tracing() is not None:
+            return None
+        self._open = id(model)
+        self._heard.add(id(model))
+        for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
+            before(model, args[1:], kwargs)
+        return self._ends
+
+    def _latest(self) -> Iterator[dict[int, Any]]:
+        return (each.place.latest for each in self._classes if isinstance(each.place, patch.Calls))
+
+    def _is_around_root(self, model: torch.nn.Module) -> bool:
+        """torch.compile(model) may come after watch(model)."""
+        inside = model.__dict__["_modules"].get("_orig_mod") if isinstance(model, OptimizedModule) else None
+        ref = self._roots.get(id(inside))
+        return ref is not None and ref() is inside
+
+    def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self._open = None
+        _, _, afters, raised = self._place.calls
+        if afters or output is RAISED:
+            for after in reversed((*afters, *raised) if output is RAISED else afters):
+                after(args[0], args[1:], kwargs, output)
+
+
+def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """What lies inside torch's wrappers (DDP, DataParallel, FSDP, torch.compile) around a model, outermost first."""
+    while type(model).__module__.startswith("torch."):
+        inside = (model._modules.get(name) for name in ("module", "_orig_mod", "_fsdp_wrapped_module"))
+        found = next((each for each in inside if each is not None), None)
+        if found is None:
+            return
+        yield found
+        model = found
+
+
+def innermost(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that the program wrote, without torch's wrappers around it."""
+    return [model, *wrapped(model)][-1]
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether torch.compile runs in place of the module's forward."""
+    return isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path, module) of the modules whose hooks run outside of what torch.compile made; a shared one once."""
+    seen: set[int] = set()
+
+    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+            return
+        seen.add(id(module))
+        if is_compiled(module):
+            return
+        yield path, module
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from walk(child, f"{path}.{name}" if path else name)
+
+    return walk(model, "")
+
+
+_tracing: Callable[[], Any] = torch._C._get_tracing_state

@@ -1,0 +1,296 @@
+"""What a session watches: the model's name for every tensor, the optimizers and the scalers. Held weakly."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.amp.grad_scaler import OptState
+from torch.nn.parameter import is_lazy
+
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.sharding import copies, is_partial, shard
+from ammeter.wire.frames import Tensor
+
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""Path parts that DDP, torch.compile and FSDP put in; a name is the same with and without them."""
+
+
+Thing = TypeVar("Thing")
+
+
+class Held(Generic[Thing]):
+    """Objects by identity, held weakly: a WeakSet that answers `in` without hashing, several times a step."""
+
+    def __init__(self, things: Iterable[Thing]) -> None:
+        self._refs: dict[int, weakref.ref[Thing]] = {}
+        for each in things:
+            self.add(each)
+
+    def add(self, thing: Thing) -> None:
+        self._refs[id(thing)] = weakref.ref(thing)
+
+    def __contains__(self, thing: object) -> bool:
+        ref = self._refs.get(id(thing))
+        return ref is not None and ref() is thing
+
+    def __iter__(self) -> Iterator[Thing]:
+        return iter([thing for ref in self._refs.values() if (thing := ref()) is not None])
+
+    def at_most_one(self) -> bool:
+        return len(self._refs) < 2 or len(self) < 2
+
+    def __len__(self) -> int:
+        """Of those that are still there; the others are forgotten."""
+        for key in [key for key, ref in self._refs.items() if ref() is None]:
+            del self._refs[key]
+        return len(self._refs)
+
+
+class Watched:
+    """Names are settled here once; everything else speaks of tensors by their index."""
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        scalers: Sequence[torch.amp.GradScaler],
+    ) -> None:
+        self.models = [weakref.ref(model) for model in models]
+        self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
+        self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
+        self._scaling: Held[torch.amp.GradScaler] = Held(())
+        """Scalers that have scaled something, whether or not watch() was given them."""
+        self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
+        self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
+        self.by_several_threads = False
+        self.tensors: list[Tensor] = []
+        self.copies: list[tuple[int, weakref.ref[torch.Tensor], weakref.ref[torch.Tensor] | None]] = []
+        self._owners: tuple[tuple[int, ...], list[weakref.ref[torch.optim.Optimizer]]] = (), []
+        self._index: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[list[weakref.ref[Any]], list[int]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._scaler_of: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[torch.amp.GradScaler]] = (
+            weakref.WeakKeyDictionary()
+        )
+        for name, parameter in _named(models):
+            self._add(name, parameter)
+        for optimizer in optimizers:
+            self.parameters(optimizer)
+
+    def parameters(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor], list[int]]:
+        """The optimizer's parameters and the index of each; one that is added or exchanged later gets a new index."""
+        present = list(_parameters(optimizer))
+        known, indices = self._plans.get(optimizer, ((), ()))
+        if len(known) != len(present) or any(ref() is not each for ref, each in zip(known, present, strict=True)):
+            indices = self._place(optimizer)
+            self._plans[optimizer] = [weakref.ref(each) for each in present], indices
+        return present, list(indices)
+
+    def alive(self) -> list[tuple[int, torch.Tensor]]:
+        """The tensors that are still there, trained or not, each with its index."""
+        found = [(index, ref()) for ref, index in self._index.values()]
+        return [(index, tensor) for index, tensor in found if tensor is not None]
+
+    def join(self, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:
+        """Watches an optimizer that appears later, and under their names the models it trains."""
+        for model in models:
+            prefix = f"model{len(self.models)}." if self.models else ""
+            if any(not self.knows(each) for each in model.parameters()):
+                self.models.append(weakref.ref(model))
+            for name, parameter in _named([model]):
+                self._add(prefix + name, parameter)
+        self.parameters(optimizer)
+        self.optimizers.add(optimizer)
+        self._owners = (), []
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        return self._index_of(parameter) is not None
+
+    def follow(self, name: str, copy: torch.nn.Module) -> None:
+        """Watches a copy of the model that the program keeps, such as an EMA: its tensors are called 'name.…'.
+
+        copies gets (index, the tensor, the weight of which it is a copy if there is one of that name and shape).
+        """
+        weights = {self.tensors[index].name: tensor for index, tensor in self.alive()}
+        for own, parameter in _named([copy]):
+            if not self.knows(parameter):
+                weight = weights.get(own)
+                same = None if weight is None or weight.shape != parameter.shape else weakref.ref(weight)
+                self.copies.append((self._add(f"{name}.{own}", parameter), weakref.ref(parameter), same))
+
+    def optimizers_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
+        """The watched optimizers that own any of these parameters. The same ones again are not looked up again."""
+        if not parameters:
+            return []
+        ends = (len(parameters), id(parameters[0]), id(parameters[-1]))
+        known, owners = self._owners
+        if ends != known or self._index_of(parameters[0]) is None or self._index_of(parameters[-1]) is None:
+            asked = set(map(id, parameters))
+            found = [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
+            self._owners = ends, owners = ends, [weakref.ref(each) for each in found]
+        return [owner for ref in owners if (owner := ref()) is not None]
+
+    def optimizers_of_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
+        """The watched optimizers that own a parameter with any of these gradients."""
+        asked = set(map(id, gradients))
+        return [each for each in self.optimizers if any(id(one.grad) in asked for one in _parameters(each))]
+
+    def alone(self) -> bool:
+        """Whether there is one optimizer, and at most one scaler."""
+        return self.optimizers.at_most_one() and self.scalers.at_most_one()
+
+    def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """This scaler unscales and steps this optimizer: from now on both are watched."""
+        if self._scaler(optimizer) is not scaler:
+            self.scalers.add(scaler)
+            self._scaler_of[optimizer] = weakref.ref(scaler)
+
+    def scales(self, scaler: torch.amp.GradScaler) -> None:
+        """This scaler scales a loss. Which optimizer's is known when it unscales or steps one."""
+        if scaler not in self._scaling:
+            self._scaling.add(scaler)
+
+    def owns(self, scaler: torch.amp.GradScaler) -> bool:
+        """Whether a scaler is ours. Where none was given, the first one the program uses is."""
+        return scaler in self.scalers or not self.scalers
+
+    def scaling(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
+        """The scaler whose scale is in this optimizer's gradients now: not yet unscaled, not yet updated."""
+        for scaler in self._scalers_of(optimizer):
+            ready = _state(scaler, optimizer).get("stage", OptState.READY) is OptState.READY
+            if scaler.is_enabled() and scaler._scale is not None and ready:
+                return scaler
+        return None
+
+    def unscaled(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a scaler has unscaled this optimizer's gradients in this step."""
+        stages = [_state(each, optimizer).get("stage") for each in self._scalers_of(optimizer)]
+        return OptState.UNSCALED in stages
+
+    def scaled_by_one(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether at most one scaler can have scaled this optimizer's loss, as far as calls have shown."""
+        return len(self._scalers_of(optimizer)) < 2
+
+    def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
+        scaler = self._scaler(optimizer)
+        state = {} if scaler is None else _state(scaler, optimizer)
+        found = [each for each in state.get("found_inf_per_device", {}).values() if each.is_cpu]
+        return bool(found) and unseen(lambda: any(float(each) > 0 for each in found), found)
+
+    def _scalers_of(self, optimizer: torch.optim.Optimizer) -> tuple[torch.amp.GradScaler, ...]:
+        """The one that has used this optimizer, else all that may."""
+        used = self._scaler(optimizer)
+        if used is not None:
+            return (used,)
+        ours = tuple(each for each in self._scaling if each in self.scalers)
+        return ours or tuple(self.scalers) or tuple(self._scaling)
+
+    def _scaler(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
+        known = self._scaler_of.get(optimizer)
+        return known() if known else None
+
+    def _place(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        return [
+            self._add(f"group{number}.{position}", parameter)
+            for number, group in enumerate(optimizer.param_groups)
+            for position, parameter in enumerate(group["params"])
+        ]
+
+    def _index_of(self, parameter: torch.Tensor) -> int | None:
+        """Of an id that another tensor had before, None."""
+        ref, index = self._index.get(id(parameter), (None, -1))
+        return index if ref is not None and ref() is parameter else None
+
+    def _add(self, name: str, parameter: torch.Tensor) -> int:
+        index = self._index_of(parameter)
+        if index is None:
+            index = len(self.tensors)
+            self._index[id(parameter)] = weakref.ref(parameter), index
+            shape = (0,) if is_lazy(parameter) else tuple(shard(parameter).shape)
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            self.tensors.append(Tensor(name, shape, dtype, copies(parameter)))
+        return index
+
+
+def _kinds(kind: type) -> list[type]:
+    """A class and all that are derived from it so far: FSDP's ShardedGradScaler has methods of its own."""
+    derived: list[type] = type.__subclasses__(kind)
+    return [kind, *(each for one in derived for each in _kinds(one))]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What the scaler knows of this optimizer in this step; a disabled scaler has no such thing."""
+    states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
+    return states.get(id(optimizer), {})
+
+
+def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a scaler's method was called with: scaler.step(optimizer), scaler.unscale_(optimizer=optimizer)."""
+    return args[1] if len(args) > 1 else kwargs.get("optimizer")
+
+
+def gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """gradient() of each. Nothing is asked of torch for those that are as most are: dense, plain, without history."""
+    found = [parameter.grad for parameter in parameters]
+    rest = [at for at, each in enumerate(found) if not _is_usual(each)]
+    if rest:
+        held = [each for each in (found[at] for at in rest) if each is not None]
+        mended = unseen(lambda: [gradient(parameters[at]) for at in rest], held)
+        for at, each in zip(rest, mended, strict=True):
+            found[at] = each
+    return found
+
+
+def _is_usual(found: torch.Tensor | None) -> bool:
+    return (
+        type(found) is torch.Tensor
+        and found.dtype in _USUAL
+        and found.layout is torch.strided
+        and not (found.requires_grad or found.is_meta)
+        and found.numel() > 0
+    )
+
+
+_USUAL = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none to read.
+
+    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective is started; where each
+    rank still holds only a summand of it, none. Complex: seen as pairs of reals.
+    """
+    found = parameter.grad
+    if found is None or is_partial(found):
+        return None
+    found = shard(found)
+    if not has_numbers(found):
+        return None
+    found = found.detach()
+    if found.is_sparse:
+        found = (found if found.is_coalesced() else found.coalesce()).values()
+    if found.is_complex():
+        found = torch.view_as_real(found)
+    return found if found.layout is torch.strided and found.is_floating_point() and found.numel() else None
+
+
+def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    several = list(models)
+    for number, model in enumerate(several):
+        prefix = f"model{number}." if len(several) > 1 else ""
+        for name, parameter in model.named_parameters():
+            yield prefix + plain_name(name), parameter
+
+
+def plain_name(name: str) -> str:
+    """The path of a module or tensor without the parts that torch's wrappers put in."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

@@ -1,0 +1,1 @@
+"""Verdicts that compare a run with its baseline."""

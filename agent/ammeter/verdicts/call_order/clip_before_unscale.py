@@ -1,0 +1,122 @@
+"""clip-before-unscale: the limit on the norm was put on scaled gradients, and unscaling divides what is left."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.call_order.clip_signature import Standstill, follow
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+DELIBERATE = 16.0
+"""A limit within this factor of the scale was multiplied by the scale on purpose; usual limits are 0.1 to 10, usual
+scales 2^10 and more. At a scale below it little is lost."""
+
+
+SMALL = (
+    "SGD hardly learns from steps of that size; Adam divides by it and makes up for much, but not for its eps and not"
+    " for what was clipped."
+)
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    caller: str = ""
+    limit: float = 0.0
+    scale: float = 0.0
+    standstill: Standstill = Standstill()
+    """What speaks for a clip that is not torch's; it is followed until the verdict is reached."""
+    by_norm: bool = False
+    by_value: bool = False
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("usage.clip_before_unscale"):
+        if isinstance(part, Event):
+            state = _event(state, part)
+        elif isinstance(part, View) and not state.opened.active:
+            state = _rows(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _event(state: State, event: Event) -> State:
+    limit, scale = _limit(event), float(event.data.get("scale", 0.0))
+    if state.opened.active or not _hurts(limit, scale):
+        return state
+    caller = str(event.data.get("caller", ""))
+    by_value = "max_norm" not in event.data and "clip_value" in event.data
+    opened = state.opened.at(event.step, event.step)
+    return replace(state, opened=opened, caller=caller, limit=limit, scale=scale, by_value=by_value)
+
+
+def _limit(event: Event) -> float:
+    """Of the norm, or of each value: torch clips either."""
+    return float(event.data.get("max_norm", event.data.get("clip_value", 0.0)))
+
+
+def _rows(state: State, rows: View) -> State:
+    standstill, at = follow(state.standstill, rows, _hurts)
+    if at is None:
+        return state if standstill is state.standstill else replace(state, standstill=standstill)
+    opened = state.opened.at(standstill.first, int(rows.steps[at]))
+    scale = float(rows.scalar("scale")[at])
+    return replace(state, opened=opened, limit=standstill.high, scale=scale, standstill=standstill, by_norm=True)
+
+
+def _hurts(limit: float, scale: float) -> bool:
+    return scale > DELIBERATE and limit * DELIBERATE < scale
+
+
+def _conclude(state: State) -> Finding:
+    left = state.limit / state.scale
+    if state.by_norm:
+        return _unknown_place(state, left)
+    where = f" at {state.caller}" if state.caller else ""
+    clip = f"clip_grad_value_{where}" if state.by_value else f"clip_grad_norm_{where}"
+    kind = "values" if state.by_value else "a norm"
+    left_is = "are left" if state.by_value else "is left"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Gradients are clipped before they are unscaled",
+        cause=f"{clip} limits gradients that are still multiplied by the scale of {wording.scale(state.scale)} to"
+        f" {kind} of {state.limit:g}; unscaled, {kind} of {left:.2g} {left_is}. {SMALL}",
+        fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then holds for the true"
+        " gradients.",
+        caller=state.caller or None,
+        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
+        **found(state.opened),
+    )
+
+
+def _unknown_place(state: State, left: float) -> Finding:
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Gradients are limited before they are unscaled",
+        cause=f"For {state.standstill.steps} steps the norm of the gradients, still multiplied by the scale of"
+        f" {wording.scale(state.scale)}, has been {state.limit:.4g} to a thousandth while its parts changed: something"
+        f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left. {SMALL}",
+        fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"
+        " scaler.unscale_(optimizer) before it.",
+        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="clip-before-unscale",
+    severity="ticket",
+    title="Clipping before unscaling",
+    question="Are gradients clipped while they are still scaled?",
+    columns=("grad_norm", "scale", "applied", "grad.norm"),
+    events=("usage.clip_before_unscale",),
+    state=State,
+    judge=judge,
+    explains=("gradient-underflow", "stagnation"),
+)

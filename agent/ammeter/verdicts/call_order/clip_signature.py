@@ -1,0 +1,100 @@
+"""The signature of a hand-written clip: the norm of the scaled gradients stands still while its parts move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.wire.columns import View
+
+STILL = 1e-3
+"""Relative change between two steps below which the norm stands still. A clip leaves 1e-6; a norm that nobody limits
+changes by percents from batch to batch."""
+
+MOVES = 1.05
+"""Largest over smallest norm of the tensor that had most, over the same steps: what is merely repeated, such as a
+full batch at a small learning rate, keeps its parts too."""
+
+ENOUGH = 20
+"""Steps with that signature that settle it."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Standstill(msgspec.Struct, frozen=True, array_like=True):
+    """Steps in a row whose scaled norm stood still; low and high of that norm, and of one tensor's."""
+
+    steps: int = 0
+    first: int = -1
+    last: float = math.nan
+    low: float = 0.0
+    high: float = 0.0
+    tensor: int = -1
+    part_low: float = 0.0
+    part_high: float = 0.0
+
+    @property
+    def shown(self) -> bool:
+        return self.steps >= ENOUGH and self.high <= self.low * (1 + STILL) and self.part_high > self.part_low * MOVES
+
+
+def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
+    """After these rows, and the index of the row in which the signature showed itself; nothing is read behind it.
+
+    hurts: whether such a scaled norm does harm at such a scale; where it does not, it is only followed.
+    """
+    if "grad.norm" not in rows.schema.stats:
+        return still, None
+    norms = rows.scalar("grad_norm").astype(np.float64) * rows.scalar("scale").astype(np.float64)
+    valid = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (rows.scalar("applied") > 0))
+    if not valid.size:
+        return still, None
+    begin = _last_change(still, norms[valid]) if valid.size > 1 else 0
+    still = Standstill() if begin else still
+    for at in valid[begin:].tolist():
+        still = _next(still, rows, at, float(norms[at]))
+        if still.shown and hurts(still.high, float(rows.scalar("scale")[at])):
+            return still, at
+    return still, None
+
+
+def _last_change(still: Standstill, norms: Doubles) -> int:
+    """Index of the norm from which on it is enough to look: the last that differs from the one before it.
+
+    0 when a stretch before it is long enough to matter.
+    """
+    before = np.concatenate(([still.last], norms[:-1]))
+    changes = np.flatnonzero(~(np.abs(norms - before) <= STILL * before))
+    if not changes.size:
+        return 0
+    stretches = np.diff(changes, prepend=-still.steps)
+    return int(changes[-1]) if stretches.max() < ENOUGH else 0
+
+
+def _next(still: Standstill, rows: View, at: int, norm: float) -> Standstill:
+    if not abs(norm - still.last) <= STILL * still.last:
+        parts = rows.stat("grad.norm")[:, at]
+        tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
+        part = _part(rows, tensor, at)
+        return Standstill(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
+    part = _part(rows, still.tensor, at)
+    return Standstill(
+        still.steps + 1,
+        still.first,
+        norm,
+        min(still.low, norm),
+        max(still.high, norm),
+        still.tensor,
+        min(still.part_low, part) if part > 0 else still.part_low,
+        max(still.part_high, part),
+    )
+
+
+def _part(rows: View, tensor: int, at: int) -> float:
+    """The scaled norm of one tensor's gradient, 0 where it was not measured."""
+    part = float(rows.stat("grad.norm")[tensor, at]) * float(rows.scalar("scale")[at])
+    return part if math.isfinite(part) else 0.0

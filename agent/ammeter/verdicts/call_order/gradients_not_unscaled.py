@@ -1,0 +1,42 @@
+"""gradients-not-unscaled: the loss was scaled and the optimizer was then stepped past the scaler."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.single_event import Told, told
+
+
+def _conclude(state: Told) -> Finding:
+    data = state.data
+    name = data.get("optimizer") or "optimizer"
+    call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
+    scale = None if data.get("scale") is None else float(data["scale"])
+    times = "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="The optimizer steps on scaled gradients",
+        cause=f"{call} was called directly, past the scaler, on gradients that are still multiplied by {times}. Adam"
+        " hides that; SGD takes steps that many times too large. Neither skips a step whose gradients are not finite.",
+        fix=f"Call scaler.step(optimizer) in place of {call}, and scaler.update() after it. Weights that SGD has"
+        f" moved that far are lost: go back to {wording.earlier(state.opened.first)}.",
+        caller=data.get("caller") or None,
+        evidence={"optimizer": data.get("optimizer"), "scale": scale},
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="gradients-not-unscaled",
+    severity="ticket",
+    title="Gradients are not unscaled",
+    question="Does an optimizer step past the scaler, on gradients of a scaled loss?",
+    columns=(),
+    events=("usage.gradients_not_unscaled",),
+    state=Told,
+    rows=False,
+    judge=told("usage.gradients_not_unscaled", _conclude),
+    explains=("clip-before-unscale", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-collapse"),
+)

@@ -1,0 +1,102 @@
+"""lopsided-step: of the optimizers under one scaler some keep stepping while others are skipped, and often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import kept
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+MORE = 3
+"""Lopsided steps after the first one that make it a habit."""
+
+OFTEN = 0.01
+"""Share of lopsided steps from which they matter. PyTorch's AMP examples say of several optimizers that one may skip
+while another does not, and that this is harmless as long as it happens every several hundred iterations."""
+
+EPISODE = 20
+"""Steps that all of it must span: a scale that is too high for one of the optimizers comes down 2^20-fold in as many;
+what is over by then was one such episode."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """step, times: of the event from which the share is counted; -1 before there was one. seen: times so far."""
+
+    opened: Opened = Opened()
+    step: int = -1
+    times: int = 0
+    seen: int = 0
+    data: dict[str, Any] = {}
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("usage.lopsided_step"):
+        if isinstance(part, Event) and not state.opened.active:
+            state = _heard(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _heard(state: State, event: Event) -> State:
+    """The event comes at the 1st, 2nd, 4th, 8th ... time; in between, the counts say how often."""
+    times = int(event.data.get("times", 1))
+    more, steps = times - state.times, event.step - state.step
+    if state.step < 0 or more < OFTEN * steps:
+        return State(step=event.step, times=times)
+    if more < MORE or steps < EPISODE:
+        return state
+    data = {name: kept(event.data.get(name)) for name in ("skipped", "applied", "scale")}
+    return replace(state, opened=state.opened.at(state.step, event.step), seen=times, data=data)
+
+
+def _conclude(state: State) -> Finding:
+    data, opened = state.data, state.opened
+    more, steps = state.seen - state.times, opened.step - opened.first
+    scale = None if data.get("scale") is None else float(data["scale"])
+    behind, ahead = _names(data.get("skipped")), _names(data.get("applied"))
+    now = f" at a scale of {wording.scale(scale)}" if scale else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Optimizers skip steps apart from each other",
+        cause=f"After step {opened.first} it happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
+        f" ({wording.percent(more / steps)}) that of the optimizers of one scaler some were skipped and others stepped;"
+        f" at step {opened.step} {behind} was skipped{now} and {ahead} stepped. So parts of the model train on without"
+        " the others.",
+        fix="Let them step together or not at all: call scaler.unscale_() for each of them, take the norm of all their"
+        " gradients with torch.nn.utils.clip_grad_norm_, call scaler.step() for each only if that norm is finite, and"
+        " scaler.update() once in any case. To have fewer skips, leave GradScaler's growth_interval at 2000"
+        + (f" and give it init_scale={scale / 2:g}." if scale else "."),
+        evidence={
+            "skipped": data.get("skipped"),
+            "applied": data.get("applied"),
+            "lopsided_steps": more,
+            "share": round(more / steps, 4),
+            "scale": scale,
+        },
+        **found(opened),
+    )
+
+
+def _names(several: Any) -> str:
+    return " and ".join(map(str, several)) if isinstance(several, list | tuple) and several else "one of them"
+
+
+VERDICT = Verdict(
+    id="lopsided-step",
+    severity="ticket",
+    title="Lopsided steps",
+    question="Do some optimizers of one scaler often step while others are skipped?",
+    columns=(),
+    events=("usage.lopsided_step",),
+    state=State,
+    rows=False,
+    judge=judge,
+)

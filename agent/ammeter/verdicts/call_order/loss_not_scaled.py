@@ -1,0 +1,70 @@
+"""loss-not-scaled: backward() was called on a loss as it is, and the scaler then unscales what was never scaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.single_event import Told, told
+
+
+def _conclude(state: Told) -> Finding:
+    data = state.data
+    at = f" at {data['caller']}" if data.get("caller") else ""
+    scale = None if data.get("scale") is None else float(data["scale"])
+    part = bool(data.get("scaled_too"))
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="A part of the loss is not scaled" if part else "The loss is not scaled",
+        cause=_never(data, at) if scale is None else _cause(data, at, scale, part),
+        fix=_fix(at, part),
+        caller=data.get("caller") or None,
+        evidence={"optimizer": data.get("optimizer"), "scale": scale, "scaled_too": part},
+        **found(state.opened),
+    )
+
+
+def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
+    what = "something of which a part" if part else "a loss that"
+    whose = "the gradients of that part" if part else "the gradients"
+    return (
+        f"backward(){at} was called on {what} did not come out of scaler.scale(), and {data.get('optimizer')} steps"
+        f" through the scaler, which divides {whose} by the scale of {wording.scale(scale)} all the same. So they end"
+        " up that many times too small, and small gradients were not kept from becoming zero in float16."
+    )
+
+
+def _never(data: dict[str, Any], at: str) -> str:
+    return (
+        f"scaler.step() of {data.get('optimizer')} was called before any scaler.scale(), on gradients of"
+        f" backward(){at}: GradScaler refuses that with an AssertionError, and the run ends there."
+    )
+
+
+def _fix(at: str, part: bool) -> str:
+    if part:
+        return (
+            f"Add up all parts of the loss first and call scaler.scale(loss).backward(){at}; where each part has its"
+            " own backward(), call it on scaler.scale(part)."
+        )
+    return (
+        f"Call scaler.scale(loss).backward(){at}. scale() returns the scaled loss and leaves the one it is given as it"
+        " is."
+    )
+
+
+VERDICT = Verdict(
+    id="loss-not-scaled",
+    severity="ticket",
+    title="The loss is not scaled",
+    question="Is backward() called on a loss that did not go through the scaler?",
+    columns=(),
+    events=("usage.loss_not_scaled",),
+    state=Told,
+    rows=False,
+    judge=told("usage.loss_not_scaled", _conclude),
+    explains=("gradient-underflow", "stagnation"),
+)

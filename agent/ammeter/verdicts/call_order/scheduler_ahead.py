@@ -1,0 +1,113 @@
+"""scheduler-ahead: the learning rate moves on although steps are skipped, often enough to bend the schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import kept
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+LEAST = 16
+"""Moves for skipped steps below which nobody minds: a scale that was set anew comes down from 2^24 to 2^8 in so
+many."""
+
+SHARE = 0.05
+"""Of all moves. A cosine that is so far ahead has a learning rate that is off by 8 % of its peak where it is steepest
+(pi/2 times the share), about as finely as people choose one. torch's defaults spend one move in 2000."""
+
+OVER = SHARE / 2
+"""The share below which later moves have thinned them out, far enough from SHARE not to come and go."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    data: dict[str, Any] = {}
+    begun: int = -1
+    """Where the schedule began to run ahead: the first time that was told, or the last while it was rare."""
+    applied: int = 0
+    """Steps applied since the event that is in data, as long as the verdict holds."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("usage.scheduler_ahead"):
+        if isinstance(part, View):
+            state = _rows(state, part) if state.opened.active else state
+        elif isinstance(part, Event):
+            state = _event(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _event(state: State, event: Event) -> State:
+    skipped, scheduled = _counts(event.data)
+    begun = event.step if state.begun < 0 or skipped < OVER * scheduled else state.begun
+    state = replace(state, begun=begun)
+    if skipped < LEAST or skipped < SHARE * scheduled:
+        return state
+    data = {name: kept(value) for name, value in event.data.items()}
+    return replace(state, opened=state.opened.at(begun, event.step), data=data, applied=0)
+
+
+def _rows(state: State, rows: View) -> State:
+    applied = state.applied + int(np.count_nonzero(rows.scalar("applied") > 0))
+    skipped, scheduled = _counts(state.data)
+    moves = scheduled + applied * (scheduled - skipped) / max(1, int(state.data.get("applied") or 1))
+    if skipped < OVER * moves:
+        return replace(state, opened=state.opened.over(), applied=0)
+    return replace(state, applied=applied)
+
+
+def _counts(data: dict[str, Any]) -> tuple[int, int]:
+    skipped, scheduled = int(data.get("skipped") or 0), int(data.get("scheduled") or 0)
+    return skipped, max(skipped, scheduled)
+
+
+def _conclude(state: State) -> Finding:
+    data = state.data
+    caller = str(data.get("caller") or "") or None
+    skipped, scheduled = _counts(data)
+    scheduler, optimizer = data.get("scheduler") or "The schedule", data.get("optimizer") or "the optimizer"
+    at = f" at {caller}" if caller else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The schedule is {skipped} skipped steps ahead",
+        cause=f"{scheduler} moved on{at} after each step of {optimizer}, also after those that were skipped:"
+        f" {skipped} of its {scheduled} moves, {wording.percent(skipped / max(1, scheduled))}, stand for steps"
+        " that were skipped, so warm-up and decay of the learning rate run ahead of what was learnt.",
+        fix=f"Move it only when the step was applied: before = scaler.get_scale(); scaler.step(optimizer);"
+        f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. And see why so many steps are"
+        " skipped.",
+        caller=caller,
+        evidence={
+            "moves_for_skipped_steps": skipped,
+            "moves": scheduled,
+            "share": round(skipped / max(1, scheduled), 4),
+            "last_skipped_step": data.get("last"),
+        },
+        **found(state.opened),
+    )
+
+
+def _call(caller: str | None) -> str:
+    return f"the scheduler.step() at {caller}" if caller else "scheduler.step()"
+
+
+VERDICT = Verdict(
+    id="scheduler-ahead",
+    severity="ticket",
+    title="Schedule ahead of the steps",
+    question="Does the learning rate move on for so many skipped steps that it matters?",
+    columns=("applied",),
+    events=("usage.scheduler_ahead",),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,69 @@
+"""unsupported-op: an operator was given dtypes that it does not take, or not together, and raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.single_event import Told, told
+
+METHODS = {"forward", "backward"}
+"""The function around the line, which is told as the operator where the line calls nothing, as in `x @ weight`."""
+
+
+def _conclude(state: Told) -> Finding:
+    data = state.data
+    caller, module, op = (str(data.get(name) or "") or None for name in ("caller", "module", "op"))
+    place = (f" in {module}" if module else "") + (f" at {caller}" if caller else "")
+    called = f", where {op} is called," if op and op not in METHODS else ""
+    passing = "backward" if data.get("backward") else "forward"
+    given = _list(data)
+    together = " together" if len(given) > 1 else ", for which it has no kernel"
+    message = " ".join(str(data.get("message") or "").split()).rstrip(".")
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"An operator does not take {' with '.join(given)}",
+        cause=f"An operator{place}{called} raised in the {passing} pass because it was given {' and '.join(given)}"
+        f"{together}{f': {message}' if message else ''}.",
+        fix=_fix(given, f" at {caller}" if caller else "", backward=bool(data.get("backward"))),
+        module=module,
+        caller=caller,
+        evidence={name: data.get(name) for name in ("op", "dtypes", "backward", "message")},
+        **found(state.opened),
+    )
+
+
+def _list(data: dict[str, Any]) -> list[str]:
+    return [str(each) for each in data.get("dtypes") or ()] or ["this dtype"]
+
+
+def _fix(given: list[str], at: str, *, backward: bool) -> str:
+    custom = (
+        "a torch.autograd.Function of your own needs @torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32)"
+        " on its forward and @torch.amp.custom_bwd(device_type=...) on its backward"
+    )
+    if backward:
+        return (
+            f"Backward runs outside autocast: {custom}, or has to cast its gradient to the dtype of what it saved{at}."
+        )
+    if len(given) > 1:
+        return f"Cast what goes into it{at} to one dtype, such as x.to(weight.dtype); {custom}."
+    return (
+        f"Run it{at} in float32: with torch.autocast(device_type, enabled=False) around it and .float() on what goes"
+        f" in; {custom}."
+    )
+
+
+VERDICT = Verdict(
+    id="unsupported-op",
+    severity="ticket",
+    title="Unsupported operator",
+    question="Did an operator raise because of the dtypes it was given?",
+    columns=(),
+    events=("usage.unsupported_op",),
+    state=Told,
+    rows=False,
+    judge=told("usage.unsupported_op", _conclude),
+)

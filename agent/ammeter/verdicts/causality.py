@@ -1,0 +1,127 @@
+"""One fault, one finding: which findings of a run are consequences of another, and in which order people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from ammeter.verdicts import ALL, BY_ID
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Severity
+
+SLACK_STEPS = 5
+"""A consequence may seem to begin this much before its cause: a cause that shows in a sampled column is seen late, and
+ranks do not count in lockstep."""
+
+Concluded = tuple[str, Finding]
+"""A finding and the stream it is about."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A cause with what came of it."""
+
+    stream: str
+    finding: Finding
+    consequences: list[Finding] = field(default_factory=list)
+
+
+def explain(findings: Sequence[Concluded]) -> list[Explained]:
+    """The causes among the findings of one run, each with its consequences, verdict by verdict.
+
+    Causes first, then page before ticket, then by first step. A verdict that several streams have stays several.
+    """
+    consequences: dict[int, list[Finding]] = {}
+    causes: list[int] = []
+    for at, (_, finding) in enumerate(findings):
+        root = _root(at, findings)
+        if root == at:
+            causes.append(at)
+        else:
+            consequences.setdefault(root, []).append(finding)
+    explained = [Explained(*findings[at], sorted(consequences.get(at, []), key=_order)) for at in causes]
+    return sorted(explained, key=lambda each: (not each.consequences, *_order(each.finding)))
+
+
+def _root(at: int, findings: Sequence[Concluded]) -> int:
+    """Index of the finding at the end of the chain of causes that leads away from this one."""
+    seen = {at}
+    while True:
+        stream, finding = findings[at]
+        causes = [
+            (other[0] != stream, other[1].first_step, RANK[other[1].verdict], index)
+            for index, other in enumerate(findings)
+            if index not in seen and explains(other[1], finding)
+        ]
+        if not causes:
+            return at
+        at = min(causes)[-1]
+        seen.add(at)
+
+
+def explains(cause: Finding, other: Finding) -> bool:
+    """Whether one finding is a consequence of another. Where either can bring about the other, the earlier one did."""
+    if cause.verdict == other.verdict or other.verdict not in BY_ID[cause.verdict].explains:
+        return False
+    if not cause.active and cause.last_step + SLACK_STEPS < other.first_step:
+        return False
+    if cause.verdict in BY_ID[other.verdict].explains:
+        return (cause.first_step, RANK[cause.verdict]) < (other.first_step, RANK[other.verdict])
+    return cause.first_step <= other.first_step + SLACK_STEPS
+
+
+def gravest(cause: Finding, consequences: Sequence[Finding]) -> Severity:
+    """A cause is as grave as the gravest thing that comes of it."""
+    return "page" if "page" in {each.severity for each in (cause, *consequences)} else "ticket"
+
+
+def as_consequence(finding: Finding) -> dict[str, Any]:
+    """A finding as it is listed inside its cause: in the report, in an incident and on the page."""
+    return {name: getattr(finding, name) for name in ("verdict", "severity", "title", "first_step", "cause")}
+
+
+LOCAL = ("nonfinite-loss", "masked-row-nan", "activation-overflow")
+"""Verdicts on what a rank computes before ranks share anything: the first to have it is where it began. Gradients and
+what becomes of them, found_inf too, are the same on all ranks."""
+
+
+def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Concluded]:
+    """The same findings; the words of those that tell ranks apart say which rank was first, or is behind.
+
+    ranks: every rank's stream -> rank. Of ranks that were started again nothing is said: their steps begin anew.
+    """
+    if len(ranks) < 2 or len(set(ranks.values())) < len(ranks):
+        return list(findings)
+    said = list(findings)
+    for verdict in (*LOCAL, "run-stalled"):
+        having = [at for at, (stream, each) in enumerate(findings) if each.verdict == verdict and stream in ranks]
+        having.sort(key=lambda at: findings[at][1].first_step)
+        steps = [findings[at][1].first_step for at in having]
+        if having and steps[1:2] != steps[:1]:
+            stream, first = findings[having[0]]
+            others = [(ranks[findings[at][0]], findings[at][1].first_step) for at in having[1:]]
+            more = _behind(ranks[stream], others) if verdict == "run-stalled" else _first(ranks[stream], others, ranks)
+            said[having[0]] = stream, replace(first, cause=first.cause + more)
+    return said
+
+
+def _first(rank: int, others: Sequence[tuple[int, int]], ranks: Mapping[str, int]) -> str:
+    if not others:
+        return f" Of {wording.count(len(ranks), 'rank')} it was seen on rank {rank} alone so far: look at its batch."
+    return f" Rank {rank} was first: look at its batch. Rank {others[0][0]} followed at step {others[0][1]}."
+
+
+def _behind(rank: int, others: Sequence[tuple[int, int]]) -> str:
+    if not others:
+        return ""
+    return f" Rank {rank} is the one behind: rank {others[0][0]} came to step {others[0][1]}."
+
+
+RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}
+
+
+def _order(finding: Finding) -> tuple[bool, int, int]:
+    return finding.severity != "page", finding.first_step, RANK[finding.verdict]

@@ -1,0 +1,133 @@
+"""checkpoint-incomplete: nothing that the run saves is enough to go on from where it was.
+
+What is saved between two steps is one checkpoint, in however many files. An export of the weights is no fault: once a
+complete checkpoint was seen in the run, others beside it lack nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import kept, path_in
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+ROUNDS = 3
+"""Checkpoints without an optimizer, each followed by more training, that settle it. One or two may be exports before
+the first checkpoint; an export every hundredth and a checkpoint every thousandth step recover at the first of those."""
+
+COSTS = {
+    "float32 weights": "the weights in half precision only, so that what training added below their last bit is gone",
+    "optimizer": "no optimizer, so that moments start from nothing and the first steps are of the wrong size",
+    "scaler": "no GradScaler, so that the scale starts over and the steps it needs to settle are skipped again",
+}
+"""What the lack of a part does to a resumed run, by the event's word for it."""
+
+ADD = {
+    "float32 weights": '"model": model.state_dict(), saved before any .half(),',
+    "optimizer": '"optimizer": optimizer.state_dict(),',
+    "scaler": '"scaler": scaler.state_dict(),',
+}
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    complete: bool = False
+    """Whether a checkpoint was seen that lacks nothing."""
+    saved: int = -1
+    """Step of the checkpoint that may not be finished: its other files may still come."""
+    missing: tuple[str, ...] = ()
+    """What none of its files has so far."""
+    path: str = ""
+    first: int = -1
+    rounds: int = 0
+    """Finished checkpoints that lacked something, each followed by training, and the step of the first."""
+    lacks: tuple[str, ...] = ()
+    half: str = ""
+    """What the last of them lacked, and the dtype of its weights."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("checkpoint.saved"):
+        if state.complete:
+            break
+        if isinstance(part, View):
+            state = _trained(state, int(part.steps[-1]))
+        elif isinstance(part, Event):
+            state = _saved(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _trained(state: State, step: int) -> State:
+    """Training went on, so what was saved before is all there is of that checkpoint."""
+    if step <= state.saved or state.saved < 0:
+        return state
+    saved, state = state.saved, replace(state, saved=-1)
+    lacks = tuple(name for name in COSTS if name in state.missing)
+    if not lacks or "weights" in state.missing:  # a part of it: another rank, or another library, has the weights
+        return state
+    state = replace(state, rounds=state.rounds + 1, first=saved if state.first < 0 else state.first, lacks=lacks)
+    if state.opened.active or "optimizer" not in lacks or state.rounds >= ROUNDS:
+        return replace(state, opened=state.opened.at(state.first, saved))
+    return state
+
+
+def _saved(state: State, event: Event) -> State:
+    state = _trained(state, event.step)
+    contents, missing = event.data.get("contents"), event.data.get("missing")
+    if not isinstance(contents, dict) or not isinstance(missing, list):
+        return state
+    known = contents.get("whole") is not False
+    here = tuple(name for name in ("weights", *COSTS) if name in missing and known)
+    if state.saved == event.step:
+        here = tuple(name for name in here if name in state.missing)
+    if not here and known:
+        return replace(state, complete=True, missing=(), opened=state.opened.over())
+    weights = contents.get("weights")
+    half = ", ".join(map(str, weights)) if isinstance(weights, dict) and weights else state.half
+    return replace(state, saved=event.step, missing=here, path=path_in(event.data), half=kept(half))
+
+
+def _conclude(state: State) -> Finding:
+    path = state.path or "kept in memory"
+    costs = "; ".join(COSTS[name] for name in state.lacks)
+    names = _listed(list(state.lacks))
+    parts = " ".join(ADD[name] for name in state.lacks)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The checkpoints lack {names}",
+        cause=f"{wording.count(state.rounds, 'checkpoint')} since step {state.opened.first} could not be resumed from"
+        f" without losing something, the last one {path}: it holds {costs}. No complete one was seen beside it.",
+        fix=f"Add to what is saved: {parts} and load all of it again before the first step of a resumed run."
+        " If this is only an export, save a complete checkpoint beside it.",
+        evidence={
+            "path": state.path,
+            "missing": list(state.lacks),
+            "checkpoints": state.rounds,
+            "weights": state.half,
+            "last_saved_step": state.opened.last,
+        },
+        **found(state.opened),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+VERDICT = Verdict(
+    id="checkpoint-incomplete",
+    severity="ticket",
+    title="A checkpoint lacks what a resume needs",
+    question="Do the checkpoints lack something that a resumed run needs?",
+    columns=(),
+    events=("checkpoint.saved",),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,160 @@
+"""checkpoint-stale: so much time has passed since the last checkpoint that a failure would cost too much of it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import path_in
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event, Hello
+
+FAILURE_HOURS = 8000.0
+"""Hours that one GPU works for each failure of a job: jobs of 1024 GPUs fail every 7.9 hours (Kokolis et al. 2025,
+Revisiting Reliability in Large-Scale Machine Learning Research Clusters)."""
+
+LONGEST_HOURS = 168.0
+"""A week: however reliable a single machine is, within it comes an update, a preemption or somebody who reboots it."""
+
+COSTS = 4.0
+"""Times the best interval, sqrt(2 x time to save x time between failures) (Young 1974, Daly 2006), after which it is
+stale: then what is lost on average is more than twice what has to be. Up to twice the interval it is a quarter more."""
+
+LEAST_SECONDS = 3600.0
+"""Nobody is asked to change anything for less than an hour of work."""
+
+UNKNOWN_SAVE = 60.0
+"""Seconds that saving is taken to need where none was seen."""
+
+LEAST_SAVE = 1.0
+"""A save in the background seems to take no time; what the disk does then is not free either."""
+
+AGAIN = 2.0
+"""It is told again with the new number when the time has doubled."""
+
+NANOSECONDS = 1e9
+"""In a second: times of frames are whole nanoseconds."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    since: int = 0
+    """Time of the last checkpoint, or of the first step; by the training host's clock."""
+    saved: int = -1
+    """Step of the last checkpoint; -1 where there was none."""
+    path: str = ""
+    cost: float = UNKNOWN_SAVE
+    ranks: int = 1
+    watched: bool = True
+    """Whether this is the process that is expected to save: of several ranks the first."""
+    begun: int = -1
+    """Step of the first row."""
+    told: float = 0.0
+    """Seconds without a checkpoint, as they are told."""
+
+    @property
+    def between(self) -> float:
+        """Seconds between two failures of a job of this size."""
+        return 3600 * min(LONGEST_HOURS, FAILURE_HOURS / max(1, self.ranks))
+
+    @property
+    def best(self) -> float:
+        """Seconds between two checkpoints that cost least."""
+        return math.sqrt(2 * self.cost * self.between)
+
+    @property
+    def limit(self) -> float:
+        return max(LEAST_SECONDS, COSTS * self.best)
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello", "checkpoint.saved"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, ranks=part.world_size, watched=part.rank == 0 and part.role == "rank")
+        elif isinstance(part, Event):
+            state = _saved(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _saved(state: State, event: Event) -> State:
+    """A file with weights in it; what one lacks for a resume is asked elsewhere."""
+    contents = event.data.get("contents")
+    if not isinstance(contents, dict) or not (contents.get("weights") or contents.get("optimizer")):
+        return state
+    cost = max(LEAST_SAVE, float(event.data.get("seconds") or 0.0))
+    path = path_in(event.data)
+    return replace(
+        state, since=max(state.since, event.time), saved=event.step, cost=cost, path=path, opened=state.opened.over()
+    )
+
+
+def _rows(state: State, rows: View) -> State:
+    if not state.watched:
+        return state
+    if state.begun < 0:
+        state = replace(state, begun=int(rows.steps[0]), since=max(state.since, int(rows.times[0])))
+    begin = 0
+    while begin < len(rows):
+        limit = AGAIN * state.told if state.opened.active else state.limit
+        due = state.since + int(limit * NANOSECONDS)
+        late = np.flatnonzero(rows.times[begin:] >= due)
+        if not late.size:
+            break
+        begin += int(late[0])
+        seconds = (int(rows.times[begin]) - state.since) / NANOSECONDS
+        first = state.saved if state.saved >= 0 else state.begun
+        state = replace(state, told=seconds, opened=state.opened.at(first, int(rows.steps[begin])))
+    return replace(state, opened=state.opened.until(int(rows.steps[-1]))) if state.opened.active else state
+
+
+def _conclude(state: State) -> Finding:
+    since = f"since step {state.saved}" if state.saved >= 0 else "in this run"
+    last = f" The last one was {state.path or 'kept in memory'}, at step {state.saved}." if state.saved >= 0 else ""
+    taken = f"takes {state.cost:.3g} s" if state.saved >= 0 else f"takes {UNKNOWN_SAVE:.0f} s, as was assumed here"
+    of = "one process" if state.ranks == 1 else f"{state.ranks} processes"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"No checkpoint for {_duration(state.told)}",
+        cause=f"No checkpoint was seen {since} for {_duration(state.told)}: so much work is gone if a process dies, a"
+        f" node fails or the job is preempted.{last} Jobs of {of} fail about every {_duration(state.between)}; where a"
+        f" checkpoint {taken}, one every {_duration(state.best)} costs least.",
+        fix=f"Save a checkpoint now, and from here on every {_duration(state.best)}, by the clock and not by epochs:"
+        " weights in float32, optimizer, scaler, scheduler and step, to a new file that is renamed when it is whole."
+        + (" If it should have been saved, see whether the disk is full or the condition is never true." * bool(last)),
+        evidence={
+            "seconds_without_checkpoint": round(state.told, 1),
+            "best_interval_seconds": round(state.best, 1),
+            "seconds_between_failures": round(state.between, 1),
+            "save_seconds": round(state.cost, 3),
+            "last_checkpoint": state.path,
+            "last_saved_step": state.saved if state.saved >= 0 else None,
+        },
+        **found(state.opened),
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+
+
+VERDICT = Verdict(
+    id="checkpoint-stale",
+    severity="ticket",
+    title="The last checkpoint is old",
+    question="Has too much time passed since the last checkpoint for how often jobs of this size fail?",
+    columns=(),
+    events=("checkpoint.saved",),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,96 @@
+"""half-optimizer-state: what the optimizer remembers of the gradients is kept in half precision."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+HALF = ("float16", "bfloat16")
+
+NOTABLE = 0.05
+"""Share of the state's elements: below it a few small tensors, such as the two vectors of a factored moment or the
+state of an adapter, are half on purpose. Integers, the state of 8-bit optimizers, carry scales of their own."""
+
+WHY = {
+    "bfloat16": "bfloat16 keeps 8 bits: a second moment that moves by (1 - beta2) = 0.001 of itself per step is less"
+    " than its half step of 0.002 to 0.004 and stands still",
+    "float16": "float16 ends at 6e-08 and 65504: a second moment, which gains (1 - beta2) = 0.001 of the squared"
+    " gradient per step, stays zero for gradients below 0.005 and becomes Inf where they stay above 255",
+}
+"""2^-9 to 2^-8 of a number is half the distance to the next one in bfloat16 (8 bits). 2^-24 and 65504 bound float16:
+0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    dtype: str = ""
+    half: int = 0
+    elements: int = 0
+    weights: tuple[str, ...] = ()
+    """Dtypes of the trainable weights."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("weights.census"):
+        if isinstance(part, Event):
+            state = _counted(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _counted(state: State, event: Event) -> State:
+    kept: dict[str, int] = event.data.get("state") or {}
+    elements, half = sum(kept.values()), {dtype: kept[dtype] for dtype in HALF if dtype in kept}
+    if not elements or sum(half.values()) < NOTABLE * elements:
+        return replace(state, opened=state.opened.over()) if elements and state.opened.active else state
+    weights = tuple(sorted(event.data.get("trainable") or {}))[:4]
+    dtype = max(half, key=lambda name: (half[name], name))
+    opened = state.opened.at(event.step, event.step)
+    return State(opened, dtype, sum(half.values()), elements, weights)
+
+
+def _conclude(state: State) -> Finding:
+    share = state.half / max(1, state.elements)
+    follows = bool(set(state.weights) & set(HALF))
+    fix = (
+        "Keep the weights that the optimizer steps in float32 and let torch.autocast do the forward pass in half"
+        " precision: torch's optimizers make their state in the dtype of the weight."
+        if follows
+        else "Create the state in float32, such as torch.zeros_like(parameter, dtype=torch.float32), and do not call"
+        " half() or bfloat16() on it; where memory is short, an 8-bit optimizer, which keeps scales, loses less."
+    )
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The optimizer's state is {state.dtype}",
+        cause=f"{wording.percent(share)} of the optimizer's state, {state.half} of {state.elements} numbers, is in half"
+        f" precision. {WHY[state.dtype][0].upper()}{WHY[state.dtype][1:]}; the size of the steps is then wrong.",
+        fix=f"{fix} A checkpoint's state can go on: its load_state_dict casts it to the weights' dtype.",
+        evidence={
+            "dtype": state.dtype,
+            "half_share": round(share, 4),
+            "half_elements": state.half,
+            "elements": state.elements,
+            "trainable": list(state.weights),
+        },
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="half-optimizer-state",
+    severity="ticket",
+    title="Optimizer state in half precision",
+    question="Is the optimizer's state kept in half precision?",
+    columns=(),
+    events=("weights.census",),
+    state=State,
+    rows=False,
+    judge=judge,
+)

@@ -1,0 +1,233 @@
+"""sign-flip: gradients turn round from step to step, so that each step takes back what the one before it did."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import Floats, View
+
+Doubles = npt.NDArray[np.float64]
+
+AGAINST = 0.25
+"""How far a cosine has to lie below zero, or below what is usual where that is less, to speak for a flip: half of 0.5.
+Two steps that take each other back have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of any size and
+kind; in 48 trainings of two networks it was -0.44 to -0.52, single readings scattered by 0.16 to 0.34, and it came from
+0.1 to 0.4, scattered by 0.2 to 0.5."""
+
+SURE = 6.0
+"""Sum of what the cosines lie beyond that, never below zero, which settles it: Page's test for a change of the mean
+(Page 1954, Continuous Inspection Schemes). A flip adds 0.25 a reading and takes some 24. Where the mean is zero and the
+scatter 0.4, noise gets there in one of exp(2 * 6 * 0.25 / 0.4**2), about 1e8, readings; 342 healthy trainings in
+mini-batches, 140,000 readings, came to 2.3, except six whose learning rate was more than they bore."""
+
+ENOUGH = 32
+"""Readings that it takes at least, and until a run that learns is asked again."""
+
+BEFORE = 32
+"""Readings whose mean is what is usual; a run that went back and forth from the first on has nothing to compare with.
+With all data in every batch there is no noise, and at the edge of what a learning rate bears gradients turn round for a
+time (Cohen et al. 2021, Gradient Descent Typically Occurs at the Edge of Stability): 17 of 96 that went there are told,
+where the loss stood, too."""
+
+FALLS = 2.0
+"""Standard errors by which the median of the losses is lower than before where a run learns all the same."""
+
+LOSSES = 16
+"""Losses at the last readings before, which are compared with those since."""
+
+FEW = 4
+"""Losses at least, to be compared: a run may log none."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    readings: bytes = b""
+    """The last BEFORE cosines, float32."""
+    losses: bytes = b""
+    """The last LOSSES losses at a reading, float32."""
+    against: float = 0.0
+    """The sum. What follows is known while it is not zero."""
+    first: int = -1
+    count: int = 0
+    total: float = 0.0
+    """The step where it began, the readings from there on and the sum of their cosines."""
+    usual: float = math.nan
+    """Mean of the readings before, NaN where they were too few."""
+    waited: int = 0
+    earlier: bytes = b""
+    since: bytes = b""
+    """Readings since it began or was asked last, the losses before that, and those since, at most ENOUGH."""
+    loss_before: float = math.nan
+    loss: float = math.nan
+    tensor: str = ""
+    cosine: float = 0.0
+    """What is told: medians of the losses, the tensor, the mean of the cosines when it was reached."""
+    column: str = ""
+    """Which loss it is, where the run has several."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    after = _rows(state, view) if len(view) else state
+    return after, changed(_conclude, state, after)
+
+
+def _rows(state: State, rows: View) -> State:
+    cosines, losses = rows.scalar("grad_agreement"), rows.loss()
+    taken = np.flatnonzero(np.isfinite(cosines))
+    begin = 0
+    while begin < len(taken):
+        calm = 0 if state.against or state.opened.active else _calm(cosines[taken[begin:]])
+        if calm:
+            state = _with_readings(state, cosines[taken[begin : begin + calm]], losses[taken[begin : begin + calm]])
+            begin += calm
+            continue
+        at = int(taken[begin])
+        step, cosine, loss = int(rows.steps[at]), float(cosines[at]), float(losses[at])
+        state = _with_readings(_summed(state, step, cosine, loss), cosines[at : at + 1], losses[at : at + 1])
+        if state.opened.active:
+            state = replace(state, opened=state.opened.until(step) if state.against else state.opened.over())
+        elif state.against >= SURE and state.waited >= ENOUGH and math.isfinite(state.usual):
+            state = _decided(state, step, rows, at)
+        begin += 1
+    return state
+
+
+def _calm(cosines: Floats) -> int:
+    """Readings at the beginning that lie beyond no bound there can be: nothing begins with them."""
+    beyond = np.flatnonzero(cosines < -AGAINST)
+    return int(beyond[0]) if beyond.size else len(cosines)
+
+
+def _summed(state: State, step: int, cosine: float, loss: float) -> State:
+    """With what this cosine lies beyond the bound."""
+    usual = state.usual if state.against else _usual(state.readings)
+    bound = (usual if usual < 0 else 0.0) - AGAINST
+    against = min(SURE, state.against + bound - cosine)
+    if against <= 0:
+        return replace(state, against=0.0) if state.against else state
+    if not state.against:
+        begun = replace(state, first=step, count=0, total=0.0, usual=usual, waited=0)
+        state = replace(begun, earlier=state.losses, since=b"")
+    return replace(
+        state,
+        against=against,
+        count=state.count + 1,
+        total=state.total + cosine,
+        waited=state.waited + 1,
+        since=_with(state.since, loss, ENOUGH),
+    )
+
+
+def _usual(readings: bytes) -> float:
+    return float(np.frombuffer(readings, np.float32).mean()) if len(readings) == 4 * BEFORE else math.nan
+
+
+def _with_readings(state: State, cosines: Floats, losses: Floats) -> State:
+    readings = (state.readings + cosines[-BEFORE:].tobytes())[-4 * BEFORE :]
+    finite = losses[np.isfinite(losses)]
+    return replace(state, readings=readings, losses=(state.losses + finite[-LOSSES:].tobytes())[-4 * LOSSES :])
+
+
+def _with(numbers: bytes, number: float, most: int) -> bytes:
+    """The last `most` of these numbers and this one, where it is finite."""
+    return (numbers + np.float32(number).tobytes())[-4 * most :] if math.isfinite(number) else numbers
+
+
+def _decided(state: State, step: int, rows: View, at: int) -> State:
+    """Once there are enough: unless the loss falls all the same. Gradients that turn round keep it from that."""
+    before, now = (np.frombuffer(each, np.float32).astype(np.float64) for each in (state.earlier, state.since))
+    if _falls(before, now):
+        return replace(state, waited=0, earlier=state.since, since=b"")
+    return replace(
+        state,
+        opened=state.opened.at(state.first, step),
+        loss_before=_median(before),
+        loss=_median(now),
+        tensor=_most(rows, at),
+        cosine=state.total / state.count,
+        column=rows.loss_at(at),
+    )
+
+
+def _falls(before: Doubles, now: Doubles) -> bool:
+    """Whether these losses are lower than those, beyond their noise. Single batches differ, so medians are compared."""
+    if min(len(before), len(now)) < FEW:
+        return False
+    return _median(before) - _median(now) > FALLS * math.hypot(_error(before), _error(now))
+
+
+def _median(numbers: Doubles) -> float:
+    return float(np.median(numbers)) if len(numbers) else math.nan
+
+
+def _error(numbers: Doubles) -> float:
+    """Standard error of their median, from the median of the deviations: 1.48 of it is a standard deviation."""
+    return float(1.4826 * np.median(np.abs(numbers - np.median(numbers))) * math.sqrt(math.pi / 2 / len(numbers)))
+
+
+def _most(rows: View, at: int) -> str:
+    """The tensor with most of what points back; '' where none was read by itself."""
+    cosines: Floats = rows.stat("grad.agreement")[:, at]
+    norms = rows.stat("grad.norm")[:, at].astype(np.float64)
+    weight = np.where(np.isfinite(norms), norms**2, 0.0)
+    back = np.where(np.isfinite(cosines), cosines * (weight if weight.any() else 1.0), 0.0)
+    return rows.schema.tensors[int(back.argmin())].name if back.size and back.min() < 0 else ""
+
+
+def _conclude(state: State) -> Finding:
+    known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
+    which = wording.of_loss(state.column)
+    loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
+    most = f", most of all in {state.tensor}" if state.tensor else ""
+    module = module_of(state.tensor)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="The gradients turn round from step to step",
+        cause=f"{wording.sentence(state.opened.since)} gradients point against those of the step before{most}: their"
+        f" cosine is {state.cosine:.2f} on average where it was {state.usual:.2f} (1 is the same direction, -1 the"
+        f" opposite). So a step takes back much of what the last one did.{loss}",
+        fix=f"Look at what changed at step {state.opened.first}: the learning rate, a term of the loss, gradient"
+        " compression, the way gradients are added up over ranks. If nothing did, the learning rate has become too"
+        f" large for this loss: go on with half of it.{_in_float32(module)}",
+        tensor=state.tensor or None,
+        module=module,
+        evidence=wording.finite(
+            {
+                "cosine": round(state.cosine, 3),
+                "usual_cosine": round(state.usual, 3),
+                "loss": state.loss,
+                "loss_before": state.loss_before,
+            }
+        ),
+        **found(state.opened),
+    )
+
+
+def _in_float32(module: str | None) -> str:
+    if not module:
+        return ""
+    return (
+        f" If that does not help, run {module} in float32 for a few hundred steps (torch.autocast(device,"
+        " enabled=False) around it): when it then stops, the precision of that layer is to blame."
+    )
+
+
+VERDICT = Verdict(
+    id="sign-flip",
+    severity="ticket",
+    title="Gradients turn round from step to step",
+    question="Do gradients point against those of the step before, as they did not earlier in the run?",
+    columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm"),
+    events=(),
+    state=State,
+    judge=judge,
+)

@@ -1,0 +1,203 @@
+"""stagnation: steps are applied, but neither the loss nor the weights have moved since the run began.
+
+A loss that stands still says little by itself: it may be at its floor, or noise, or the game of two networks. So it is
+asked together with what the steps do to the weights, and only of a run that begins: one that goes on may have come to
+the end of its schedule. Mostly another verdict has the reason, and then this is what came of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+STILL = 1e-5
+"""Norm of an update over the norm of the weights below which they stand still. About 1e-3 is usual (Karpathy, A Recipe
+for Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as cautious fine-tuning has it, makes 5e-5
+of weights of 0.02."""
+
+STEPS = 200
+"""Applied steps before it can be said. Whatever learns has moved its loss by then, and a warm-up would have to be
+longer than 20,000 steps to be below STILL still."""
+
+SETTLED = 64
+"""Applied steps from which on readings count: the first ones of a warm-up are tiny."""
+
+READINGS = 3
+"""Readings in a row that agree, to open; and to close, that do not."""
+
+LOSSES = 32
+"""Losses whose median is that of the beginning, or of now."""
+
+FALLEN = 0.02
+"""Share of the first loss by which the present one is lower if anything was learnt. Where losses scatter more widely,
+as those of eight images do, it is their standard deviation: three times what two medians of 32 differ by chance."""
+
+FLOOR = 1e-3
+"""A loss below which there is nothing left to learn."""
+
+FAINT = 1e-3
+"""Norm of all gradients below which they, rather than the learning rate, are at fault: usual ones are 0.01 to 100."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    past: bool = False
+    """Whether it is no question any more: the run had a life before this one, or has learnt something in this one."""
+    counted: bool = False
+    """Whether the first census of the optimizers was heard."""
+    applied: int = 0
+    begun: int = -1
+    """Step at which the first LOSSES losses were known: what learns falls from there."""
+    losses: bytes = b""
+    """The last LOSSES losses of applied steps, float32."""
+    first: float = math.nan
+    ratios: tuple[float, ...] = ()
+    norm: float = math.nan
+    loss: float = math.nan
+    ratio: float = math.nan
+    faint: float = math.nan
+    """The present loss, the largest of the ratios, and the norm of the gradients, as they were when it was reached."""
+    steps: int = 0
+    column: str = ""
+    """Which loss it is, where the run has several."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts(*VERDICT.events):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event):
+            state = _heard(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _heard(state: State, event: Event) -> State:
+    """The first census is of the optimizers as they came: those that have a state had stepped before."""
+    if event.name != "weights.census":
+        return replace(state, past=True) if state.applied < SETTLED else state
+    if state.counted:
+        return state
+    return replace(state, counted=True, past=state.past or bool(event.data.get("state")))
+
+
+def _rows(state: State, rows: View) -> State:
+    if state.past:
+        return state
+    applied = rows.scalar("applied") > 0
+    losses, ratios = rows.loss(), rows.scalar("update_ratio")
+    counted = np.flatnonzero(applied & np.isfinite(losses))
+    if not counted.size:
+        return state
+    read = set(np.flatnonzero(np.isfinite(ratios)).tolist())
+    begin = 0
+    while begin < counted.size and not state.past:
+        end = begin + _until_asked(state, counted[begin:].tolist(), read)
+        at = int(counted[end - 1])
+        more = losses[counted[begin:end]]
+        state = replace(state, applied=state.applied + len(more), losses=(state.losses + more.tobytes())[-4 * LOSSES :])
+        if state.applied == LOSSES:
+            state = replace(state, first=_median(state.losses), begun=int(rows.steps[at]))
+        if at in read and state.applied > SETTLED:
+            reached = state.opened.active
+            state = _read(state, int(rows.steps[at]), float(ratios[at]), float(rows.scalar("grad_norm")[at]))
+            if state.opened.active and not reached:
+                state = replace(state, column=rows.loss_at(at))
+        begin = end
+    return state
+
+
+def _until_asked(state: State, counted: list[int], read: set[int]) -> int:
+    """Rows up to and with the next one at which something is asked: the end of the beginning, or a reading."""
+    here = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
+    return min(here, LOSSES - state.applied) if state.applied < LOSSES else here
+
+
+def _read(state: State, step: int, ratio: float, norm: float) -> State:
+    ratios = (*state.ratios, ratio)[-READINGS:]
+    state = replace(state, ratios=ratios, norm=norm if math.isfinite(norm) else state.norm)
+    loss = _median(state.losses)
+    if state.opened.active:
+        return replace(state, opened=state.opened.until(step) if min(ratios) < STILL else state.opened.over())
+    if state.applied < STEPS:
+        return state
+    if loss <= FLOOR or state.first - loss >= max(FALLEN * state.first, _scatter(state.losses)):
+        return replace(state, past=True, losses=b"", ratios=())
+    if len(ratios) < READINGS or max(ratios) >= STILL:
+        return state
+    opened = state.opened.at(state.begun, step)
+    return replace(state, opened=opened, loss=loss, ratio=max(ratios), faint=state.norm, steps=state.applied)
+
+
+def _median(losses: bytes) -> float:
+    return float(np.median(np.frombuffer(losses, np.float32)))
+
+
+def _scatter(losses: bytes) -> float:
+    return float(np.frombuffer(losses, np.float32).std())
+
+
+def _conclude(state: State) -> Finding:
+    norm = f", and the gradients have a norm of {state.faint:.2g}" if math.isfinite(state.faint) else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Neither the loss nor the weights move",
+        cause=f"After {state.steps} applied steps the loss{wording.of_loss(state.column)} is {state.loss:.4g}; it began"
+        f" at {state.first:.4g}. A step moves the weights by {state.ratio:.1g} of their norm, where about 0.001 is"
+        f" usual{norm}. So the steps are"
+        " made and change next to nothing.",
+        fix=_fix(state),
+        evidence=wording.finite(
+            {
+                "applied_steps": state.steps,
+                "loss": state.loss,
+                "first_loss": state.first,
+                "update_ratio": state.ratio,
+                "grad_norm": state.faint,
+            }
+        ),
+        **found(state.opened),
+    )
+
+
+def _fix(state: State) -> str:
+    rate = (
+        "print optimizer.param_groups[0]['lr'] in the loop: a schedule that multiplies it twice, counts its warm-up in"
+        " the wrong unit or was never stepped leaves it this small"
+    )
+    if state.faint < FAINT:
+        return (
+            "The gradients are too small. Look for a loss that is divided twice (by the scale, by the number of"
+            " micro-batches or of tokens), a clip of scaled gradients, or a mask that hides nearly everything. If they"
+            f" are meant to be so small, {rate}."
+        )
+    times = float(f"{0.001 / max(state.ratio, 1e-12):.1g}")
+    there = "The gradients are there, so look at the learning rate first"
+    there = there if math.isfinite(state.faint) else "The gradients were not read. Look at the learning rate first"
+    return (
+        f"{there}: {rate}. About {times:,.0f}"
+        " times as much would be usual. If it is right, see that the optimizer was built from the weights that train,"
+        " after model.to(...) and not from a copy."
+    )
+
+
+VERDICT = Verdict(
+    id="stagnation",
+    severity="ticket",
+    title="Nothing is learnt from the start",
+    question="Are steps applied that move neither the loss nor the weights, since the run began?",
+    columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
+    events=("weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
+    state=State,
+    judge=judge,
+)

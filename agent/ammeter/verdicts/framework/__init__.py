@@ -1,0 +1,1 @@
+"""What all verdicts share: findings, lifecycle, comparison of runs."""

@@ -1,0 +1,131 @@
+"""What ranks are compared by: a few columns of each, at the steps that all of them have, and where each of them stands.
+
+Pure, and the same over journals and over what a collector holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+
+from ammeter.wire.columns import Floats, Ints, View
+from ammeter.wire.frames import LOSS
+
+VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
+
+TOGETHER = 64
+"""Rows of each rank that are compared at once, at least, where there are so many."""
+
+AHEAD_SECONDS = 300
+"""How long a rank that others have left behind makes no step: half of what NCCL waits before it raises."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank is. time: of its last row, in ns of its host's clock. stands: it lives, and makes no step."""
+
+    rank: int
+    step: int
+    time: int
+    stands: bool
+
+
+def standing(rank: int, step: int, time: int, ended: int | None, by_itself: bool) -> Standing:
+    """ended: when the process was over, in ns of its clock, None while it lives. by_itself: whether it meant to."""
+    stands = ended is None or (not by_itself and ended - time >= AHEAD_SECONDS * 10**9)
+    return Standing(rank, step, time, stands)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A stretch of steps that all these ranks have, ascending. columns: name -> float32[ranks, steps].
+
+    sharded: whether they hold parts of one model's tensors. standings: at the end of a look.
+    """
+
+    ranks: tuple[int, ...] = ()
+    steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: Mapping[str, Floats] = field(default_factory=dict)
+    sharded: bool = False
+    standings: tuple[Standing, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def column(self, name: str) -> Floats:
+        """float32[ranks, steps], one of VITALS."""
+        return self.columns[name]
+
+
+def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[Together]:
+    """The steps behind `after` that all ranks have, up to the lowest that each of them has reached.
+
+    over: ranks that have ended; those that are left are compared without them from there on.
+    """
+    readers = {rank: _gathered(_behind(ranks[rank], after)) for rank in sorted(ranks)}
+    here = {rank: next(reader, None) for rank, reader in readers.items()}
+    while True:
+        if any(rows is None and rank not in over for rank, rows in here.items()):
+            return
+        rows_of = {rank: rows for rank, rows in here.items() if rows is not None}
+        if len(rows_of) < 2:
+            return
+        reached = min(int(rows.steps[-1]) for rows in rows_of.values())
+        cuts = {rank: int(np.searchsorted(rows.steps, reached, "right")) for rank, rows in rows_of.items()}
+        yield _stacked({rank: rows.part(0, cuts[rank]) for rank, rows in rows_of.items()})
+        rest = {rank: rows.part(cuts[rank], len(rows.steps)) for rank, rows in rows_of.items()}
+        here = {rank: rows if len(rows.steps) else next(readers[rank], None) for rank, rows in rest.items()}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What matters of one rank's rows. columns: float32[VITALS, rows]."""
+
+    steps: Ints
+    columns: Floats
+    sharded: bool
+
+    def part(self, begin: int, end: int) -> _Rows:
+        return _Rows(self.steps[begin:end], self.columns[:, begin:end], self.sharded)
+
+
+def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
+    for view in views:
+        begin = int(np.searchsorted(view.steps, after, "right"))
+        if begin < len(view):
+            columns = np.array([_column(view, name)[begin:] for name in VITALS], np.float32)
+            yield _Rows(view.steps[begin:], columns, view.schema.sharded)
+
+
+def _gathered(several: Iterable[_Rows]) -> Iterator[_Rows]:
+    """The same rows in fewer parts: a rank may have sent each by itself."""
+    waiting: list[_Rows] = []
+    for rows in several:
+        waiting.append(rows)
+        if sum(len(each.steps) for each in waiting) >= TOGETHER:
+            yield _one(waiting)
+            waiting = []
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(several: Sequence[_Rows]) -> _Rows:
+    if len(several) == 1:
+        return several[0]
+    steps, columns = [each.steps for each in several], [each.columns for each in several]
+    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(each.sharded for each in several))
+
+
+def _stacked(rows_of: Mapping[int, _Rows]) -> Together:
+    every = list(rows_of.values())
+    steps: Ints = reduce(np.intersect1d, [rows.steps for rows in every])
+    found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in every], np.float32)
+    columns = {name: found[:, place] for place, name in enumerate(VITALS)}
+    return Together(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))
+
+
+def _column(view: View, name: str) -> Floats:
+    return view.loss() if name == LOSS else view.scalar(name)

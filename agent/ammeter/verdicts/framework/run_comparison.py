@@ -1,0 +1,256 @@
+"""Two runs side by side: in what they were set up differently, and how one did against the other.
+
+Pure. Everything is of the steps that both have, so a run can be compared while it goes on. What a difference forbids to
+compare is None, and why() says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ammeter.verdicts.framework.metric_directions import HIGHER, LOWER
+from ammeter.verdicts.framework.run_history import VALIDATION, Course, declared
+from ammeter.verdicts.framework.run_likeness import (
+    PRECISION,
+    QUESTIONS,
+    SEEDS,
+    Difference,
+    differences,
+    ignored_by,
+    last_part,
+    settings_of,
+    usual,
+)
+from ammeter.wire.columns import Floats
+
+WARM_UP = 64
+"""Steps that no speed is taken of: kernels are compiled and chosen, Ammeter reads densely. Of a short run a third."""
+
+ENOUGH = 20
+"""Steps behind them from which on a median is one."""
+
+READINGS = 3
+"""Of the memory, from which on their largest is a peak."""
+
+MAX_REASONS = 3
+"""Differences that a reason names."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Median seconds of a step over the same steps of both, of a sample where they take other numbers of them.
+
+    clear: whether three quarters of the run's steps are slower than the baseline's median.
+    """
+
+    run: float
+    baseline: float
+    per: str
+    first: int
+    last: int
+    steps: int
+    clear: bool
+
+    @property
+    def ratio(self) -> float:
+        """How much longer the run takes."""
+        return self.run / self.baseline
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The peaks of what tensors took on the device, in bytes."""
+
+    run: float
+    baseline: float
+    first: int
+    last: int
+
+    @property
+    def ratio(self) -> float:
+        return self.run / self.baseline
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A metric at a step at which both have it. better: `lower` or `higher`."""
+
+    step: int
+    run: float
+    baseline: float
+    metric: str = "val_loss"
+    better: str = LOWER
+
+    @property
+    def delta(self) -> float:
+        """By how much the run is worse, relative to the baseline; infinite when it is not finite."""
+        if not math.isfinite(self.run):
+            return math.inf
+        worse = self.baseline - self.run if self.better == HIGHER else self.run - self.baseline
+        return worse / max(abs(self.baseline), 1e-12)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A run, and the one that it is held against. ignored: settings that may differ, beside those that the run's tag
+    `baseline_ignore` names. delta: see validation-drift."""
+
+    run: Course
+    baseline: Course
+    ignored: frozenset[str] = frozenset()
+    delta: float | None = None
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """The settings that differ and are not meant to, of what was trained, on what, and where."""
+        return differences(self.run, self.baseline, self.ignored | ignored_by(self.run.tags))
+
+    @property
+    def forbidding(self) -> list[Difference]:
+        """Those because of which something cannot be compared."""
+        return [each for each in self.differences if each.forbids]
+
+    def why(self, question: str) -> str | None:
+        """Why the two cannot be compared in one of QUESTIONS; None where they can."""
+        found = [each.said for each in self.differences if question in each.forbids]
+        if not found:
+            return None
+        more = f", and {len(found) - MAX_REASONS} more" if len(found) > MAX_REASONS else ""
+        return f"not comparable: {'; '.join(found[:MAX_REASONS])}{more}"
+
+    @cached_property
+    def seeds(self) -> tuple[Any, Any]:
+        """Of both; None where the config has none."""
+        mine, theirs = (
+            next((value for key, value in settings_of(each) if last_part(key) in SEEDS), None)
+            for each in (self.run, self.baseline)
+        )
+        return mine, theirs
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What validation is compared in -> which values are better, as the run says it, else the baseline."""
+        return {**declared(self.baseline.tags), **declared(self.run.tags)}
+
+    def as_json(self) -> dict[str, Any]:
+        """Both in numbers; null for what cannot be said. not_compared: why, for what must not be compared."""
+        speed, memory, worst = self.speed, self.memory, self.worst
+        reasons = {question: why for question in QUESTIONS if (why := self.why(question))}
+        return {
+            "name": self.baseline.name,
+            "speedup": 1 / speed.ratio if speed else None,
+            "per": speed.per if speed else None,
+            "seconds": speed.run if speed else None,
+            "baseline_seconds": speed.baseline if speed else None,
+            "memory_ratio": memory.ratio if memory else None,
+            "validation_delta": worst.delta if worst else None,
+            "validation_step": worst.step if worst else None,
+            "validation_metric": worst.metric if worst else None,
+            "metrics": [self._metric(several[-1]) for several in self.validated.values()],
+            "first_other_loss": self.parted[0] if self.parted and not self.why("validation") else None,
+            "not_compared": reasons,
+            "differences": [each.as_json() for each in self.differences],
+        }
+
+    @property
+    def same_precision(self) -> bool:
+        """Whether both train in one precision, as they ran and as they were told to."""
+        mine, theirs = (
+            {key: value for key, value in settings_of(each) if last_part(key) in PRECISION}
+            for each in (self.run, self.baseline)
+        )
+        weights = [each.model.dtypes if each.model else None for each in (self.run, self.baseline)]
+        return self.run.precision == self.baseline.precision and mine == theirs and weights[0] == weights[1]
+
+    @cached_property
+    def speed(self) -> Speed | None:
+        if self.why("speed"):
+            return None
+        steps, mine, theirs = self.run.curve("step_seconds").with_common(self.baseline.curve("step_seconds"))
+        usable = np.isfinite(mine) & np.isfinite(theirs) & (mine > 0) & (theirs > 0)
+        steps, mine, theirs = steps[usable], mine[usable], theirs[usable]
+        begin = min(WARM_UP, len(steps) // 3)
+        steps, mine, theirs = steps[begin:], mine[begin:], theirs[begin:]
+        if len(steps) < ENOUGH:
+            return None
+        samples, of_baseline = (usual(each, "samples") for each in (self.run, self.baseline))
+        apart = samples > 0 and of_baseline > 0 and abs(samples / of_baseline - 1) > 0.01
+        by = (samples, of_baseline) if apart else (1.0, 1.0)
+        median, quarter = float(np.median(mine)) / by[0], float(np.quantile(mine, 0.25)) / by[0]
+        normal = float(np.median(theirs)) / by[1]
+        per = "sample" if apart else "step"
+        return Speed(median, normal, per, int(steps[0]), int(steps[-1]), len(steps), quarter > normal)
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        mine, theirs = (each.curve("device_allocated_bytes") for each in (self.run, self.baseline))
+        if self.why("memory") or len(mine) < READINGS or len(theirs) < READINGS:
+            return None
+        peak, other = float(mine.values.max()), float(theirs.values.max())
+        return Memory(peak, other, int(mine.steps[0]), int(mine.steps[-1])) if peak > 0 and other > 0 else None
+
+    @cached_property
+    def validated(self) -> dict[str, list[Validation]]:
+        """Metric -> all the steps at which both have it, where the baseline's is finite; of none without such steps."""
+        found: dict[str, list[Validation]] = {}
+        for metric, better in {} if self.why("validation") else self.metrics.items():
+            steps, mine, theirs = self.run.curve(metric).with_common(self.baseline.curve(metric))
+            every = zip(steps.tolist(), mine.tolist(), theirs.tolist(), strict=True)
+            several = [Validation(*each, metric, better) for each in every if math.isfinite(each[2])]
+            if several:
+                found[metric] = several
+        return found
+
+    @property
+    def validations(self) -> list[Validation]:
+        """Those of val_loss."""
+        return self.validated.get(next(iter(VALIDATION)), [])
+
+    @property
+    def worst(self) -> Validation | None:
+        """Of the metrics' last values that which is worst against the baseline's."""
+        return max((several[-1] for several in self.validated.values()), key=lambda each: each.delta, default=None)
+
+    @cached_property
+    def parted(self) -> tuple[int, float, float] | None:
+        """The first step with another loss, to the bit, and both losses there."""
+        steps, mine, theirs = self.run.curve("loss").with_common(self.baseline.curve("loss"))
+        apart = np.flatnonzero(~_same(mine, theirs))
+        return (int(steps[apart[0]]), float(mine[apart[0]]), float(theirs[apart[0]])) if apart.size else None
+
+    @cached_property
+    def common(self) -> int:
+        """Steps of which both have a loss."""
+        return len(self.run.curve("loss").with_common(self.baseline.curve("loss"))[0])
+
+    def _metric(self, last: Validation) -> dict[str, Any]:
+        return {
+            "name": last.metric,
+            "better": last.better,
+            "step": last.step,
+            "run": last.run,
+            "baseline": last.baseline,
+            "delta": last.delta,
+        }
+
+
+def agreed(said: str | None) -> float | None:
+    """What a tag says of how much worse validation may be, as a share; None for one that says nothing of it."""
+    try:
+        share = float(said or "")
+    except ValueError:
+        return None
+    return share if math.isfinite(share) and share >= 0 else None
+
+
+def _same(mine: Floats, theirs: Floats) -> np.typing.NDArray[np.bool_]:
+    """Equal to the bit; one NaN is as good as another."""
+    both_nan = np.isnan(mine) & np.isnan(theirs)
+    same: np.typing.NDArray[np.bool_] = both_nan | (mine.view(np.uint32) == theirs.view(np.uint32))
+    return same

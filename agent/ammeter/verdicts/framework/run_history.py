@@ -1,0 +1,294 @@
+"""A run as it is compared with another: what it was given, and the course of some columns of its lowest rank.
+
+Pure, and the same from journals and from what a collector holds. Of a run that came back the lives are put behind each
+other: a life that goes on from an older checkpoint takes the place of the steps that it repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ammeter.verdicts.framework.metric_directions import BETTER, DIRECTIONS, LOWER
+from ammeter.verdicts.framework.run_likeness import Model, model_of
+from ammeter.wire.columns import Floats, Ints, View, measured
+from ammeter.wire.frames import Event, Hello
+
+COLUMNS = (
+    "loss",
+    "val_loss",
+    "step_seconds",
+    "samples",
+    "tokens",
+    "low_precision_share",
+    "device_allocated_bytes",
+)
+"""What two runs are shown side by side in."""
+
+COUNTED = ("applied", "skipped", "micro_batches")
+"""Columns that are needed beside them."""
+
+EVENTS = (
+    "autocast.entered",
+    "values.logged",
+    "weights.census",
+    "optimizer.restored",
+    "checkpoint.saved",
+    "checkpoint.restored",
+)
+"""Events that a course is made of, beside the rows."""
+
+VALIDATION = {"val_loss": LOWER}
+"""What is compared without being asked for."""
+
+
+MOST_PARTS = 512
+"""Parts of a column that are kept apart: small arrays cost more than the numbers in them."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One column where it was measured: steps ascending, each once."""
+
+    steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def with_common(self, other: Curve) -> tuple[Ints, Floats, Floats]:
+        """The steps that both have, and the values of each there."""
+        steps, mine, theirs = np.intersect1d(self.steps, other.steps, assume_unique=True, return_indices=True)
+        return steps, self.values[mine], other.values[theirs]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where one life of a run lies among the steps of the whole: its own step n is begin + n, up to below end."""
+
+    stream: str
+    begin: int = 0
+    end: int | None = None
+
+    def place(self, curve: Curve) -> Curve:
+        """Its curve at the steps of the whole."""
+        steps = curve.steps + self.begin
+        last = len(steps) if self.end is None else int(np.searchsorted(steps, self.end))
+        return Curve(steps[:last], curve.values[:last])
+
+
+@dataclass(frozen=True)
+class Course:
+    """precision: the dtype below autocast, that of the weights without it, None while unknown. over: whether it has
+    ended. parts: its lives, of which the curves are made."""
+
+    name: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    world_size: int = 1
+    precision: str | None = None
+    last_step: int = -1
+    over: bool = False
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    tags: Mapping[str, Any] = field(default_factory=dict)
+    model: Model | None = None
+    parts: tuple[Part, ...] = ()
+
+    def curve(self, name: str) -> Curve:
+        """A column; empty where it was never measured."""
+        return self.curves.get(name, Curve())
+
+
+class Reading:
+    """One life in the making; add() takes the views of one stream in order. further: columns beside those of every
+    course, as metrics that the run declares."""
+
+    def __init__(self, stream: str = "", further: Iterable[str] = ()) -> None:
+        self.stream = stream
+        self.precision: str | None = None
+        self.first_step = self.last_step = -1
+        self.first_time = self.last_time = 0
+        self.hello: Hello | None = None
+        self.model: Model | None = None
+        self.updates_before: int | None = None
+        self.loaded: list[str] = []
+        self.saved: dict[str, int] = {}
+        self.names = tuple(dict.fromkeys((*COLUMNS, *COUNTED, *further)))
+        self._parts: dict[str, list[Curve]] = {name: [] for name in self.names}
+        self._logged: dict[str, dict[int, float]] = {name: {} for name in self.names}
+
+    def add(self, view: View) -> None:
+        for _, frame in view.frames:
+            if isinstance(frame, Hello):
+                self.hello = frame
+            elif isinstance(frame, Event):
+                self.event(frame.name, frame.step, frame.data)
+        if not len(view):
+            return
+        if self.first_step < 0:
+            self.first_step, self.first_time = int(view.steps[0]), int(view.times[0])
+        self.last_step, self.last_time = max(self.last_step, int(view.steps[-1])), int(view.times[-1])
+        if self.model is None:
+            self.model = model_of(view.schema)
+            if self.model is not None and self.precision is None:
+                self.precision = self.model.precision or "float32"
+        for name, parts in self._parts.items():
+            column = view.scalar(name)
+            there = measured(column)
+            if there.any():
+                parts.append(Curve(view.steps[there], column[there].copy()))
+
+    def compact(self) -> None:
+        """Brings together what came row by row, so that a long run takes no more memory than its numbers do."""
+        for name, parts in self._parts.items():
+            if len(parts) >= MOST_PARTS:
+                steps, values = (
+                    np.concatenate([getattr(each, part) for each in parts]) for part in ("steps", "values")
+                )
+                self._parts[name] = [Curve(steps, values)]
+
+    def event(self, name: str, step: int, data: Mapping[str, Any]) -> None:
+        """What was said beside the rows: the precision, values of steps whose rows had been written, and what was saved
+        and loaded."""
+        if name == "autocast.entered" and data.get("grad") is True:
+            self.precision = str(data.get("dtype") or self.precision)
+        elif name == "values.logged":
+            for each, values in self._logged.items():
+                value = data.get(each)
+                if isinstance(value, int | float):
+                    values[step] = float(value)
+        elif name in ("weights.census", "optimizer.restored"):
+            self._count_updates(name, data.get("updates"))
+        elif name == "checkpoint.saved" and data.get("path"):
+            behind = data.get("steps")
+            self.saved[str(data["path"])] = behind if isinstance(behind, int) else step
+        elif name == "checkpoint.restored" and data.get("path") and step == 0:
+            self.loaded.append(str(data["path"]))
+
+    def _count_updates(self, name: str, updates: Any) -> None:
+        """updates: what the optimizer had behind it when this process made its first step; a state that is loaded
+        before that step replaces what was there."""
+        if isinstance(updates, int) and updates >= 0 and (self.updates_before is None or name == "optimizer.restored"):
+            self.updates_before = updates
+
+    def curve(self, name: str) -> Curve:
+        """One of its columns, by its own steps."""
+        return _curve(self._parts.get(name, ()), self._logged.get(name, {}))
+
+    def course(
+        self,
+        over: bool,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        world_size: int | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Course:
+        """What was read of a run with one life."""
+        return joined([self], over, name, config, environment, world_size, tags)
+
+
+def joined(
+    lives: Sequence[Reading],
+    over: bool,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    world_size: int | None = None,
+    tags: Mapping[str, Any] | None = None,
+) -> Course:
+    """The course of a run from its lives, the first one first. The rest is as the first hello has it, unless it is
+    known from elsewhere."""
+    hello = next((life.hello for life in lives if life.hello), None)
+    parts, curves, end = _placed(lives)
+    logged = [int(curve.steps[-1]) for curve in curves.values() if len(curve)]
+    return Course(
+        name=name if name is not None else hello.name if hello else "",
+        config=config if config is not None else hello.config if hello else {},
+        environment=environment if environment is not None else hello.environment if hello else {},
+        world_size=world_size if world_size is not None else hello.world_size if hello else 1,
+        precision=next((life.precision for life in reversed(lives) if life.precision), None),
+        last_step=max([end - 1, *logged]),
+        over=over,
+        curves=curves,
+        tags=tags if tags is not None else hello.tags if hello else {},
+        model=next((life.model for life in lives if life.model), None),
+        parts=tuple(parts),
+    )
+
+
+def declared(tags: Mapping[str, Any]) -> dict[str, str]:
+    """Metric -> which of its values are better, `lower` or `higher`, as tags say it; val_loss without being said."""
+    said = {str(key)[len(BETTER) :]: str(value) for key, value in tags.items() if str(key).startswith(BETTER)}
+    return VALIDATION | {name: value for name, value in said.items() if name and value in DIRECTIONS}
+
+
+def _stepped(lives: Sequence[Reading]) -> list[Reading]:
+    """Those that made steps, one after the other: a process beside another one does not continue it."""
+    found: list[Reading] = []
+    for life in lives:
+        if life.first_step >= 0 and not (found and life.first_time < found[-1].last_time):
+            found.append(life)
+    return found
+
+
+def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int]:
+    """The lives behind each other, their columns by the steps of the whole, and the step behind the last one."""
+    parts: list[Part] = []
+    curves: dict[str, Curve] = {}
+    saved: dict[str, int] = {}
+    end, updates_at_first = 0, None
+    for life in _stepped(lives):
+        if parts:
+            begin = _begin_of(life, curves["skipped"], saved, updates_at_first or 0, end)
+        else:
+            begin, updates_at_first = 0, life.updates_before
+        reached = begin + life.first_step
+        parts = [_ended_at(part, reached) for part in parts] + [Part(life.stream, begin)]
+        for name in life.names:
+            curves[name] = _behind(curves.get(name, Curve()), reached, parts[-1].place(life.curve(name)))
+        saved |= {path: begin + step for path, step in life.saved.items()}
+        end = begin + life.last_step + 1
+    if not parts and lives:  # nothing but what run.log said of steps whose rows are lost
+        curves = {name: lives[0].curve(name) for name in lives[0].names}
+    return parts, curves, end
+
+
+def _behind(earlier: Curve, step: int, later: Curve) -> Curve:
+    """What was measured earlier, up to a step, and then what came later."""
+    kept = int(np.searchsorted(earlier.steps, step))
+    steps, values = (earlier.steps[:kept], later.steps), (earlier.values[:kept], later.values)
+    return Curve(np.concatenate(steps), np.concatenate(values)) if kept else later
+
+
+def _ended_at(part: Part, step: int) -> Part:
+    return Part(part.stream, part.begin, step if part.end is None else min(part.end, step))
+
+
+def _begin_of(life: Reading, skipped: Curve, saved: Mapping[str, int], updates_at_first: int, end: int) -> int:
+    """Which step of the whole run the step 0 of a later life is.
+
+    A life whose own steps begin later counts them on itself. Else the updates that its optimizer had behind it say it,
+    else the checkpoint that it loaded; where neither is known it goes on where the last one ended.
+    """
+    if life.first_step > 0:
+        return 0
+    if life.updates_before is not None:
+        step = max(0, life.updates_before - updates_at_first)
+        for kept_back in skipped.steps[skipped.values > 0].tolist():
+            step += kept_back < step  # a skipped step is no update
+        return min(step, end)
+    return next((saved[path] for path in reversed(life.loaded) if path in saved), end)
+
+
+def _curve(parts: Sequence[Curve], logged: Mapping[int, float]) -> Curve:
+    """The rows' values; where run.log spoke of a step afterwards, its word stands."""
+    steps = np.concatenate([np.zeros(0, np.int64), *(part.steps for part in parts), np.array(list(logged), np.int64)])
+    values = np.concatenate(
+        [np.zeros(0, np.float32), *(part.values for part in parts), np.array(list(logged.values()), np.float32)]
+    )
+    last = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
+    return Curve(steps[last], values[last])

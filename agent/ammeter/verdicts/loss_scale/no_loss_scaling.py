@@ -1,0 +1,126 @@
+"""no-loss-scaling: float16 autocast trains without a GradScaler, so small gradients become zero."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.float16 import is_half, sampled_rows
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View, measured
+from ammeter.wire.frames import Event, Hello
+
+CONVINCED = 10
+"""Applied steps without a scaler, and gradients seen on the float16 grid, that settle it: a scaler that exists is used
+from the first step on."""
+
+UNASKED = 50
+"""Applied steps after which it is settled without a look at the gradients: none was read, or none can tell."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    half: bool = False
+    """Whether float16 autocast was entered where gradients are recorded."""
+    scaler: bool = False
+    disabled: bool = False
+    device: str = ""
+    applied: int = 0
+    first: int = -1
+    grid: bool | None = None
+    several: bool = False
+    """Whether the run has other ranks: averaging over them takes gradients off the grid."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello", "autocast.entered", "scaler.seen"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, several=part.world_size > 1)
+        elif isinstance(part, Event):
+            state = _event(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _event(state: State, event: Event) -> State:
+    data = event.data
+    if event.name == "scaler.seen":
+        return _scaled(state) if data.get("enabled") else replace(state, disabled=True)
+    if data.get("dtype") == "float16" and data.get("grad"):
+        return replace(state, half=True, device=str(data.get("device", "")))
+    return state
+
+
+def _scaled(state: State) -> State:
+    return replace(state, scaler=True, opened=state.opened.over())
+
+
+def _rows(state: State, rows: View) -> State:
+    if state.scaler:
+        return state
+    scaled = np.flatnonzero(measured(rows.scalar("scale")))
+    if scaled.size:
+        return _scaled(_unscaled(state, rows.rows(0, int(scaled[0]))))
+    return _unscaled(state, rows)
+
+
+def _unscaled(state: State, rows: View) -> State:
+    if not state.half:
+        return state
+    sampled = set(sampled_rows(rows).tolist()) if not state.opened.active and not state.several else set()
+    for at, (step, (applied,)) in enumerate(rows.records("applied")):
+        if at in sampled and (answer := is_half(rows, at)) is not None:
+            state = replace(state, grid=answer)
+        if applied > 0:
+            state = _applied(state, step)
+    return state
+
+
+def _applied(state: State, step: int) -> State:
+    first = step if state.first < 0 else state.first
+    state = replace(state, applied=state.applied + 1, first=first)
+    settled = state.grid if state.grid is not None else state.applied >= (CONVINCED if state.several else UNASKED)
+    if state.opened.active or (settled and state.applied >= CONVINCED):
+        return replace(state, opened=state.opened.at(first, step))
+    return state
+
+
+def _conclude(state: State) -> Finding:
+    device = state.device or "cuda"
+    scaler = f"torch.amp.GradScaler('{device}')"
+    unused = " A GradScaler exists, but it is disabled: it hands on what it is given and says nothing."
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="float16 autocast without a loss scale",
+        cause=f"The forward pass runs in float16 autocast on {device} and {wording.count(state.applied, 'step')} were "
+        f"applied since step {state.first} without a GradScaler: gradients below 2^-24 become zero and those "
+        f"below 2^-14 lose bits.{unused if state.disabled else ''}",
+        fix=f"Make scaler = {scaler} once; then scaler.scale(loss).backward(), scaler.step(optimizer), "
+        "scaler.update(). Or use dtype=torch.bfloat16 in autocast, which needs no scaler.",
+        evidence={
+            "device": device,
+            "steps_without_scaler": state.applied,
+            "gradients_on_float16_grid": state.grid,
+            "scaler_disabled": state.disabled,
+        },
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="no-loss-scaling",
+    severity="ticket",
+    title="No loss scaling",
+    question="Does float16 autocast train without an enabled GradScaler?",
+    columns=("scale", "applied", "grad_absmax", "grad.fp16_grid"),
+    events=("autocast.entered", "scaler.seen"),
+    state=State,
+    judge=judge,
+    explains=("gradient-underflow", "stagnation"),
+)

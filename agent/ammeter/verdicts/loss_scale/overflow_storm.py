@@ -1,0 +1,211 @@
+"""overflow-storm: the scale keeps climbing above what the gradients bear, and each time steps are thrown away."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.float16 import FLOAT16_MAX
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+
+WINDOW = 200
+SKIPS = 8
+"""Skipped steps within WINDOW that make a storm: 4 % of the work is thrown away. With torch's growth_interval of 2000
+a scale at its ceiling costs one step in 2000; growing into it every 25 steps costs these 4 %."""
+
+RISES = 3
+"""Times the scale rose, or stayed up after a skip, among these skips. A scale that only falls, even to 0, is on its way
+to a scale that works, or collapses: neither is a storm."""
+
+SETTLED = 20
+"""Steps applied in a row after which a fresh scaler is no longer calibrating; so does its first growth."""
+
+CLEAN = 0.1
+"""Share of steps at a scale that may be skipped for it to count as one the gradients bear."""
+
+LEVELS = 12
+"""Scales that are kept apart; a sawtooth has two to four."""
+
+
+class Level(msgspec.Struct, frozen=True, array_like=True):
+    scale: float
+    applied: int = 0
+    skipped: int = 0
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    settled: bool = False
+    streak: int = 0
+    scale: float = math.nan
+    was_skipped: bool = False
+    skips: tuple[int, ...] = ()
+    """The last SKIPS skipped steps after the calibration, and the last RISES steps at which the scale had risen."""
+    rises: tuple[int, ...] = ()
+    begun: int = -1
+    levels: tuple[Level, ...] = ()
+    interval: int = 0
+    factor: float = 1.0
+    peak: float = 0.0
+    """Largest |gradient| that was read, unscaled."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    after = _rows(state, view) if len(view) else state
+    return after, changed(_conclude, state, after)
+
+
+def _rows(state: State, rows: View) -> State:
+    if not state.skips and not state.was_skipped and not (rows.scalar("skipped") > 0).any():
+        return _quiet(state, rows)
+    names = ("skipped", "applied", "scale", "growth_tracker", "grad_absmax")
+    for step, (skipped, applied, scale, tracker, absmax) in rows.records(*names):
+        if not (scale >= 0 and (skipped > 0 or applied > 0)):
+            continue
+        state = _passed(state, step, scale)
+        state = _skipped(state, step) if skipped > 0 else _applied(state, tracker, absmax)
+        state = _tallied(state, scale, skipped > 0)
+    return state
+
+
+def _quiet(state: State, rows: View) -> State:
+    """What _rows would come to, for rows without a skip and none to remember."""
+    scales = rows.scalar("scale")
+    scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
+    if not scales.size:
+        return state
+    last = float(scales[-1])
+    if state.settled:
+        return state if last == state.scale else replace(state, scale=last)
+    streak = state.streak + scales.size
+    rose = bool((scales[1:] > scales[:-1]).any()) or float(scales[0]) > state.scale
+    if rose or streak >= SETTLED:
+        return replace(state, scale=last, settled=True, streak=0)
+    return replace(state, scale=last, streak=streak)
+
+
+def _passed(state: State, step: int, scale: float) -> State:
+    """The scale as the step finds it: has it risen, or stayed up although the step before was skipped?"""
+    if state.skips and step - state.skips[-1] > WINDOW:
+        state = replace(state, skips=(), rises=(), opened=state.opened.over())
+    rose = scale > state.scale or (state.was_skipped and scale == state.scale > 0)
+    if rose and state.skips:
+        factor = max(state.factor, scale / state.scale if state.scale > 0 else 1.0)
+        state = replace(state, rises=(*state.rises, step)[-RISES:], factor=factor)
+    return replace(state, scale=scale, settled=state.settled or rose, streak=0 if rose else state.streak)
+
+
+def _skipped(state: State, step: int) -> State:
+    if not state.settled:
+        return replace(state, was_skipped=True, streak=0)
+    if not state.skips:
+        state = replace(state, begun=step, levels=(), interval=0, factor=1.0, peak=0.0)
+    state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-SKIPS:])
+    if state.opened.active or _stormy(state, step):
+        return replace(state, opened=state.opened.at(state.begun, step))
+    return state
+
+
+def _stormy(state: State, step: int) -> bool:
+    if len(state.skips) < SKIPS or len(state.rises) < RISES:
+        return False
+    return step - state.skips[0] < WINDOW and step - state.rises[0] < WINDOW
+
+
+def _applied(state: State, tracker: float, absmax: float) -> State:
+    state = replace(state, was_skipped=False)
+    if not state.settled:
+        streak = state.streak + 1
+        state = replace(state, settled=streak >= SETTLED, streak=streak % SETTLED)
+    if not state.skips:
+        return state
+    interval = max(state.interval, int(tracker) + 1 if tracker >= 0 else 0)
+    return replace(state, interval=interval, peak=max(state.peak, absmax if absmax > 0 else 0.0))
+
+
+def _tallied(state: State, scale: float, skipped: bool) -> State:
+    if not state.skips:
+        return state
+    levels = {level.scale: level for level in state.levels}
+    level = levels.get(scale, Level(scale))
+    levels[scale] = Level(scale, level.applied + (not skipped), level.skipped + skipped)
+    if len(levels) > LEVELS:
+        del levels[min(levels, key=lambda each: (levels[each].applied + levels[each].skipped, each))]
+    return replace(state, levels=tuple(levels[each] for each in sorted(levels)))
+
+
+def _conclude(state: State) -> Finding:
+    applied, skipped = sum(each.applied for each in state.levels), sum(each.skipped for each in state.levels)
+    top = max((each.scale for each in state.levels if each.skipped), default=state.scale)
+    bearable = _bearable(state)
+    share = skipped / max(1, applied + skipped)
+    spare = math.log2(FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
+    often = "good step" if state.interval == 1 else f"{state.interval} good steps"
+    eager = f": it grows {state.factor:g}-fold{f' after every {often}' if state.interval else ''}"
+    held = ": nothing lowers it after a skip"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"{wording.percent(share)} of the steps are skipped",
+        cause=f"{skipped} of {applied + skipped} steps {state.opened.since} were skipped, at scales of up to"
+        f" {wording.scale(top)}{eager if state.factor > 1 else held}. {_borne(state)}",
+        fix=_fix(state, bearable, spare),
+        evidence={
+            "skipped_share": round(share, 4),
+            "steps_skipped": skipped,
+            "steps_applied": applied,
+            "highest_scale": top,
+            "bearable_scale": bearable,
+            "growth_interval": state.interval or None,
+            "growth_factor": state.factor if state.factor > 1 else None,
+            "headroom_bits": None if spare is None else round(spare, 1),
+        },
+        **found(state.opened),
+    )
+
+
+def _fix(state: State, bearable: float, spare: float | None) -> str:
+    exponent = math.floor(math.log2(bearable)) if bearable > 0 else 0
+    factor = ", growth_factor=2.0" if state.factor > 2 else ""
+    room = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
+    return (
+        f"Use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000), that is a first scale of"
+        f" {2.0**exponent:g}, so that the scale is tried higher once in 2000 steps.{room}"
+    )
+
+
+def _bearable(state: State) -> float:
+    """The largest scale at which steps were applied and hardly any was skipped; half of the lowest if there is none."""
+    clean = _clean(state)
+    return clean.scale if clean else min((each.scale for each in state.levels), default=state.scale) / 2
+
+
+def _clean(state: State) -> Level | None:
+    clean = [each for each in state.levels if each.applied >= 3 and each.skipped <= CLEAN * each.applied]
+    return max(clean, key=lambda each: each.scale, default=None)
+
+
+def _borne(state: State) -> str:
+    clean = _clean(state)
+    if clean is None:
+        return "At each scale that was tried more than one step in ten was skipped."
+    hardly = f"{clean.skipped} of {clean.applied + clean.skipped} steps were skipped"
+    return f"At {wording.scale(clean.scale)} {hardly}, so the gradients bear about that."
+
+
+VERDICT = Verdict(
+    id="overflow-storm",
+    severity="ticket",
+    title="Overflow storm",
+    question="Are many steps skipped because the scale keeps growing too high?",
+    columns=("skipped", "applied", "scale", "growth_tracker", "grad_absmax"),
+    events=(),
+    state=State,
+    judge=judge,
+    explains=("lopsided-step", "scheduler-ahead"),
+)

@@ -1,0 +1,43 @@
+"""pointless-scaler: a scaler works on bfloat16, which reaches as far as float32 and has nothing to be scaled for."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.single_event import Told, told
+
+
+def _conclude(state: Told) -> Finding:
+    caller = str(state.data.get("caller") or "") or None
+    scale = state.data.get("scale")
+    by = f" by {wording.scale(scale)}" if isinstance(scale, float | int) else ""
+    at = f" at {caller}" if caller else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="A loss scaler without float16",
+        cause=f"An enabled GradScaler multiplies the loss{by}{at}, but everything under autocast is bfloat16, which has"
+        " the range of float32: there is nothing to save from underflow. Every step pays for unscaling and for waiting"
+        " until all gradients were looked at, and steps are skipped in silence once the scale has grown too high.",
+        fix=f"Leave the scaler out: loss.backward() for scaler.scale(loss).backward(){at}, optimizer.step() for"
+        " scaler.step(optimizer), and neither unscale_() nor update(). A program that trains in either dtype makes it"
+        " with GradScaler(device, enabled=dtype == torch.float16).",
+        caller=caller,
+        evidence={"scale": scale},
+        **found(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="pointless-scaler",
+    severity="ticket",
+    title="Pointless scaler",
+    question="Does a loss scaler work on bfloat16, which needs none?",
+    columns=(),
+    events=("usage.scaler_with_bf16",),
+    state=Told,
+    rows=False,
+    judge=told("usage.scaler_with_bf16", _conclude),
+    explains=("overflow-storm",),
+)

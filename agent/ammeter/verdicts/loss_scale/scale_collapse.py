@@ -1,0 +1,285 @@
+"""scale-collapse: step after step is skipped and the scale halves each time, because no scale can help."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import gradient_frontier as origin
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.gradient_frontier import Origin
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+HANDFUL = 5
+"""Skipped steps in a row, at a scale that worked just before, that are no accident: the last of them tried a scale
+of 1/16 of it, so a gradient that only needs a smaller scale would have grown 16-fold from one step to the next."""
+
+LOWEST = 1.0
+"""Scale below which a fresh scaler that never had a good step is not calibrating any more: at 1 nothing is scaled,
+and float16 gradients that still overflow there would overflow without a scaler."""
+
+CALIBRATION = 24
+"""Halvings that the calibration of a fresh scaler may take: from 2^40 to torch's own first scale of 2^16."""
+
+RECOVERED = 10
+"""Good steps in a row after which the collapse is over."""
+
+INVERSE_INFINITE = 2.0**-128
+"""Scale whose inverse is Inf in float32: then good gradients turn NaN while GradScaler finds no Inf."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    worked: float = 0.0
+    """Scale of the last applied step."""
+    begun: int = -1
+    skips: int = 0
+    proven: int = 0
+    """Skipped steps in a row, and those of them at a scale that had worked."""
+    first_scale: float = 0.0
+    last_scale: float = 0.0
+    backoff: float = 0.5
+    applied: int = 0
+    origin: Origin = Origin()
+    from_scale: float = 0.0
+    to_scale: float = 0.0
+    had_worked: bool = False
+    lost_steps: int = 0
+    poisoned: int = -1
+    """The last step at which weights were told to hold NaN or Inf: then no skipped step has kept them."""
+    good_scale: float = 0.0
+    """What had worked, of all of these scales the first."""
+    highest: float = 0.0
+    """The highest scale of an applied step before."""
+    lowest: float = math.inf
+    """Of the skipped steps of this collapse."""
+    parted: int = 0
+    """Of those, the ones that another optimizer made all the same."""
+    back: int = -1
+    """The first step that was applied after it, and its scale."""
+    back_scale: float = math.nan
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts(*VERDICT.events):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event):
+            state = _event(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    skipped = rows.scalar("skipped") > 0
+    if not state.skips and not state.opened.active and not skipped.any():
+        return _quiet(state, rows)
+    records = rows.records("skipped", "applied", "scale")
+    for at, (step, (skips, applied, scale)) in enumerate(records):
+        if skips > 0 and scale >= 0:
+            state = _skip(state, step, scale, applied > 0)
+            if state.skips <= CALIBRATION and (place := origin.of_row(rows, at)):
+                state = replace(state, origin=place)
+        elif applied > 0:
+            state = _applied(state, step, scale)
+    return state
+
+
+def _quiet(state: State, rows: View) -> State:
+    scales = rows.scalar("scale")
+    scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
+    if not scales.size or (scales[-1] == state.worked and scales.max() <= state.highest):
+        return state
+    return replace(state, worked=float(scales[-1]), highest=max(state.highest, float(scales.max())))
+
+
+def _skip(state: State, step: int, scale: float, parted: bool) -> State:
+    if not state.skips:
+        state = replace(state, begun=step, first_scale=scale, last_scale=scale, origin=Origin())
+        if not state.opened.active:
+            state = replace(state, lowest=math.inf, parted=0)
+    elif 0 < scale < state.last_scale:
+        state = replace(state, backoff=scale / state.last_scale)
+    proven = state.proven + _had_worked(state, scale)
+    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0, back=-1)
+    state = replace(state, lowest=min(state.lowest, scale), parted=state.parted + parted, back_scale=math.nan)
+    if not (state.opened.active or _collapsed(state)):
+        return state
+    if not state.opened.active:
+        good = min(state.first_scale, state.worked)
+        state = replace(state, from_scale=state.first_scale, good_scale=good, lost_steps=state.skips - 1)
+        state = replace(state, had_worked=_had_worked(state, scale))
+    return replace(state, opened=state.opened.at(state.begun, step), to_scale=scale, lost_steps=state.lost_steps + 1)
+
+
+def _had_worked(state: State, scale: float) -> bool:
+    return 0 < scale <= state.worked or (scale == 0 and state.worked > 0)
+
+
+def _collapsed(state: State) -> bool:
+    if state.proven >= HANDFUL:
+        return True
+    if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
+        return False  # set too high by hand, it comes down to what worked before
+    return state.skips > CALIBRATION or (state.skips >= HANDFUL and state.last_scale <= LOWEST)
+
+
+def _applied(state: State, step: int, scale: float) -> State:
+    applied = state.applied + (not scale <= INVERSE_INFINITE)
+    worked = scale if scale >= 0 else state.worked
+    opened = state.opened.over() if applied >= RECOVERED else state.opened
+    if state.opened.active and state.back < 0:
+        state = replace(state, back=step, back_scale=scale)
+    state = replace(state, highest=max(state.highest, worked))
+    return replace(state, opened=opened, worked=worked, skips=0, proven=0, applied=applied if opened.active else 0)
+
+
+def _event(state: State, event: Event) -> State:
+    if event.name == "weights.nonfinite":
+        return replace(state, poisoned=event.step)
+    told = state.origin.step >= state.begun and state.origin.count
+    if not state.skips or told or event.step < state.begun:
+        return state
+    return replace(state, origin=origin.of_event(event.step, event.data))
+
+
+def _conclude(state: State) -> Finding:
+    opened, place = state.opened, state.origin
+    left = _steps_left(state.to_scale, state.backoff)
+    held = state.from_scale == state.to_scale
+    course = (
+        f"while the scale stayed {wording.scale(state.to_scale)}"
+        if held
+        else f"and the scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.to_scale)}"
+    )
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=_title(state, held),
+        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped {course},"
+        f" {_worked(state, held)}: {_nonfinite(state, held)}.{place.words()}{_doom(state, held, left)}",
+        fix=_fix(state, left),
+        tensor=place.tensor,
+        module=place.module,
+        evidence={
+            "scale_from": state.from_scale,
+            "scale_to": state.to_scale,
+            "lowest_failed_scale": state.lowest,
+            "skipped_steps": state.lost_steps,
+            "steps_applied": state.parted,
+            "applied_again_at_step": state.back if state.back >= 0 else None,
+            "applied_again_at_scale": state.back_scale if state.back >= 0 and state.back_scale >= 0 else None,
+            "weights_nonfinite_at_step": state.poisoned if state.poisoned >= opened.first else None,
+            "steps_left": left,
+            "nonfinite_tensors": place.count,
+            "finite_tensors": place.before + place.after,
+        },
+        **found(opened),
+    )
+
+
+def _title(state: State, held: bool) -> str:
+    if not held:
+        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}"
+    steps = f"Every step from {state.opened.first} to {state.opened.last} was" if state.back >= 0 else "Every step is"
+    return f"{steps} skipped at a loss scale of {state.to_scale:.6g}"
+
+
+def _worked(state: State, held: bool) -> str:
+    """What is known of these scales from before."""
+    if state.had_worked:
+        higher = state.good_scale < state.from_scale
+        these = wording.scale(state.good_scale) if higher else "that scale" if held else "the first of these scales"
+        applied = "had worked" if state.good_scale > INVERSE_INFINITE else "had been applied with"
+        return f"although {these} {applied}"
+    return "and no step was applied before" if not state.highest else "higher than where steps were applied last"
+
+
+def _nonfinite(state: State, held: bool) -> str:
+    """At which scales, and whether a lower one has helped."""
+    if state.back >= 0:
+        again = f"steps are applied again since step {state.back}"
+        if state.back_scale < state.lowest:
+            return (
+                f"{again}, at a scale of {wording.scale(state.back_scale)}, so either the gradients overflow above it,"
+                " or what was wrong with those batches has passed"
+            )
+        return f"{again}, so what was wrong with those batches has passed"
+    if state.lowest <= LOWEST:
+        return "the gradients are non-finite at any scale that was tried, down to " + wording.scale(state.lowest)
+    return f"the gradients are non-finite {'there' if held else 'at each of these scales'}"
+
+
+def _doom(state: State, held: bool, left: int) -> str:
+    """What becomes of a scale that goes on falling."""
+    if held or state.back >= 0:
+        return ""
+    if left:
+        return f" After {wording.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
+    return " Now 1/scale is infinite: it turns good gradients into NaN, which GradScaler does not skip."
+
+
+def _fix(state: State, left: int) -> str:
+    opened, place = state.opened, state.origin
+    first = opened.first
+    poisoned = state.poisoned >= first
+    hint = "look for an overflow, a division or a missing eps there, or run it in float32"
+    mend = f"mend {place.module or 'what makes the gradients non-finite'}: {hint}"
+    before = f", or from {wording.earlier(first)}" if first > 0 else ""
+    restart = (
+        f"Restore {wording.earlier(first)} and go on with a new GradScaler."
+        if poisoned or not left
+        else f"One optimizer stepped while another was skipped: restore {wording.earlier(first)}, with a new"
+        " GradScaler."
+        if state.parted
+        else f"The skipped steps changed no weight: go on from there{before}, with a new GradScaler."
+    )
+    if poisoned:
+        return (
+            "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that: look at what"
+            f" the last applied step before did, or for a fault of the memory. {restart}"
+        )
+    if state.back >= 0:
+        return (
+            f"Run one of the batches of the steps from {first} to {opened.last} at init_scale=1. If its gradients are"
+            f" finite there, it was an overflow and the lower scale is right; if not, {mend}."
+        )
+    if state.lowest > LOWEST:
+        return (
+            f"See whether steps are applied before the scale has come down to 1: then it was an overflow. If not, stop"
+            f" the run and {mend}. {restart}"
+        )
+    return f"Stop the run and {mend}. Do not lower the scale further. {restart}"
+
+
+def _steps_left(scale: float, backoff: float) -> int:
+    """Skips until the scale, which the skip at `scale` lowers too, is one whose inverse is infinite."""
+    if scale <= INVERSE_INFINITE:
+        return 0
+    return max(0, math.ceil((math.log2(scale) + 128) / -math.log2(backoff)) - 1)
+
+
+VERDICT = Verdict(
+    id="scale-collapse",
+    severity="page",
+    title="The loss scale collapses",
+    question="Is every step skipped although the scale comes down?",
+    columns=("skipped", "applied", "scale", "grad.norm", "grad.infs"),
+    events=("gradient.nonfinite", "weights.nonfinite"),
+    state=State,
+    judge=judge,
+    explains=(
+        "gradient-underflow",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "nonfinite-weights",
+        "scale-underflowed",
+        "lopsided-step",
+        "scheduler-ahead",
+    ),
+)

@@ -1,0 +1,120 @@
+"""scale-underflowed: the loss scale is so small that its inverse is infinite, and unscaling itself makes NaN."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+INVERSE_INFINITE = 2.0**-128
+"""The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler looks for Inf in the
+gradients before it multiplies them with the inverse, so it finds none and lets the step through."""
+
+RECOVERED = 10
+"""Steps applied at a scale that has an inverse, after which it is over."""
+
+
+LONGEST = 120
+"""Characters of a tensor's name that are kept: a state stays small."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    before: float = -1.0
+    """The last scale that had an inverse."""
+    fell_from: float = -1.0
+    scale: float = 0.0
+    applied: int = 0
+    good: int = 0
+    poisoned: str = ""
+    """A weight that was read after such a step was applied and holds NaN or Inf."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("weights.nonfinite"):
+        if isinstance(part, View):
+            state = _rows(state, part) if len(part) else state
+        elif isinstance(part, Event) and state.opened.active and state.applied:
+            tensors = part.data.get("tensors") or ["a weight"]
+            state = replace(state, poisoned=state.poisoned or str(tensors[0])[:LONGEST])
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    scales = rows.scalar("scale")
+    if not state.opened.active and not (scales <= INVERSE_INFINITE).any():
+        known = scales[np.isfinite(scales)]
+        last = float(known[-1]) if known.size else state.before
+        return state if last == state.before else replace(state, before=last)
+    for step, (scale, applied) in rows.records("scale", "applied"):
+        if scale <= INVERSE_INFINITE:
+            state = _without_inverse(state, step, scale, applied > 0)
+        elif math.isfinite(scale):
+            state = _with_inverse(state, scale, applied > 0)
+    return state
+
+
+def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
+    if not state.opened.active:
+        state = replace(state, fell_from=state.before, scale=scale, applied=0, poisoned="")
+    return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, good=0)
+
+
+def _with_inverse(state: State, scale: float, applied: bool) -> State:
+    good = state.good + applied if state.opened.active else 0
+    if good >= RECOVERED:
+        return replace(state, before=scale, opened=state.opened.over(), good=0)
+    return replace(state, before=scale, good=good)
+
+
+def _conclude(state: State) -> Finding:
+    opened = state.opened
+    fell = f", the last one before it {wording.scale(state.fell_from)}" if state.fell_from > 0 else ""
+    were = f"{wording.count(state.applied, 'such step')} {'was' if state.applied == 1 else 'were'} applied"
+    harm = (
+        f" {were}, and the weights are poisoned: {state.poisoned} holds NaN or Inf."
+        if state.poisoned
+        else f" {were}; the weights were not seen to hold NaN or Inf since, torch.isfinite over them tells."
+        if state.applied
+        else " So far no such step was applied; one that is would write NaN or Inf into the weights."
+    )
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"Loss scale of {state.scale:.3g} has no inverse",
+        cause=f"{wording.sentence(opened.since)} the loss scale is 2^-128 or less, {wording.scale(state.scale)} at"
+        f" first{fell}. In float32 its inverse is Inf, so unscaling turns good gradients into Inf and NaN, after"
+        f" GradScaler has looked for Inf and found none.{harm}",
+        fix=f"Stop the run. Restore {wording.earlier(opened.first)} and go on with a new GradScaler; do"
+        " not load this scaler's state. Mend what made the scale fall: it can only fall this far if step after step"
+        " was skipped, or if somebody set it.",
+        evidence={
+            "scale": state.scale,
+            "scale_before": state.fell_from if state.fell_from >= 0 else None,
+            "steps_applied": state.applied,
+            "nonfinite_weight": state.poisoned or None,
+        },
+        **found(opened),
+    )
+
+
+VERDICT = Verdict(
+    id="scale-underflowed",
+    severity="page",
+    title="The loss scale underflowed",
+    question="Is the loss scale so small that its inverse is infinite?",
+    columns=("scale", "applied"),
+    events=("weights.nonfinite",),
+    state=State,
+    judge=judge,
+    explains=("nonfinite-weights", "nonfinite-gradient", "nonfinite-loss", "scale-collapse", "gradient-underflow"),
+)

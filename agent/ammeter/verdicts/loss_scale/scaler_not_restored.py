@@ -1,0 +1,104 @@
+"""scaler-not-restored: the optimizer goes on where a checkpoint was, its scaler begins from the beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import kept, path_in
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    data: dict[str, Any] = {}
+    without: str = ""
+    """The last file that was read before it and held an optimizer's state and no scaler's."""
+    scaler_in: str = ""
+    """The last one that held a scaler's."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("checkpoint.restored", "usage.scaler_not_restored"):
+        if isinstance(part, Event) and not state.opened.active:
+            state = _read(state, part) if part.name == "checkpoint.restored" else _told(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _read(state: State, event: Event) -> State:
+    contents, path = event.data.get("contents"), path_in(event.data) or "the checkpoint"
+    if not isinstance(contents, dict):
+        return state
+    if contents.get("scaler"):
+        return replace(state, scaler_in=path)
+    return replace(state, without=path) if contents.get("optimizer") and contents.get("whole", True) else state
+
+
+def _told(state: State, event: Event) -> State:
+    data = {name: kept(value) for name, value in event.data.items()}
+    return replace(state, opened=state.opened.at(event.step, event.step), data=data)
+
+
+def _conclude(state: State) -> Finding:
+    data = state.data
+    caller = str(data.get("caller") or "") or None
+    scale, steps = data.get("scale"), data.get("optimizer_steps")
+    behind = f" with {steps} steps behind it" if isinstance(steps, int) and steps > 1 else ""
+    starts = f" at {wording.scale(scale)}" if isinstance(scale, float | int) else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="The run was resumed without its loss scale",
+        cause=f"{data.get('optimizer') or 'The optimizer'} was resumed{behind}{f' (at {caller})' if caller else ''},"
+        f" but its GradScaler starts anew{starts}: {_which(state)}. Until it has found the scale of this run again,"
+        " steps are skipped or small gradients become zero, and the resumed run parts from the interrupted one.",
+        fix=_fix(state),
+        caller=caller,
+        evidence={
+            "scale": scale,
+            "optimizer": data.get("optimizer"),
+            "optimizer_steps": steps,
+            "scaler_state_in": state.scaler_in or None,
+            "no_scaler_state_in": state.without or None,
+        },
+        **found(state.opened),
+    )
+
+
+def _which(state: State) -> str:
+    if state.scaler_in:
+        return f"{state.scaler_in} holds the state of a scaler, which was read and not loaded"
+    return (
+        f"{state.without} holds the optimizer's state and no scaler's" if state.without else "its state was not loaded"
+    )
+
+
+def _fix(state: State) -> str:
+    load = "scaler.load_state_dict(checkpoint['scaler'])"
+    if state.scaler_in:
+        return f"Call {load} beside optimizer.load_state_dict(), before the first step."
+    return (
+        f"Save 'scaler': scaler.state_dict() with every checkpoint, and call {load} beside optimizer.load_state_dict()."
+        " For the checkpoint that has none, start with GradScaler(init_scale=...) at the last scale of the run before."
+    )
+
+
+VERDICT = Verdict(
+    id="scaler-not-restored",
+    severity="ticket",
+    title="Scaler not restored",
+    question="Was the optimizer resumed and its scaler not?",
+    columns=(),
+    events=("usage.scaler_not_restored", "checkpoint.restored"),
+    state=State,
+    rows=False,
+    judge=judge,
+    explains=("scaler-rebuilt",),
+)

@@ -1,0 +1,64 @@
+"""scaler-rebuilt: in the middle of a run another scaler takes over and starts from its first scale."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.single_event import Told, told
+
+
+def _conclude(state: Told) -> Finding:
+    data = state.data
+    caller = str(data.get("caller") or "") or None
+    first, before = _number(data, "scale"), _number(data, "scale_before")
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="The loss scaler was built anew",
+        cause=f"At step {state.opened.first} another GradScaler steps {data.get('optimizer') or 'the optimizer'}"
+        f"{f' at {caller}' if caller else ''}{_from(first, before)}. What the scaler before it had learnt of this run's"
+        f" gradients is not in the new one: {_costs(first, before)}.",
+        fix="Build the scaler once, before the loop over the epochs, and use that one to the end. Where another object"
+        " has to take over, give it the state: new.load_state_dict(old.state_dict()).",
+        caller=caller,
+        evidence={"scale": first, "scale_before": before, "optimizer": data.get("optimizer")},
+        **found(state.opened),
+    )
+
+
+def _number(data: dict[str, Any], name: str) -> float | None:
+    value = data.get(name)
+    return float(value) if isinstance(value, float | int) and math.isfinite(value) and value > 0 else None
+
+
+def _from(first: float | None, before: float | None) -> str:
+    starts = "" if first is None else f", from its first scale of {wording.scale(first)}"
+    return starts if before is None else f"{starts}, where the last one had come to {wording.scale(before)}"
+
+
+def _costs(first: float | None, before: float | None) -> str:
+    """A scale that jumps up is paid with skipped steps, one that falls back with small gradients."""
+    bits = math.log2(first / before) if first and before else 0.0
+    if bits >= 1:
+        return f"with gradients as before about {wording.count(round(bits), 'step')} are skipped until it is down again"
+    if bits <= -1:
+        return f"for {-bits:.0f} growth intervals small gradients, which the last scale kept, may become zero"
+    return "steps may be skipped, or small gradients become zero, until it has found its scale again"
+
+
+VERDICT = Verdict(
+    id="scaler-rebuilt",
+    severity="ticket",
+    title="Scaler rebuilt",
+    question="Did another scaler take over in the middle of the run?",
+    columns=(),
+    events=("usage.scaler_rebuilt",),
+    state=Told,
+    rows=False,
+    judge=told("usage.scaler_rebuilt", _conclude),
+    explains=("overflow-storm",),
+)

@@ -1,0 +1,1 @@
+"""Verdicts on kernels in low precision."""

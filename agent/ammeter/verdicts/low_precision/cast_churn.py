@@ -1,0 +1,124 @@
+"""cast-churn: the same weights are cast to half precision again and again within one forward pass."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event, Hello
+
+HALF_BYTES = 2
+"""Of a weight in float16 or bfloat16. Autocast casts each weight once and keeps the copy until it is left."""
+
+LEAST = 0.5
+"""Bytes of weights cast again over the bytes of one cast of all weights: a small module used twice is no churn."""
+
+TRAFFIC = 3
+"""Bytes moved for each byte that such a cast writes: four are read in float32 for two that are written."""
+
+BALANCE = 139.0
+"""FLOPs that tensor cores do while one byte is moved, by the data sheets: 139 on a V100 (125 TFLOP/s, 900 GB/s), 153 on
+an A100, 295 on an H100. The smallest of them, so that the cost is not made out larger than it is."""
+
+COSTS = 0.1
+"""Time for those casts over the time of all matrix products. Where a batch is so large that it is less, let it be."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    ranks: int = 1
+    weights: int = 0
+    """Of the whole model, over all ranks."""
+    casts: int = 0
+    cast_bytes: int = 0
+    recast_bytes: int = 0
+    flops: int = 0
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    if not view.frames:
+        return state, None
+    before = state
+    for part in view.parts("hello", "kernels.census"):
+        if isinstance(part, Hello):
+            state = replace(state, ranks=part.world_size, weights=_weights(part))
+        elif isinstance(part, Event) and part.data.get("phase") == "forward" and not state.opened.active:
+            state = _counted(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _weights(hello: Hello) -> int:
+    """Of a sharded tensor all ranks have a part."""
+    tensors = hello.schema.tensors
+    return sum(each.numel * (hello.world_size // each.copies if each.copies else 1) for each in tensors)
+
+
+def _counted(state: State, event: Event) -> State:
+    casts, cast, recast, flops = (
+        int(event.data.get(name, 0)) for name in ("casts", "cast_bytes", "recast_bytes", "flops_low")
+    )
+    counted = replace(state, casts=casts, cast_bytes=cast, recast_bytes=recast, flops=flops)
+    churns = state.weights > 0 and _again(counted) >= LEAST and _cost(counted) >= COSTS
+    return replace(counted, opened=state.opened.at(event.step, event.step)) if churns else state
+
+
+def _again(state: State) -> float:
+    return state.recast_bytes / (HALF_BYTES * state.weights)
+
+
+def _cost(state: State) -> float:
+    return state.recast_bytes * TRAFFIC * BALANCE / max(1, state.flops)
+
+
+def _conclude(state: State) -> Finding:
+    times = _again(state)
+    share = state.recast_bytes / max(1, state.cast_bytes)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Weights are cast again and again",
+        cause=f"In one forward pass weights that had been cast to half precision already were cast again, for"
+        f" {_bytes(state.recast_bytes)}: {times:.1f} times what all weights take in half precision, and"
+        f" {wording.percent(share)} of all that was cast. Autocast keeps a cast weight for the rest of the pass; here"
+        " its cache is off, left too early, or does not hold these weights.",
+        fix="Leave cache_enabled of torch.autocast at True (look for cache_enabled=False and for"
+        " set_autocast_cache_enabled(False)), and enter autocast once around the whole forward pass, not around each"
+        " call: leaving the outermost empties the cache. Frozen weights and slices of weights are not cached: cast"
+        " those once by hand, before the loop that uses them.",
+        evidence={
+            "recast_bytes": state.recast_bytes,
+            "cast_bytes": state.cast_bytes,
+            "casts": state.casts,
+            "weights_half_bytes": HALF_BYTES * state.weights,
+            "times_all_weights": round(times, 2),
+        },
+        **found(state.opened),
+    )
+
+
+def _bytes(number: int) -> str:
+    """'1.5 MiB'."""
+    size, unit = float(number), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}"
+
+
+VERDICT = Verdict(
+    id="cast-churn",
+    severity="ticket",
+    title="Weights cast again and again",
+    question="Are the same weights cast to half precision many times within one forward pass?",
+    columns=(),
+    events=("kernels.census",),
+    state=State,
+    rows=False,
+    judge=judge,
+    explains=("slower-than-fp32",),
+)

@@ -1,0 +1,120 @@
+"""What the census of kernels tells of operators that are slower than they need be, added up over one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.framework.lifecycle import Opened, changed
+from ammeter.verdicts.framework.single_event import kept
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event, Hello
+
+MOST = 4
+"""Places that the state keeps, those with most FLOPs."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """One kind of operator. share: of the eligible FLOPs of a forward pass, modules that are named alike together."""
+
+    share: float = 0.0
+    op: str = ""
+    module: str = ""
+    modules: int = 1
+    reason: str = ""
+    dtype: str = ""
+    shape: str = ""
+    caller: str = ""
+
+
+class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
+    """The state of such a verdict.
+
+    share: that of the forward pass with most of them. counted: of the pass at step `at`, the newest one.
+    gpu: whether the process sees one. half: the dtype that autocast was last entered with, where it is known.
+    """
+
+    opened: Opened = Opened()
+    places: tuple[Place, ...] = ()
+    share: float = 0.0
+    counted: float = 0.0
+    first: int = -1
+    at: int = -1
+    gpu: bool = False
+    half: str = ""
+
+    @property
+    def gravest(self) -> Place:
+        return self.places[0]
+
+    def evidence(self) -> dict[str, Any]:
+        several = ("op", "module", "modules", "reason", "dtype", "shape", "caller", "share")
+        places = [{name: getattr(each, name) for name in several} for each in self.places]
+        return {"flops_share": round(self.share, 4), "places": places, "gpu": self.gpu}
+
+
+Judge = Callable[[Fallbacks, View], tuple[Fallbacks, Finding | None]]
+
+
+def gathered(
+    conclude: Callable[[Fallbacks], Finding], least: float, counts: Callable[[Place], bool], *, gpu: bool = False
+) -> Judge:
+    """The judge of a verdict that is reached when such places have `least` of the FLOPs of one forward pass.
+
+    Each kind of operator is told once in a run, so what was reached holds from then on. gpu: whether the verdict is
+    one for processes that see a GPU.
+    """
+
+    def judge(state: Fallbacks, view: View) -> tuple[Fallbacks, Finding | None]:
+        if not view.frames:
+            return state, None
+        before = state
+        for part in view.parts("hello", "autocast.entered", "kernel.fallback"):
+            if isinstance(part, Hello):
+                state = replace(state, gpu="cuda" in part.environment)
+            elif isinstance(part, Event) and part.name == "autocast.entered":
+                state = _entered(state, part)
+            elif isinstance(part, Event) and (state.gpu or not gpu) and counts(place := _place(part)):
+                state = _found(state, part.step, place, least)
+        return state, changed(conclude, before, state)
+
+    return judge
+
+
+def _entered(state: Fallbacks, event: Event) -> Fallbacks:
+    return replace(state, half=str(event.data.get("dtype", ""))[:20]) if event.data.get("grad") else state
+
+
+def _place(event: Event) -> Place:
+    data = event.data
+    texts = {name: str(kept(data.get(name, ""))) for name in ("op", "module", "reason", "dtype", "shape", "caller")}
+    return Place(share=float(data.get("flops_share", 0.0)), modules=int(data.get("modules", 1)), **texts)
+
+
+def _found(state: Fallbacks, step: int, place: Place, least: float) -> Fallbacks:
+    counted = place.share + (state.counted if step == state.at else 0.0)
+    places = tuple(sorted((*state.places, place), key=lambda each: -each.share)[:MOST])
+    first = step if state.first < 0 else state.first
+    opened = state.opened
+    if opened.active or counted >= least:
+        opened = opened.at(first, step)
+    share = max(counted, state.share)
+    return replace(state, opened=opened, places=places, share=share, counted=counted, first=first, at=step)
+
+
+def named(place: Place) -> str:
+    """'blocks.0.mlp.fc and 3 modules named alike', as a sentence needs it."""
+    module = place.module or "the model's own code"
+    others = place.modules - 1
+    alike = f" and {wording.count(others, 'module')} named alike" if others > 0 else ""
+    return f"{module}{alike}"
+
+
+def at(place: Place) -> str:
+    """' at model.py:12', or nothing where the line is not known."""
+    return f" at {place.caller}" if place.caller else ""

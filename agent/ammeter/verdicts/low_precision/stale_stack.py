@@ -1,0 +1,123 @@
+"""stale-stack: this torch is too old, or this GPU has no tensor cores for the dtype that the run computes in."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event, Hello
+
+OLDEST_TORCH = (2, 4)
+"""The first with GradScaler, custom_fwd and custom_bwd for every device, and the oldest that Ammeter is made for."""
+
+TENSOR_CORES = {"float16": (7, 0), "bfloat16": (8, 0)}
+"""Compute capability of the first GPUs with tensor cores for it: Volta and Ampere (CUDA C++ Programming Guide, compute
+capabilities). Below, float16 has no more than twice the rate of float32, and bfloat16 is emulated."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    torch: str = ""
+    device: str = ""
+    capability: str = ""
+    dtype: str = ""
+    """That autocast was entered with on the GPU, where gradients are recorded, and that has no tensor cores there."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    if not view.frames:
+        return state, None
+    before = state
+    for part in view.parts("hello", "autocast.entered"):
+        if isinstance(part, Hello):
+            state = _met(state, part.environment)
+        elif isinstance(part, Event):
+            state = _entered(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _met(state: State, environment: dict[str, str]) -> State:
+    torch, device, capability = (environment.get(name, "")[:80] for name in ("torch", "device", "capability"))
+    state = replace(state, torch=torch, device=device, capability=capability)
+    return replace(state, opened=state.opened.at(0, 0)) if _old(torch) and not state.opened.active else state
+
+
+def _entered(state: State, event: Event) -> State:
+    dtype = str(event.data.get("dtype", ""))[:20]
+    here = event.data.get("device") == "cuda" and bool(event.data.get("grad"))
+    if not here or state.dtype or not _without_cores(dtype, state.capability):
+        return state
+    return replace(state, dtype=dtype, opened=state.opened.at(event.step, event.step))
+
+
+def _old(torch: str) -> bool:
+    version = _version(torch)
+    return version is not None and version < OLDEST_TORCH
+
+
+def _without_cores(dtype: str, capability: str) -> bool:
+    version = _version(capability)
+    return version is not None and dtype in TENSOR_CORES and version < TENSOR_CORES[dtype]
+
+
+def _version(said: str) -> tuple[int, int] | None:
+    """(2, 13) of '2.13.0+cpu'; None where it says no version."""
+    numbers = re.match(r"(\d+)\.(\d+)", said)
+    return (int(numbers[1]), int(numbers[2])) if numbers else None
+
+
+def _conclude(state: State) -> Finding:
+    cause, fix = [], []
+    if _old(state.torch):
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        cause.append(
+            f"The run trains with torch {state.torch}, older than {oldest}: mixed precision there has other names,"
+            " fewer fused attention kernels, and mistakes that were mended since."
+        )
+        fix.append(f"Install a newer one, pip install 'torch>={oldest}', and a driver that it runs with.")
+    if state.dtype:
+        cause.append(
+            f"The GPU, {state.device} with compute capability {state.capability}, has no tensor cores for"
+            f" {state.dtype}, which autocast computes in: it saves memory at most, and hardly any time."
+        )
+        fix.append(_another_dtype(state))
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=_title(state),
+        cause=" ".join(cause),
+        fix=" ".join(fix),
+        evidence={"torch": state.torch, "device": state.device, "capability": state.capability, "dtype": state.dtype},
+        **found(state.opened),
+    )
+
+
+def _title(state: State) -> str:
+    return f"No tensor cores for {state.dtype} here" if state.dtype else f"torch {state.torch} is too old"
+
+
+def _another_dtype(state: State) -> str:
+    needed = ".".join(map(str, TENSOR_CORES[state.dtype]))
+    newer = f"a GPU of compute capability {needed} or higher"
+    if _without_cores("float16", state.capability):
+        return f"Train in float32 on this GPU, or take {newer}."
+    return f"Use torch.autocast('cuda', dtype=torch.float16) with a torch.amp.GradScaler('cuda'), or {newer}."
+
+
+VERDICT = Verdict(
+    id="stale-stack",
+    severity="ticket",
+    title="An old stack",
+    question="Is torch too old, or has the GPU no tensor cores for the dtype of the run?",
+    columns=(),
+    events=("autocast.entered",),
+    state=State,
+    rows=False,
+    judge=judge,
+    explains=("slower-than-fp32",),
+)

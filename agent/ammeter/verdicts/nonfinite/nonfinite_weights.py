@@ -1,0 +1,208 @@
+"""nonfinite-weights: the weights, or what the optimizer remembers of them, hold NaN or Inf."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import LONGEST_PATH
+from ammeter.wire.columns import View, measured
+from ammeter.wire.frames import Event
+
+RECOVERED = 10
+"""Finite losses of applied steps in a row, with a reading of finite weights among them, after which it is over: a
+weight that is NaN and takes part makes the loss NaN. Moments are not read from the loss: for them it is not over."""
+
+CHECKPOINTS = 3
+"""Paths that are remembered, newest last. Weights are read now and then, so the newest may be poisoned already."""
+
+LONGEST = 160
+"""Characters of a name that are kept."""
+
+
+class Saved(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    step: int
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    begun: int = -1
+    """The first of the present row of losses that are not finite, and whether such a step was applied."""
+    harmed: bool = False
+    tensor: str = ""
+    count: int = 0
+    last_finite: int = -1
+    moment: str = ""
+    moments: int = 0
+    finite: int = 0
+    clean: bool = False
+    saved: tuple[Saved, ...] = ()
+    deduced: int = -1
+    """The first of the losses that were not finite and that no step was applied with, where that says since when."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Event):
+            state = _saved(state, part) if part.name == "checkpoint.saved" else _poisoned(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    losses = rows.loss()
+    bad = measured(losses) & ~np.isfinite(losses)
+    if state.begun < 0 and not state.opened.active and not bad.any():
+        return state
+    records = rows.records("loss", "applied", "skipped", "weights_nonfinite")
+    for at, (step, (loss, applied, skipped, nonfinite)) in enumerate(records):
+        if bad[at]:
+            harmed = state.harmed or not (skipped > 0 and applied == 0)
+            state = replace(state, begun=state.begun if state.begun >= 0 else step, harmed=harmed, finite=0)
+        elif math.isfinite(loss):
+            state = _finite(state, nonfinite, applied > 0)
+    return state
+
+
+def _finite(state: State, nonfinite: float, applied: bool) -> State:
+    if not state.opened.active:
+        return replace(state, begun=-1, harmed=False)
+    if nonfinite > 0:
+        return replace(state, begun=-1, harmed=False, finite=0, clean=False)
+    finite, clean = state.finite + applied, state.clean or nonfinite == 0
+    state = replace(state, begun=-1, harmed=False, finite=finite, clean=clean)
+    over = finite >= RECOVERED and clean and not state.moment
+    return replace(state, opened=state.opened.over()) if over else state
+
+
+def _poisoned(state: State, event: Event) -> State:
+    """Losses that the scaler skipped left the weights alone: those were poisoned before the first of them."""
+    before = state.begun >= 0 and not state.harmed
+    first = max(0, state.begun - 1) if before else event.step
+    if not state.opened.active:
+        state = replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0)
+        state = replace(state, deduced=state.begun if before and state.begun > 0 else -1)
+    state = replace(state, opened=state.opened.at(min(first, event.step), event.step), finite=0, clean=False)
+    data = event.data
+    name, count = str((data.get("tensors") or ["one"])[0])[:LONGEST], data.get("count", 1)
+    if event.name == "moments.nonfinite":
+        return state if state.moment else replace(state, moment=name, moments=count)
+    last = data.get("last_finite")
+    last = last if isinstance(last, int) else -1
+    return state if state.tensor else replace(state, tensor=name, count=count, last_finite=last)
+
+
+def _saved(state: State, event: Event) -> State:
+    """What was written over is gone; what was written after the first poisoned step is poisoned."""
+    path, contents = event.data.get("path"), event.data.get("contents") or {}
+    if not path or not contents.get("weights") or len(path) > LONGEST_PATH:
+        return state
+    kept = tuple(each for each in state.saved if each.path != path)
+    if state.opened.active:
+        return state if len(kept) == len(state.saved) else replace(state, saved=kept)
+    return replace(state, saved=(*kept, Saved(path, event.step))[-CHECKPOINTS:])
+
+
+def _conclude(state: State) -> Finding:
+    opened = state.opened
+    good = next((each for each in reversed(state.saved) if each.step < opened.first), None)
+    held = state.tensor or state.moment
+    subject = "Weights hold" if state.tensor else "The optimizer's state holds"
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"{subject} NaN or Inf, read at step {opened.step}",
+        cause=_cause(state),
+        fix=_fix(state, good),
+        tensor=held,
+        module=module_of(held if state.tensor else module_of(held)),
+        evidence={
+            "nonfinite_weight": state.tensor or None,
+            "nonfinite_moment": state.moment or None,
+            "read_at_step": opened.step,
+            "skipped_losses_from": state.deduced if state.deduced >= 0 else None,
+            "weights": state.count,
+            "moments": state.moments,
+            "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
+            "checkpoint": good.path if good else None,
+            "checkpoint_step": good.step if good else None,
+        },
+        **found(opened),
+    )
+
+
+def _cause(state: State) -> str:
+    said = []
+    if state.tensor:
+        since = (
+            f" At step {state.last_finite} the weights that were read were finite." if state.last_finite >= 0 else ""
+        )
+        hold = "holds" if state.count == 1 else "hold"
+        named = state.tensor if state.count == 1 else f"{state.tensor} among them"
+        said.append(f"{wording.count(state.count, 'tensor')} of weights {hold} NaN or Inf, {named}.{since}")
+        if state.deduced >= 0:
+            said.append(
+                f"Losses are not finite from step {state.deduced} on and the scaler skipped each of them, so the"
+                f" weights were so after step {state.opened.first} at the latest."
+            )
+    if state.moment:
+        said.append(
+            f"The optimizer's state holds NaN or Inf in {wording.count(state.moments, 'tensor')}, {state.moment}."
+        )
+    after = (
+        "what meets a NaN becomes NaN, and so does the loss where the weight takes part"
+        if state.tensor
+        else "an update made of it is NaN, too, or zero"
+    )
+    return " ".join(said) + f" Training on does not mend that: {after}."
+
+
+def _fix(state: State, good: Saved | None) -> str:
+    first = state.opened.first
+    back = (
+        f"go back to {good.path}, saved at step {good.step}"
+        if good
+        else f"go back to {wording.earlier(first)}; none of those that were saved in this run is left"
+        if state.saved
+        else f"go back to {wording.earlier(first)}"
+    )
+    return (
+        f"Stop the run and {back}. Check its weights and optimizer state with torch.isfinite before you go on. Then"
+        f" look at what {_steps(state)} applied: a gradient that no scaler checked, an eps that is zero in the state's"
+        " dtype, a learning rate that overflows."
+    )
+
+
+def _steps(state: State) -> str:
+    """Between the last reading that was finite and the first one that was not, as far as there was one."""
+    first, last = state.last_finite, state.opened.first
+    return f"the steps from {first} to {last}" if 0 <= first < last else f"the steps up to {last}"
+
+
+VERDICT = Verdict(
+    id="nonfinite-weights",
+    severity="page",
+    title="Weights are not finite",
+    question="Do the weights or the optimizer's state hold NaN or Inf?",
+    columns=("loss", "loss_backward", "applied", "skipped", "weights_nonfinite"),
+    events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
+    state=State,
+    judge=judge,
+    explains=(
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "scale-collapse",
+        "overflow-storm",
+        "gradient-underflow",
+        "scale-underflowed",
+    ),
+)

@@ -1,0 +1,113 @@
+"""Where the first NaN or Inf of a step was born, as an `origin.found` event tells it, and how that is said."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from ammeter.wire.frames import Event
+
+LONGEST = 120
+"""Characters of a name that are kept."""
+
+
+class Born(msgspec.Struct, frozen=True, array_like=True):
+    """kind: input, weights, forward or backward; empty while nothing is known. first: the first bad step in a row.
+
+    absmax: the largest finite number that went in, -1 where it was not read. op `loss`: behind the model. buffer:
+    whether `tensor` is a buffer and no weight. read: whether it was seen by reading what went in and what came out,
+    and not concluded from the gradients.
+    """
+
+    step: int = -1
+    first: int = -1
+    kind: str = ""
+    module: str = ""
+    tensor: str = ""
+    input: str = ""
+    micro_batch: int = -1
+    sample: int = -1
+    type: str = ""
+    op: str = ""
+    dtype: str = ""
+    absmax: float = -1.0
+    nans: int = 0
+    infs: int = 0
+    buffer: bool = False
+    read: bool = True
+
+    @property
+    def place(self) -> str:
+        """The module's path, or words for what has none."""
+        if self.op == "loss":
+            return "the loss, behind the model"
+        return self.module or "the model's own code"
+
+    def words(self) -> str:
+        """One sentence with a space before it; empty while nothing is known."""
+        if self.kind == "input":
+            return f" The first NaN or Inf was in {self.argument}{self._where()}."
+        if self.kind == "weights":
+            holder = "a buffer of the model" if self.buffer else "in the weights themselves"
+            return f" The first NaN or Inf was in {self.tensor or self.place}, {holder}."
+        if not self.kind:
+            return ""
+        if self.op == "loss" and self.kind == "forward":
+            most = f", at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+            return (
+                f" All that the model gave is finite{most}: the NaN or Inf comes from the targets, which are not read,"
+                " or from the loss itself."
+            )
+        how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
+        if self.kind == "forward" and self.absmax < 0:
+            return f" NaN or Inf came out of {self.place}{f' ({how})' if how else ''}; what went in was not read."
+        what = "numbers" if self.kind == "forward" else "gradients"
+        most = f" out of {what} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
+        return f" It was born in {self.kind} at {self.place}{f' ({how})' if how else ''}{most}."
+
+    @property
+    def argument(self) -> str:
+        return f"the model's argument {self.input}" if self.input else "what went into the model"
+
+    def _where(self) -> str:
+        found = [f"{name} {at}" for name, at in (("micro-batch", self.micro_batch), ("sample", self.sample)) if at >= 0]
+        rest = f"; the rest of it is at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+        return (f" ({', '.join(found)}, counted from 0)" if found else "") + rest
+
+
+def of_event(event: Event) -> Born:
+    data = event.data
+    return Born(
+        step=event.step,
+        first=max(0, event.step - max(0, _whole(data, "since", 0))),
+        kind=_text(data, "kind"),
+        module=_text(data, "module"),
+        tensor=_text(data, "tensor"),
+        input=_text(data, "input"),
+        micro_batch=_whole(data, "micro_batch", -1),
+        sample=_whole(data, "sample", -1),
+        type=_text(data, "class"),
+        op=_text(data, "op"),
+        dtype=_text(data, "dtype"),
+        absmax=_size(data.get("absmax")),
+        nans=_whole(data, "nans", 0),
+        infs=_whole(data, "infs", 0),
+        buffer=data.get("buffer") is True,
+        read=data.get("confidence") != "frontier",
+    )
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def _whole(data: dict[str, Any], name: str, otherwise: int) -> int:
+    value = data.get(name)
+    return value if isinstance(value, int) else otherwise
+
+
+def _size(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else -1.0

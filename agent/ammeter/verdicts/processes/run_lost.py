@@ -1,0 +1,247 @@
+"""run-lost: the process died without a word or was told to end, or its host, or whoever reports for it, is silent."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import run_endings
+from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.single_event import path_in
+from ammeter.wire.columns import Tick, View, measured
+from ammeter.wire.frames import Bye, Event, Hello
+
+SILENCE_SECONDS = 15.0
+"""A live shipper is heard every 2 s however quiet the run is; seven heartbeats missed in a row are no hiccup of the
+network, which its retries would have bridged."""
+
+MAX_WORDS = 200
+"""Characters that are kept of what is known of the end."""
+
+NEVER = -1
+"""In place of a step, which counts from 0, where none was finished."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    step: int = NEVER
+    rank: int = 0
+    host: str = ""
+    pid: int = 0
+    watched: bool = True
+    """Whether it is a rank's stream; what a host's shipper has to say may end as it likes."""
+    ended: bool = False
+    died: bool = False
+    silent_seconds: float = 0.0
+    how: str = ""
+    """What is known of the end: 'killed by SIGKILL'."""
+    by: str = run_endings.UNKNOWN
+    limit: int = 0
+    """Bytes of memory that the process could have; 0 for not known."""
+    memory: float = 0.0
+    """Bytes that it had when they were read last."""
+    saved: int = NEVER
+    """Step of the last checkpoint that was seen."""
+    path: str = ""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello", "bye", "checkpoint.saved"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=part.role == "rank")
+        elif isinstance(part, Bye):
+            state = _bye(state, part)
+        elif isinstance(part, Event):
+            state = _saved(state, part)
+    if view.tick is not None and state.watched and not state.ended:
+        state = _tick(state, view.tick)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    """Who sends steps is there, whatever was thought of it."""
+    opened = state.opened if state.ended else state.opened.over()
+    read = rows.scalar("host_rss_bytes")
+    read = read[measured(read)]
+    memory = float(read[-1]) if len(read) else state.memory
+    return replace(state, step=int(rows.steps[-1]), opened=opened, memory=memory)
+
+
+def _saved(state: State, event: Event) -> State:
+    contents = event.data.get("contents")
+    if not isinstance(contents, dict) or not contents.get("weights"):
+        return state
+    return replace(state, saved=event.step, path=path_in(event.data))
+
+
+def _bye(state: State, bye: Bye) -> State:
+    step, by = max(state.step, bye.step), run_endings.ended_by(bye)
+    if not by or not state.watched:
+        return replace(state, step=step, ended=True, opened=state.opened.over())
+    known = replace(state, step=step, ended=True, died=True, how=bye.message[:MAX_WORDS], by=by, limit=bye.memory_limit)
+    return replace(known, opened=_at(state.opened, step))
+
+
+def _tick(state: State, tick: Tick) -> State:
+    """Offline nobody is behind with the news, so a free lock says it all; live, the shipper is given its time."""
+    if tick.alive:
+        return replace(state, opened=state.opened.over()) if state.opened.active else state
+    silent = (tick.now - tick.heard) / 1e9
+    if state.opened.active or (silent < SILENCE_SECONDS and not tick.offline):
+        return state
+    died = tick.alive is False
+    return replace(state, opened=_at(state.opened, state.step), died=died, silent_seconds=silent)
+
+
+def _at(opened: Opened, step: int) -> Opened:
+    return opened.at(max(step, 0), max(step, 0))
+
+
+def _conclude(state: State) -> Finding:
+    who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    last = f"Its last step was {state.step}." if state.step != NEVER else "No step of it was recorded."
+    by = state.by if state.died else run_endings.SILENCE
+    return Finding(
+        verdict=VERDICT.id,
+        severity=_severity(by),
+        title=f"{_TITLES.get(by, 'Run lost')} {_where(state)}",
+        cause=f"{_story(state, who)} {last}",
+        fix=_fix(state),
+        evidence={
+            "last_step": state.step,
+            "rank": state.rank,
+            "host": state.host,
+            "pid": state.pid,
+            "cause": "process" if state.died else "host",
+            "ended_by": by,
+            "how": state.how,
+            "silent_seconds": round(state.silent_seconds, 1),
+            "memory_bytes": int(state.memory) or None,
+            "memory_limit_bytes": state.limit or None,
+            "last_checkpoint": state.path,
+            "last_saved_step": state.saved if state.saved != NEVER else None,
+        },
+        **found(state.opened),
+    )
+
+
+def _severity(by: str) -> Severity:
+    """Nobody has to be woken for what was told to end, nor for an error that the program has shown itself."""
+    return "ticket" if by in (*run_endings.ASKED, *run_endings.OUT_OF_MEMORY) else "page"
+
+
+_TITLES = {
+    "oom-killer": "Run killed for want of memory",
+    run_endings.DEVICE: "Run out of device memory",
+    run_endings.PROCESS: "Run out of memory",
+    "crash": "Run crashed",
+    "sigterm": "Run ended by SIGTERM",
+    "job": "Run ended with its job",
+    "slurm": "Run ended by Slurm",
+    "kubernetes": "Run ended by Kubernetes",
+    "time-limit": "Run ended at its time limit",
+}
+
+
+def _where(state: State) -> str:
+    return f"after step {state.step}" if state.step != NEVER else "before its first step"
+
+
+def _story(state: State, who: str) -> str:
+    if not state.died:
+        silent = f"{state.silent_seconds:.0f} s"
+        return (
+            f"Nothing was heard of {who} for {silent}, neither from the process nor from the shipper beside it: the"
+            " host, its container or the network between is gone, or both processes are."
+        )
+    if state.by in run_endings.ASKED:
+        return f"The process of {who} was told to end: {_ASKED[state.by]} ({state.how or 'SIGTERM'})."
+    if state.by in run_endings.OUT_OF_MEMORY:
+        what = "device" if state.by == run_endings.DEVICE else "process"
+        return f"The process of {who} ended by an error, for want of memory of the {what}: {state.how.rstrip('. ')}."
+    how = state.how or "it was killed (SIGKILL, out of memory) or crashed, which is not known from here"
+    return f"The process of {who} died without a goodbye: {how}.{_memory(state)}"
+
+
+_ASKED = {
+    "sigterm": "it got SIGTERM, which a person, a launcher or a scheduler sends; who did is not known beyond this",
+    "job": "its whole job or pod was ended from outside; why is not known from here",
+    "slurm": "Slurm ended its job before the time limit, so it was preempted or cancelled, or its node was drained",
+    "kubernetes": "its pod was ended from outside, so it was evicted, preempted or deleted, or its node was drained",
+    "time-limit": "its job in Slurm had come to its time limit",
+}
+
+
+def _memory(state: State) -> str:
+    if state.by != "oom-killer":
+        return ""
+    had = f" It had {_size(state.memory)} in memory when that was read last." if state.memory else ""
+    return had + (f" Its limit was {_size(state.limit)}, for all processes in it." if state.limit else "")
+
+
+def _size(amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
+
+
+def _fix(state: State) -> str:
+    if not state.died:
+        return (
+            f"Look whether {state.host or 'the host'} answers and whether the scheduler still has the job; if so,"
+            " look at shipper.log in the run's folder. If it is gone, resume from the last checkpoint elsewhere."
+        )
+    return f"{_remedy(state)} Then resume from {_checkpoint(state)}."
+
+
+def _remedy(state: State) -> str:
+    if state.by == run_endings.DEVICE:
+        return (
+            "Let a step need less on the device: a smaller batch with gradient accumulation, activation checkpointing,"
+            " autocast over the forward pass, no list of losses that still carry their graph."
+        )
+    if state.by in ("oom-killer", run_endings.PROCESS):
+        return (
+            "Give the job more memory, or let it use less: fewer DataLoader workers, smaller batches, no list of losses"
+            " that still carry their graph."
+        )
+    if state.by in run_endings.ASKED:
+        return _WHO_ASKS[state.by]
+    host = state.host or "its host"
+    return (
+        f"Look on {host} for the reason: `dmesg -T | grep -i -E 'killed process|segfault'`, the exit code in the"
+        " launcher's log, and the memory limit of the job."
+    )
+
+
+_WHO_ASKS = {
+    "sigterm": "See who sent it: torchrun ends the other ranks when one has failed, so look at those first; a scheduler"
+    " at its time limit or for preemption; a person.",
+    "job": "Ask the scheduler why the job ended: `sacct -j JOB` for Slurm, `kubectl describe pod` for Kubernetes.",
+    "slurm": "See why with `sacct -j JOB -o State,Reason,ExitCode`. Submit with --requeue where jobs are preempted.",
+    "kubernetes": "See why with `kubectl describe pod` and `kubectl get events`.",
+    "time-limit": "Ask for more time (`sbatch --time`), or save before the limit (`sbatch --signal=USR1@300`).",
+}
+
+
+def _checkpoint(state: State) -> str:
+    if state.saved == NEVER:
+        return "the last checkpoint" + (", of which none was seen in this run" if state.rank == 0 else "")
+    behind = state.step - state.saved
+    again = f": {behind} steps are to be made again" if behind > 0 else ""
+    return f"the checkpoint of step {state.saved}" + (f" ({state.path})" if state.path else "") + again
+
+
+VERDICT = Verdict(
+    id="run-lost",
+    severity="page",
+    title="The run is lost",
+    question="Did the process or its host go without saying goodbye, for want of memory, or because it was told to?",
+    columns=("host_rss_bytes",),
+    events=("checkpoint.saved",),
+    clock=True,
+    state=State,
+    judge=judge,
+)

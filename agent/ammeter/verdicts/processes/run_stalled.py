@@ -1,0 +1,170 @@
+"""run-stalled: the process lives, but no step ends any more."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
+from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.wire.columns import Tick, View
+from ammeter.wire.frames import Bye, Hello
+
+LEAST_SECONDS = 900.0
+"""Less than a quarter of an hour is nobody's alarm: torch gives a collective ten minutes (NCCL) before it raises by
+itself, and first validations, saves and compilations take minutes."""
+
+TIMES = 10.0
+"""How much longer than its longest pause so far a run may be without a step. Pauses of one kind, such as a validation,
+are alike within a factor of two or three; ten of them at once are none."""
+
+PAGE_SECONDS = 3600.0
+"""After an hour nobody is asked to wait for the morning: torch's most patient default timeout is half an hour."""
+
+FEW = 5
+"""Steps after which a run has pauses to compare with; before, it may still load, compile or warm up."""
+
+ENDED_WAITING = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
+"""In the message of an exception: somebody or something had enough of waiting."""
+
+NANOSECONDS = 1e9
+"""In a second: times of frames are whole nanoseconds."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Opened = Opened()
+    step: int = -1
+    time: int = 0
+    """Of the last row, by the training host's clock."""
+    rows: int = 0
+    pause: float = 0.0
+    """The longest so far, in seconds."""
+    since: int = 0
+    """The first look at the clock that found no new row, by the clock of whoever looks; 0 when there was none."""
+    seconds: float = 0.0
+    """Without a step when it was concluded, and how the waiting was ended, where it was."""
+    how: str = ""
+    rank: int = 0
+    host: str = ""
+    pid: int = 0
+    watched: bool = True
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello", "bye"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=part.role == "rank")
+        elif isinstance(part, Bye) and state.watched:
+            state = _ended(state, part)
+    if view.tick is not None and state.watched:
+        state = _tick(state, view.tick)
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    times = rows.times if not state.rows else np.concatenate(([state.time], rows.times))
+    pauses = np.diff(times)
+    pause = max(state.pause, float(pauses.max()) / NANOSECONDS) if pauses.size else state.pause
+    return replace(
+        state,
+        opened=state.opened.over(),
+        step=int(rows.steps[-1]),
+        time=int(rows.times[-1]),
+        rows=state.rows + len(rows),
+        pause=pause,
+        since=0,
+    )
+
+
+def _ended(state: State, bye: Bye) -> State:
+    """A goodbye of its own accord means that it was busy. Of one that was killed or interrupted the wait until then
+    counts, where its time is known: whoever waited for the process saw it end."""
+    if bye.reason in ("closed", "exit"):
+        return replace(state, watched=False, opened=state.opened.over())
+    seen = bye.reason == "lost" and bye.message
+    tired = bye.reason == "exception" and any(word in bye.message for word in ENDED_WAITING)
+    if seen or tired:
+        state = _without_a_step(state, (bye.time - state.time) / NANOSECONDS, bye.message[:80])
+    return replace(state, watched=False)
+
+
+def _tick(state: State, tick: Tick) -> State:
+    """Live, two clocks are never compared: the wait begins with the first look that finds nothing new."""
+    if not tick.alive:
+        return state
+    if tick.offline:
+        return _without_a_step(state, (tick.now - state.time) / NANOSECONDS)
+    state = state if state.since else replace(state, since=tick.now)
+    return _without_a_step(state, (tick.now - state.since) / NANOSECONDS)
+
+
+def _without_a_step(state: State, seconds: float, how: str = "") -> State:
+    """Told when it is reached, and once more when it is grave."""
+    grave = state.seconds < PAGE_SECONDS <= seconds
+    if state.rows < FEW or seconds < max(LEAST_SECONDS, TIMES * state.pause) or (state.opened.active and not grave):
+        return state
+    return replace(state, opened=state.opened.at(state.step, state.step), seconds=seconds, how=how)
+
+
+def _conclude(state: State) -> Finding:
+    severity: Severity = "page" if state.seconds >= PAGE_SECONDS else "ticket"
+    who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    waited = _duration(state.seconds)
+    ended = f" Then it was ended: {state.how}." if state.how else ""
+    return Finding(
+        verdict=VERDICT.id,
+        severity=severity,
+        title=f"No step for {waited} after step {state.step}",
+        cause=f"The process of {who} is there, but after step {state.step} no step ended for {waited}; its longest"
+        f" pause before was {_duration(state.pause)}.{ended} It waits for another rank in a collective, the data, a"
+        " disk or a lock, or it works on something that is no step.",
+        fix=_fix(state),
+        evidence={
+            "last_step": state.step,
+            "seconds_without_a_step": round(state.seconds, 1),
+            "longest_pause_seconds": round(state.pause, 3),
+            "rank": state.rank,
+            "host": state.host,
+            "pid": state.pid,
+        },
+        **found(state.opened),
+    )
+
+
+def _fix(state: State) -> str:
+    on = f" on {state.host}" if state.host else ""
+    if state.how:
+        return (
+            "Next time look where it stands before it is ended: `py-spy dump --pid PID` of every rank, or call"
+            " faulthandler.dump_traceback_later(900, repeat=True) in the program. Give"
+            " init_process_group(timeout=...) and the DataLoader (timeout=120) a limit, and resume."
+        )
+    return (
+        f"See where it stands: `py-spy dump --pid {state.pid}`{on}, and the same for every other rank; the one whose"
+        " stack differs is the one that all wait for. Free what it waits for, or end it and resume from the last"
+        " checkpoint; DataLoader(timeout=120) and init_process_group(timeout=...) make such a wait an error."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+VERDICT = Verdict(
+    id="run-stalled",
+    severity="ticket",
+    title="The run stands still",
+    question="Is the process alive without a step for far longer than any of its pauses so far?",
+    columns=(),
+    events=(),
+    clock=True,
+    state=State,
+    judge=judge,
+    explains=("run-lost",),
+)

@@ -1,0 +1,1 @@
+"""From one line in a training program to an attached session."""

@@ -1,0 +1,180 @@
+"""Facts of a run that comparisons need: what trains, how it is optimized, on which hardware, driver and libraries.
+
+Read once, at watch(). Every fact is a short text; one that cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ammeter import __version__
+from ammeter.environment import identity, source_control
+from ammeter.redaction import here
+from ammeter.tensors import async_copy
+from ammeter.torch_hooks.targets import Watched
+
+MAX_FACT_CHARS = 2_000
+MAX_SETTINGS = 48
+"""Settings of optimizers that are kept: the most that one of torch has are a dozen."""
+
+OPTIMIZER = "optimizer"
+
+NOT_SETTINGS = frozenset(
+    ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+)
+"""Entries of a parameter group that are no settings of its own: tensors, names, and what schedulers keep there."""
+
+DRIVER = Path("/proc/driver/nvidia/version")
+CPU = Path("/proc/cpuinfo")
+MAX_READ_BYTES = 2**16
+_DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
+_CPU_MODEL = re.compile(r"^(?:model name|Model)\s*:\s*(.+)$", re.MULTILINE)
+
+Facts = dict[str, str]
+
+
+def environment(watched: Watched) -> Facts:
+    """Everything that is known of where and how a run trains."""
+    found: Facts = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
+    readers: tuple[Callable[[Watched], Facts], ...] = (_of_device, _of_model, _of_optimizers, _of_program)
+    for read in readers:
+        with suppress(Exception):  # a class of the program's own may raise anything; the other facts stay
+            found |= read(watched)
+    dtypes = sorted({tensor.dtype for tensor in watched.tensors})
+    found |= identity.launcher() | {"dtypes": ",".join(dtypes)}
+    return {name: here.fact(name, value)[:MAX_FACT_CHARS] for name, value in found.items()}
+
+
+def _of_device(watched: Watched) -> Facts:
+    if not torch.cuda.is_available():
+        cpu = _CPU_MODEL.search(_start_of(CPU))
+        found = {"device": platform.machine(), "threads": str(torch.get_num_threads())}
+        return found | ({"cpu": cpu[1].strip()} if cpu else {})
+    devices = _devices(watched)
+    found = {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "devices": str(len(devices))}
+    return found | _of_nvidia(watched)
+
+
+def _of_nvidia(watched: Watched) -> Facts:
+    if torch.version.cuda is None:
+        return {}
+    found = capability() | uuids(watched)
+    driver = _DRIVER_VERSION.search(_start_of(DRIVER))
+    found |= {"driver": driver[0]} if driver else {}
+    with suppress(RuntimeError):  # libraries that do not fit each other: the program hears of it where it uses them
+        version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        found |= {"cudnn": str(version)} if version else {}
+    return found
+
+
+def capability() -> Facts:
+    """What NVIDIA calls the generation of a GPU, such as 8.0; others count in another way."""
+    if torch.version.cuda is None:
+        return {}
+    major, minor = torch.cuda.get_device_capability()
+    return {"capability": f"{major}.{minor}"}
+
+
+def uuids(watched: Watched) -> Facts:
+    """The devices that the model lies on, as NVML names them; the present one where it is still on its way."""
+    if torch.version.cuda is None:
+        return {}
+    properties = [torch.cuda.get_device_properties(each) for each in _devices(watched)]
+    found = sorted(f"GPU-{each.uuid}" for each in properties if getattr(each, "uuid", None))
+    return {"device_uuid": ",".join(found)} if found else {}
+
+
+def _devices(watched: Watched) -> list[torch.device]:
+    """Those that the model lies on or is replicated to; the present one where it is still on its way."""
+    found = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
+    for ref in watched.models:
+        model = ref()
+        if isinstance(model, torch.nn.DataParallel):
+            found |= {torch.device("cuda", each) for each in model.device_ids}
+    return sorted(found, key=str) or [torch.device("cuda", torch.cuda.current_device())]
+
+
+def _of_model(watched: Watched) -> Facts:
+    """Counts of the whole model, also where ranks hold shards of it."""
+    own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
+    known = [each for each in own.values() if not is_lazy(each)]
+    if not known:
+        return {}
+    return {
+        "parameters": str(sum(each.numel() for each in known)),
+        "trainable_parameters": str(sum(each.numel() for each in known if each.requires_grad)),
+        "parameter_tensors": str(len(known)),
+    }
+
+
+def _of_program(_: Watched) -> Facts:
+    commit = source_control.commit_of(sys.argv[0] if sys.argv else "")
+    return {"git_commit": commit} if commit else {}
+
+
+def _of_optimizers(watched: Watched) -> Facts:
+    """optimizer: their classes. optimizer.lr: of every parameter group in turn, once where all have the same; with a
+    scheduler it is what the schedule began with. optimizer.tensors: how many each group trains."""
+    optimizers = [innermost(each) for each in watched.optimizers]
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if not groups:
+        return {}
+    names = dict.fromkeys(name for group in groups for name in group if isinstance(name, str))
+    found = {OPTIMIZER: "+".join(type(each).__name__ for each in optimizers)}
+    found[f"{OPTIMIZER}.tensors"] = _of_groups([str(len(group["params"])) for group in groups], together=False)
+    for name in [name for name in names if name not in NOT_SETTINGS][:MAX_SETTINGS]:
+        values = [
+            _setting(group.get("initial_lr", group.get("lr")) if name == "lr" else group.get(name)) for group in groups
+        ]
+        if any(value is not None for value in values):
+            found[f"{OPTIMIZER}.{name}"] = _of_groups([value or "not set" for value in values])
+    return found
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that does the work, inside of those that wrap it for a precision or a launcher."""
+    seen = {id(optimizer)}
+    while isinstance(inner := vars(optimizer).get("optimizer"), torch.optim.Optimizer) and id(inner) not in seen:
+        seen.add(id(inner))
+        optimizer = inner
+    return optimizer
+
+
+def _of_groups(values: Sequence[str], together: bool = True) -> str:
+    return values[0] if together and len(set(values)) == 1 else ", ".join(values)
+
+
+def _setting(value: Any) -> str | None:
+    """A plain value as text. A tensor that is not on the host is not waited for."""
+    if isinstance(value, torch.Tensor):
+        known = async_copy.known(value)
+        return "on the device" if known is None else repr(float(known))
+    if isinstance(value, list | tuple):
+        parts = [_setting(each) or "None" for each in value]
+        return f"({', '.join(parts)})"
+    if isinstance(value, bool | str) or value is None:
+        return None if value is None else str(value)
+    return _number(value)
+
+
+def _number(value: Any) -> str | None:
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _start_of(path: Path) -> str:
+    """What a file of /proc begins with; nothing where there is none."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(MAX_READ_BYTES).decode(errors="replace")
+    return ""

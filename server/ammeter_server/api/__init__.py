@@ -1,0 +1,1 @@
+"""The read API: one module for each kind of resource."""

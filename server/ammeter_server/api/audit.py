@@ -1,0 +1,43 @@
+"""GET /api/v1/audit: what people did, for whoever has to know: tokens, sign-ins, incidents handled by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+
+from ammeter_server.context import Here
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import audit as query
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+
+router = APIRouter(prefix="/api/v1/audit", tags=["audit"])
+
+
+@dataclass(frozen=True)
+class Deed:
+    """who: a token's name, or who typed a command. action: subject.happened, such as token.created."""
+
+    id: str
+    time: str | None
+    who: str
+    action: str
+    subject: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class DeedList:
+    items: list[Deed]
+    next_page_token: str | None
+
+
+@router.get("", summary="What people did, newest first")
+def list_deeds(here: Here, page_size: PageSize = 100, page_token: PageToken = None) -> DeedList:
+    """Tokens made and revoked, sign-ins to the page, incidents acknowledged and closed. Needs scope admin."""
+    before = key_of(page_token, (int, str))
+    with here.store.reading() as connection:
+        rows = query.newest(connection, page_size + 1, before)
+    items = [Deed(row.id, instant(row.at), row.who, row.action, row.subject, row.detail) for row in rows[:page_size]]
+    more = len(rows) > page_size
+    return DeedList(items, token(rows[page_size - 1].at, rows[page_size - 1].id) if more else None)

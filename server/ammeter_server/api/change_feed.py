@@ -1,0 +1,147 @@
+"""What has changed in a run since somebody was told: the run and its incidents as they stand, and the events and steps
+that have come.
+
+All that is known of who is told is in the cursor that he brings. So any collector goes on where another one ended.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ammeter_server.api import events, incidents, runs
+from ammeter_server.context import Collector
+from ammeter_server.curves import reader
+from ammeter_server.curves.encoding import as_member
+from ammeter_server.curves.reader import Asked
+from ammeter_server.db import Row
+from ammeter_server.db.queries import live as query
+from ammeter_server.http.problems import Problem
+
+MOST_STREAMS = 64
+"""Lives of the ranks that are asked for, the newest: a cursor is a header of the next question."""
+
+MOST_EVENTS = 500
+"""In one message; more come in the next."""
+
+FIRST_EVENTS = 100
+"""Of each stream, when nothing was told yet."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """names: series that are told as they grow. ranks: None for the lowest there is."""
+
+    names: Sequence[str]
+    ranks: Sequence[int] | None
+    points: int
+
+
+class Told(msgspec.Struct, array_like=True):
+    """Of a stream: how many of its events were told, and the last step."""
+
+    events: int
+    last_step: int = -1
+
+
+class Cursor(msgspec.Struct, array_like=True):
+    """What was told: hashes of the run and of its incidents, and how far each stream had come."""
+
+    run: bytes = b""
+    incidents: bytes = b""
+    streams: dict[bytes, Told] = {}
+
+    def written(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+
+class Changes(msgspec.Struct):
+    """run, incidents: null where they are as they were told. events: oldest first. series: as their own resource has
+    them."""
+
+    run: msgspec.Raw | None = None
+    incidents: msgspec.Raw | None = None
+    events: list[events.Event] = []
+    series: msgspec.Raw | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.run or self.incidents or self.events or self.series)
+
+
+def read_cursor(given: str | None) -> Cursor:
+    """Raises a 422 problem for one that we did not write."""
+    if not given:
+        return Cursor()
+    try:
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)), type=Cursor)
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        raise Problem(
+            422, f"Last-Event-ID is {given[:80]!r}, which no message had; leave it out to be told everything"
+        ) from None
+
+
+def since(here: Collector, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Changes, Cursor]:
+    """What to tell, and the cursor of who was told."""
+    with here.store.reading() as connection:
+        streams = query.reached(connection, run, wanted.ranks, MOST_STREAMS)
+    now, listed = _run(here, run), _incidents(here, run)
+    said, numbers = _events(here, run, streams, cursor)
+    grown = _series(here, run, streams, wanted, cursor)
+    reached = {
+        _key(each.id): Told(numbers[each.id], -1 if each.last_step is None else each.last_step) for each in streams
+    }
+    after = Cursor(_hash(now), _hash(listed), reached)
+    told = Changes(
+        now if after.run != cursor.run else None, listed if after.incidents != cursor.incidents else None, said, grown
+    )
+    return told, after
+
+
+def _run(here: Collector, run: str) -> msgspec.Raw:
+    return msgspec.Raw(bytes(runs.read_run(here, run).body))
+
+
+def _incidents(here: Collector, run: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(incidents.list_incidents_of_run(here, run).items))
+
+
+def _events(
+    here: Collector, run: str, streams: Sequence[Row[Any]], cursor: Cursor
+) -> tuple[list[events.Event], dict[str, int]]:
+    """Events that were not told, and how many were of each stream then."""
+    found: list[events.Event] = []
+    numbers: dict[str, int] = {}
+    with here.store.reading() as connection:
+        for each in streams:
+            told = cursor.streams.get(_key(each.id))
+            first = told.events if told else max(0, each.events - FIRST_EVENTS)
+            left = MOST_EVENTS - len(found)
+            rows = query.said(connection, run, each.id, first, each.events, left) if first < each.events else ()
+            found += [events.tell(row, each.rank) for row in rows]
+            numbers[each.id] = rows[-1].number + 1 if len(rows) == left and rows else each.events if left else first
+    return found, numbers
+
+
+def _series(
+    here: Collector, run: str, streams: Sequence[Row[Any]], wanted: Wanted, cursor: Cursor
+) -> msgspec.Raw | None:
+    grown = []
+    for each in streams if wanted.names else ():
+        told = cursor.streams.get(_key(each.id), Told(0))
+        if each.last_step is not None and each.last_step > told.last_step:
+            asked = Asked(wanted.names, wanted.points, told.last_step + 1, each.last_step)
+            grown.append((each.rank, each.id, reader.read(here.store, run, each.id, asked)))
+    return as_member(grown) if any(found for *_, found in grown) else None
+
+
+def _key(stream: str) -> bytes:
+    return blake2b(stream.encode(), digest_size=6).digest()
+
+
+def _hash(told: msgspec.Raw) -> bytes:
+    return blake2b(told, digest_size=6).digest()

@@ -1,0 +1,157 @@
+"""GET /api/v1/runs/{run}/compare/{baseline}: two runs side by side, at the steps that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Response
+
+from ammeter import verdicts
+from ammeter.verdicts.causality import as_consequence, explain
+from ammeter.verdicts.framework.run_comparison import Pair, agreed
+from ammeter.verdicts.framework.run_history import COLUMNS, Course, Curve
+from ammeter.wire.columns import Floats, Ints
+from ammeter_server.api.runs import found
+from ammeter_server.api.series import names_of
+from ammeter_server.config.links import Links
+from ammeter_server.context import Collector, Here
+from ammeter_server.curves import reader
+from ammeter_server.curves.downsample import choose
+from ammeter_server.curves.reader import Asked
+from ammeter_server.curves.run_histories import course
+from ammeter_server.db.json_safe import number, plain
+from ammeter_server.http.query_params import First, Last
+from ammeter_server.judging.baseline import metrics_of
+
+router = APIRouter(prefix="/api/v1/runs/{run}/compare", tags=["runs"])
+
+EVERY_VALUE = 2**40
+"""Points: two curves that were thinned each by itself would have few steps in common."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One column of both runs. Values that are no numbers are "NaN", "Infinity", "-Infinity"."""
+
+    name: str
+    steps: list[int]
+    run: list[float | str]
+    baseline: list[float | str]
+
+
+@dataclass(frozen=True)
+class Named:
+    id: str
+    name: str
+    precision: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """numbers: the run against the baseline, null for what cannot be said; `not_compared` of them says why something
+    must not be. differences: settings, beside the precision, and what each `forbids` to compare.
+
+    findings: as in a report, causes first, each with the address of its runbook.
+    """
+
+    run: Named
+    baseline: Named
+    numbers: dict[str, Any]
+    differences: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
+    series: list[Curves]
+
+
+@router.get("/{baseline}", summary="Two runs side by side", responses={200: {"model": Comparison}})
+def read_comparison(
+    here: Here,
+    run: str,
+    baseline: str,
+    names: Annotated[str, Query(description="Further series: `grad_norm`, of a tensor `grad.norm:<tensor>`.")] = "",
+    first: First = None,
+    last: Last = None,
+    points: Annotated[int, Query(ge=32, le=100_000, description="Points of one series at most.")] = 2000,
+) -> Response:
+    """What the run did against the baseline, of the lowest rank of each, over all lives of runs that came back. What
+    must not be compared is null, and `not_compared` says why. Series are at the steps that both have, between those
+    that are asked for. Where there are more than points, minima, maxima and non-finite values of both are kept. What
+    the run did is told of all of it."""
+    more = names_of(names) if names else []
+    with here.store.reading() as connection:
+        rows = found(connection, run), found(connection, baseline)
+    metrics = metrics_of(*rows)
+    mine, theirs = (course(here.store, row, metrics) for row in rows)
+    pair = Pair(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
+    numbers = pair.as_json()
+    told = Comparison(
+        Named(rows[0].id, rows[0].name, pair.run.precision),
+        Named(rows[1].id, rows[1].name, pair.baseline.precision),
+        {name: value for name, value in numbers.items() if name not in ("name", "differences")},
+        numbers["differences"],
+        list(_findings(pair, here.settings.links)),
+        [
+            _thinned(name, steps, mine, theirs, points)
+            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, pair, more, first, last)]
+            if len(steps)
+        ],
+    )
+    return Response(msgspec.json.encode(plain(msgspec.to_builtins(told))), media_type="application/json")
+
+
+def _findings(pair: Pair, links: Links) -> Iterator[dict[str, Any]]:
+    for each in explain([("", finding) for finding in verdicts.judge_runs(pair).findings]):
+        consequences = [as_consequence(more) for more in each.consequences]
+        runbook = links.shown_runbook(each.finding.verdict)
+        yield {**msgspec.to_builtins(each.finding), "consequences": consequences, "runbook": runbook}
+
+
+Common = tuple[Ints, Floats, Floats]
+"""Steps that both have, and the values of each there."""
+
+
+def _told(pair: Pair, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
+    for name in dict.fromkeys((*COLUMNS, *pair.metrics)):
+        yield name, _within(pair.run.curve(name), pair.baseline.curve(name), first, last)
+
+
+def _further(
+    here: Collector, pair: Pair, names: Sequence[str], first: int | None, last: int | None
+) -> Iterator[tuple[str, Common]]:
+    """Of columns that no comparison is made of, every value that the compared lives have."""
+    further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
+    if not further:
+        return
+    mine, theirs = (_read(here, each, Asked(further, EVERY_VALUE)) for each in (pair.run, pair.baseline))
+    for name in further:
+        if name in mine and name in theirs:
+            yield name, _within(mine[name], theirs[name], first, last)
+
+
+def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> Common:
+    steps, *values = mine.with_common(theirs)
+    asked = Asked((), 0, first, last).within(steps)
+    run, baseline = (column[asked] for column in values)
+    return steps[asked], run, baseline
+
+
+def _read(here: Collector, of: Course, asked: Asked) -> dict[str, Curve]:
+    """The columns of all lives of a run, by the steps of the whole."""
+    found: dict[str, list[Curve]] = {}
+    for part in of.parts:
+        run, _, stream = part.stream.partition("/")
+        for name, each in reader.read(here.store, run, stream, asked).items():
+            found.setdefault(name, []).append(part.place(Curve(each.steps, each.values)))
+    return {
+        name: Curve(np.concatenate([each.steps for each in some]), np.concatenate([each.values for each in some]))
+        for name, some in found.items()
+    }
+
+
+def _thinned(name: str, steps: Ints, mine: Floats, theirs: Floats, points: int) -> Curves:
+    kept = np.union1d(choose(mine, points // 2), choose(theirs, points // 2))
+    run, baseline = ([number(value) for value in column[kept].tolist()] for column in (mine, theirs))
+    return Curves(name, steps[kept].tolist(), run, baseline)

@@ -1,0 +1,81 @@
+"""GET /api/v1/runs/{run}/events: what happened in a run, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from ammeter_server.api.runs import found
+from ammeter_server.context import Here
+from ammeter_server.db import Row
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import events as query
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.http.problems import Problem
+from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
+
+router = APIRouter(prefix="/api/v1/runs/{run}/events", tags=["runs"])
+
+MOST_NAMES = 64
+"""In one question: each is looked for, and a database has an end of what it takes at once."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """name is subject.happened; data is described per name in docs/events.md."""
+
+    id: str
+    run: str
+    stream: str
+    rank: int
+    name: str
+    step: int
+    time: str | None
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EventList:
+    items: list[Event]
+    next_page_token: str | None
+
+
+@router.get("", summary="Events of a run, newest first")
+def list_events(
+    here: Here,
+    run: str,
+    name: Annotated[str | None, Query(description="Only these, between commas: `step.skipped,scaler.*`.")] = None,
+    rank: Ranks = None,
+    stream: str | None = None,
+    first: First = None,
+    last: Last = None,
+    since: Since = None,
+    until: Until = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> EventList:
+    """Events of all ranks by time; the order within a stream is its journal's. Of large ones a page holds fewer."""
+    before = key_of(page_token, (int, str, int))
+    names = _names(name or "")
+    span = query.Span(first, last, begin_of(since), end_of(until))
+    with here.store.reading() as connection:
+        found(connection, run)
+        rows, more = query.newest(connection, run, page_size, before, names, ranks_of(rank), stream, span)
+    items = [tell(row, row.rank) for row in rows]
+    end = rows[-1] if more else None
+    return EventList(items, token(end.time, end.stream, end.number) if end else None)
+
+
+def _names(said: str) -> list[str]:
+    names = list(dict.fromkeys(each for each in said.split(",") if each))
+    if len(names) > MOST_NAMES:
+        raise Problem(422, f"name holds {len(names)} names; ask for {MOST_NAMES} at most, or for all that begin alike")
+    return names
+
+
+def tell(row: Row[Any], rank: int) -> Event:
+    """The event as people see it."""
+    number = f"{row.stream}.{row.number}"
+    return Event(number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data)

@@ -1,0 +1,155 @@
+"""GET /api/v1/runs/{run}/tensors/matrix: one stat of all tensors over the steps, as a heat map shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+
+from ammeter.wire import frames
+from ammeter.wire.columns import Floats, Ints
+from ammeter_server.api.runs import found
+from ammeter_server.api.tensors import newest_life
+from ammeter_server.context import Collector, Here
+from ammeter_server.curves.float_json import between_brackets
+from ammeter_server.curves.heatmap import filled, stretches
+from ammeter_server.curves.reader import Asked, pieces_of
+from ammeter_server.db.queries import series as query
+from ammeter_server.http import etags
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.http.problems import Problem
+from ammeter_server.http.query_params import First, Last
+
+router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
+
+AT_ONCE = 32
+"""Tensors that are read together."""
+
+FLOAT32 = "application/vnd.ammeter.matrix"
+
+LAYOUT = (
+    "Four bytes with the length of the header, the header as the JSON has it but without values and at, then a float32"
+    " for each cell, tensor by tensor, then for each cell how many steps behind the begin of its stretch the value was"
+    " measured, as an unsigned number of `offset_bytes` bytes. Little-endian. A cell without a measurement has the bits"
+    " 0x7fc0a3a3."
+)
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """values: a number, "NaN", "Infinity" or "-Infinity" for each stretch of steps; null where nothing was measured.
+    at: the step at which that value was measured."""
+
+    name: str
+    numel: int
+    values: list[float | str | None]
+    at: list[int | None]
+
+
+@dataclass(frozen=True)
+class TensorMatrix:
+    """steps: where each stretch begins, and behind the last one its end. Tensors are in the order of the parameters."""
+
+    stat: str
+    rank: int | None
+    stream: str | None
+    steps: list[int]
+    items: list[TensorRow]
+    next_page_token: str | None
+
+
+ARRAYS = {"schema": {"type": "string", "format": "binary", "description": LAYOUT}}
+ANSWERS: dict[str, Any] = {"model": TensorMatrix, "content": {FLOAT32: ARRAYS}}
+
+
+@router.get("", summary="Tensors by steps", responses={200: ANSWERS}, response_class=Response)
+def read_matrix(
+    here: Here,
+    request: Request,
+    run: str,
+    stat: Annotated[str, Query(description=f"One of {', '.join(frames.STATS)}.")] = "grad.norm",
+    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
+    first: First = None,
+    last: Last = None,
+    cells: Annotated[int, Query(ge=1, le=2000, description="Stretches of steps at most.")] = 200,
+    show: Annotated[Literal["highest", "lowest"], Query(description="Which value of a stretch.")] = "highest",
+    format: Annotated[Literal["json", "float32"], Query(description="float32: the values as they are.")] = "json",
+    page_size: PageSize = 1000,
+    page_token: PageToken = None,
+) -> Response:
+    """One row per tensor that has the stat, of the rank's newest life. Each cell has the highest value of a stretch of
+    steps, or the first that is no number where there was one, and its step. All pages have the steps of the first."""
+    if stat not in frames.STATS:
+        raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
+    after = key_of(page_token, (int, int, int))
+    with here.store.reading() as connection:
+        found(connection, run)
+        source = newest_life(query.sources(connection, run, None if rank is None else [rank]))
+        standing = query.standing(connection, run, [source]) if source else []
+        tag = etags.of(request, standing)
+        schema = query.known(connection, run, source.id).schemas.get(source.schema or "") if source else None
+    if tag.known:
+        return tag.unchanged()
+    tensors = schema.tensors if schema and stat in schema.stats else ()
+    begin, first, last = (int(part) for part in after) if after else (0, *_span(standing, first, last))
+    shown = tensors[begin : begin + page_size] if first <= last else ()
+    edges = stretches(first, last, cells) if shown else np.zeros(0, np.int64)
+    values = list(_rows(here, run, source, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
+    more = begin + page_size < len(tensors) and shown
+    header = {
+        "stat": stat,
+        "rank": source.rank if source else None,
+        "stream": source.id if source else None,
+        "steps": edges.tolist(),
+        "items": [{"name": tensor.name, "numel": tensor.numel} for tensor in shown],
+        "next_page_token": token(begin + page_size, first, last) if more else None,
+    }
+    return tag.on(_as_arrays(header, values, edges) if format == "float32" else _as_json(header, values))
+
+
+def _span(standing: Sequence[tuple[Any, ...]], first: int | None, last: int | None) -> tuple[int, int]:
+    """From which step to which: those asked for, as far as there are some."""
+    if not standing:
+        return 0, -1
+    *_, reached, begins = standing[0]
+    there = [step for step in begins or () if step is not None]
+    begin, end = min(there, default=0), -1 if reached is None or not there else reached
+    return max(begin, first or 0), end if last is None else min(end, last)
+
+
+Cells = tuple[Floats, Ints]
+"""The values of a tensor's stretches, and their steps."""
+
+
+def _rows(
+    here: Collector, run: str, source: query.Source | None, names: Sequence[str], edges: Ints, lowest: bool
+) -> Iterator[Cells]:
+    """The cells of each tensor. A stretch has two entries of a coarse level at least where only those are read, so one
+    of them lies within."""
+    for begin in range(0, len(names), AT_ONCE):
+        some = names[begin : begin + AT_ONCE]
+        asked = Asked(some, 8 * (len(edges) - 1), int(edges[0]), int(edges[-1]) - 1)
+        assert source is not None
+        pieces = pieces_of(here.store, run, source.id, asked)
+        yield from (filled(pieces.get(name, ()), edges, lowest) for name in some)
+
+
+def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
+    items = [
+        {**item, "values": msgspec.Raw(b"[" + text + b"]"), "at": [None if step < 0 else step for step in at.tolist()]}
+        for item, text, (_, at) in zip(header["items"], between_brackets([row[0] for row in rows]), rows, strict=True)
+    ]
+    return Response(msgspec.json.encode({**header, "items": items}), media_type="application/json")
+
+
+def _as_arrays(header: dict[str, Any], rows: Sequence[Cells], edges: Ints) -> Response:
+    size = 2 if int(np.diff(edges).max(initial=1)) <= 2**16 else 4
+    said = msgspec.json.encode({**header, "offset_bytes": size})
+    said += b" " * (-(4 + len(said)) % 8)
+    values = (row.astype("<f4").tobytes() for row, _ in rows)
+    offsets = (np.maximum(at - edges[:-1], 0).astype(f"<u{size}").tobytes() for _, at in rows)
+    return Response(b"".join([len(said).to_bytes(4, "little"), said, *values, *offsets]), media_type=FLOAT32)

@@ -1,0 +1,148 @@
+"""GET /api/v1/runs/{run}/spectrum: how large the elements of all gradients were, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Response
+
+from ammeter.wire.columns import Ints
+from ammeter_server.api.runs import found
+from ammeter_server.context import Collector, Here
+from ammeter_server.db.json_safe import number
+from ammeter_server.db.queries import events as query
+from ammeter_server.db.queries import series
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
+
+router = APIRouter(prefix="/api/v1/runs/{run}/spectrum", tags=["runs"])
+
+EVENT = "gradient.spectrum"
+
+AT_ONCE = 1000
+"""Events read in one transaction."""
+
+MOST_BINS = 4096
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Of one stream, one entry of each list for each time that it was measured, or for several in a row: then the first
+    step and time of them, the last step, and the sum of counts.
+
+    counts: elements with floor(log2 |x|) = lowest, lowest + 1 and so on; the outermost hold what lies beyond too.
+    scales: what the gradients were still multiplied by. times: seconds since the epoch.
+    """
+
+    rank: int
+    stream: str
+    lowest: int
+    steps: list[int]
+    last_steps: list[int]
+    times: list[float]
+    scales: list[float | str | None]
+    counts: list[list[int]]
+    zeros: list[int]
+    nonfinite: list[int]
+    readings: list[int]
+
+
+@dataclass(frozen=True)
+class SpectrumList:
+    items: list[Spectrum]
+    next_page_token: str | None
+
+
+class Reading(NamedTuple):
+    """One histogram as an event has it."""
+
+    step: int
+    time: int
+    lowest: int
+    scale: float | None
+    counts: Ints
+
+
+@router.get("", summary="Exponents over time", responses={200: {"model": SpectrumList}}, response_class=Response)
+def read_spectrum(
+    here: Here,
+    run: str,
+    rank: Ranks = None,
+    stream: str | None = None,
+    first: First = None,
+    last: Last = None,
+    since: Since = None,
+    until: Until = None,
+    points: Annotated[int, Query(ge=1, le=10_000, description="Entries of one stream at most.")] = 500,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    """One item per stream that measured it. Where it was measured more often than there are points, as many in a row as
+    it takes are summed: no element is left out, and a single one that is not finite still counts."""
+    after = key_of(page_token, (int, int, str))
+    with here.store.reading() as connection:
+        found(connection, run)
+        sources = series.sources(connection, run, ranks_of(rank), stream)
+    behind = [each for each in sources if after is None or (each.rank, each.started, each.id) > after]
+    span = query.Span(first, last, begin_of(since), end_of(until))
+    items: list[Spectrum] = []
+    for each in behind:
+        if len(items) == page_size:
+            break
+        items += _told(each, list(_readings(here, run, each.id, span)), points)
+        reached = each
+    more = bool(behind) and reached is not behind[-1]
+    following = token(reached.rank, reached.started, reached.id) if more else None
+    return Response(msgspec.json.encode(SpectrumList(items, following)), media_type="application/json")
+
+
+def _readings(here: Collector, run: str, stream: str, span: query.Span) -> Iterator[Reading]:
+    """Those of the stream in order. What is no histogram, and one of other bins than the first, is left out."""
+    number, bins = -1, None
+    while True:
+        with here.store.reading() as connection:
+            rows = query.named(connection, run, stream, EVENT, number, span, AT_ONCE)
+        for row in rows:
+            reading = _read(row.step, row.time, row.data)
+            if reading and (bins := bins or (reading.lowest, len(reading.counts))) == (
+                reading.lowest,
+                len(reading.counts),
+            ):
+                yield reading
+        if len(rows) < AT_ONCE:
+            return
+        number = rows[-1].number
+
+
+def _read(step: int, time: int, data: dict[str, Any]) -> Reading | None:
+    lowest, counts, scale = data.get("lowest"), data.get("counts"), data.get("scale")
+    if not isinstance(lowest, int) or not isinstance(counts, list) or not 3 <= len(counts) <= MOST_BINS:
+        return None
+    if not all(isinstance(count, int) and 0 <= count < 2**53 for count in counts):
+        return None
+    return Reading(step, time, lowest, scale if isinstance(scale, int | float) else None, np.array(counts, np.int64))
+
+
+def _told(source: series.Source, readings: Sequence[Reading], points: int) -> Iterator[Spectrum]:
+    if not readings:
+        return
+    edges = np.linspace(0, len(readings), min(points, len(readings)) + 1).astype(np.intp)
+    kept = [readings[edge] for edge in edges[:-1]]
+    summed = np.add.reduceat(np.stack([each.counts for each in readings]), edges[:-1])
+    yield Spectrum(
+        rank=source.rank,
+        stream=source.id,
+        lowest=readings[0].lowest,
+        steps=[each.step for each in kept],
+        last_steps=[readings[edge - 1].step for edge in edges[1:]],
+        times=[each.time / 1e9 for each in kept],
+        scales=[None if each.scale is None else number(each.scale) for each in kept],
+        counts=summed[:, :-2].tolist(),
+        zeros=summed[:, -2].tolist(),
+        nonfinite=summed[:, -1].tolist(),
+        readings=np.diff(edges).tolist(),
+    )

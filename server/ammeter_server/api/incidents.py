@@ -1,0 +1,242 @@
+"""GET /api/v1/incidents, and what people do with one: acknowledge it, close it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from ammeter_server.api.runs import found
+from ammeter_server.auth import callers
+from ammeter_server.auth.project_access import Project, unknown_incident
+from ammeter_server.config.links import Links
+from ammeter_server.context import Collector, Here
+from ammeter_server.db import Row
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import incidents as query
+from ammeter_server.db.queries import outbox
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.http.problems import Problem
+from ammeter_server.http.query_params import Ranks, Since, Until, begin_of, end_of, ranks_of
+from ammeter_server.incidents import lifecycle
+from ammeter_server.judging.judge import Judge
+
+router = APIRouter(prefix="/api/v1", tags=["incidents"])
+
+State = Literal["open", "acknowledged", "closed"]
+Severity = Literal["page", "ticket"]
+HOUR = 3600 * 10**9
+Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
+States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
+Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
+
+
+def _judge(request: Request) -> Judge:
+    judge: Judge = request.app.state.judge
+    return judge
+
+
+Judging = Annotated[Judge, Depends(_judge)]
+Changing = Annotated[callers.Caller, Depends(callers.change)]
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A finding as people handle it, with cause and fix in words. consequences: findings that it explains."""
+
+    id: str
+    run: str
+    run_name: str
+    project: str
+    verdict: str
+    severity: Severity
+    title: str
+    state: State
+    opened: str | None
+    acknowledged: str | None
+    silenced: str | None
+    closed: str | None
+    closed_reason: str | None
+    first_step: int
+    opened_step: int
+    last_step: int
+    rank: int
+    tensor: str | None
+    module: str | None
+    caller: str | None
+    cause: str
+    fix: str
+    evidence: dict[str, Any]
+    consequences: list[dict[str, Any]]
+    runbook: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """channel: without its secrets. state: pending until it got through; told where alerts are held, and told again
+    until they are over; sent; failed for good. due: the next attempt. error: what the other end said last."""
+
+    channel: str
+    kind: Literal["opened", "resolved", "silenced"]
+    state: Literal["pending", "told", "sent", "failed"]
+    attempts: int
+    error: str | None
+    created: str | None
+    due: str | None
+    sent: str | None
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    items: list[Delivery]
+
+
+@dataclass(frozen=True)
+class IncidentList:
+    items: list[Incident]
+    next_page_token: str | None
+
+
+@router.get("/incidents", summary="Incidents of all runs, newest first")
+def list_incidents(
+    here: Here,
+    project: Project,
+    state: States = None,
+    severity: Severity | None = None,
+    verdict: Verdicts = None,
+    since: Since = None,
+    until: Until = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> IncidentList:
+    """Incidents from the one that opened last."""
+    wanted = _wanted(state, severity, verdict, since, until)
+    return _listed(here, page_size, page_token, project=project, **wanted)
+
+
+@router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")
+def list_incidents_of_run(
+    here: Here,
+    run: str,
+    state: States = None,
+    severity: Severity | None = None,
+    verdict: Verdicts = None,
+    rank: Ranks = None,
+    since: Since = None,
+    until: Until = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> IncidentList:
+    """The run's incidents, the closed ones too."""
+    with here.store.reading() as connection:
+        found(connection, run)
+    wanted = _wanted(state, severity, verdict, since, until)
+    return _listed(here, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
+
+
+@router.get("/incidents/{incident}", summary="One incident")
+def read_incident(here: Here, incident: str) -> Incident:
+    with here.store.reading() as connection:
+        row = query.one(connection, incident)
+    if row is None:
+        raise unknown_incident(incident)
+    return tell(row, here.settings.links)
+
+
+@router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
+def acknowledge(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
+    """The incident, acknowledged. Twice is fine; one that closed without it is a 409."""
+    handled = _told(here, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
+    if handled.acknowledged is None:
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
+    return handled
+
+
+@router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
+def silence(here: Here, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
+    """The incident, of which nobody is told for so many hours from now on; told once more if it is open by then."""
+    now = time.time_ns()
+    handled = _told(here, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
+    if handled.state == "closed":
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
+    return handled
+
+
+@router.get("/incidents/{incident}/deliveries", summary="Who was told of it, and how that went")
+def list_deliveries(here: Here, incident: str) -> Deliveries:
+    """What each channel was told about the incident, or will be, oldest first."""
+    with here.store.reading() as connection:
+        if query.one(connection, incident) is None:
+            raise unknown_incident(incident)
+        rows = outbox.deliveries(connection, incident.partition(".")[0], incident)
+    return Deliveries([_delivery(row) for row in rows])
+
+
+@router.post("/incidents/{incident}/close", summary="It is over")
+def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
+    """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
+    return _told(here, incident, judge.close(incident, time.time_ns(), caller.name))
+
+
+def tell(row: Row[Any], links: Links) -> Incident:
+    """The incident as people see it."""
+    values = row._asdict()
+    for name in ("opened", "acknowledged", "silenced", "closed"):
+        values[name] = instant(values[name])
+    values["runbook"] = links.shown_runbook(row.verdict)
+    return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    lasting = row.state in outbox.LIVE
+    return Delivery(
+        channel=row.channel,
+        kind=row.kind,
+        state=row.state,
+        attempts=row.attempts,
+        error=row.error,
+        created=instant(row.created),
+        due=instant(row.due) if lasting else None,
+        sent=instant(row.sent),
+    )
+
+
+def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
+    before = key_of(page_token, (int, str))
+    with here.store.reading() as connection:
+        rows = query.newest(connection, page_size + 1, before, **wanted)
+    items = [tell(row, here.settings.links) for row in rows[:page_size]]
+    if len(rows) <= page_size:
+        return IncidentList(items, None)
+    return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
+
+
+def _told(here: Collector, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
+    """The incident as it stands. Raises a 404 problem for one that is not there; rings when it was changed."""
+    if changed is not None:
+        here.bell.set()
+    with here.store.reading() as connection:
+        row = query.one(connection, incident)
+    if row is None:
+        raise unknown_incident(incident)
+    return tell(row, here.settings.links)
+
+
+def _wanted(
+    state: str | None, severity: Severity | None, verdict: str | None, since: datetime | None, until: datetime | None
+) -> dict[str, Any]:
+    """What a list is narrowed to."""
+    verdicts = list(dict.fromkeys(each.strip() for each in (verdict or "").split(",") if each.strip()))
+    opened = {"since": begin_of(since), "until": end_of(until)}
+    return {"states": _states(state), "severity": severity, "verdicts": verdicts, **opened}
+
+
+def _states(given: str | None) -> list[str]:
+    states = list(dict.fromkeys(each.strip() for each in (given or "").split(",") if each.strip()))
+    for state in states:
+        if state not in ("open", "acknowledged", "closed"):
+            raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")
+    return states

@@ -1,0 +1,169 @@
+"""GET /api/v1/runs/{run}/live: what changes in a run as it changes, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
+
+import msgspec
+from anyio import CapacityLimiter, move_on_after, to_thread
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from ammeter_server.api import change_feed
+from ammeter_server.api.change_feed import Cursor, Wanted
+from ammeter_server.api.runs import found
+from ammeter_server.api.series import names_of
+from ammeter_server.auth.reader_limits import READER
+from ammeter_server.context import Collector, Here
+from ammeter_server.db import Store, StoreAwayError
+from ammeter_server.db.queries import live as query
+from ammeter_server.http import limits
+from ammeter_server.http.problems import Problem
+from ammeter_server.http.query_params import Ranks, ranks_of
+from ammeter_server.http.server import ENDLESS
+
+router = APIRouter(prefix="/api/v1/runs/{run}/live", tags=["runs"])
+
+LOOK_SECONDS = 0.5
+"""Between two looks at whether anything has changed: one question for all who are told."""
+
+STILL_SECONDS = 5.0
+"""After which it is looked at all the same, for what only time changes, and a line says that somebody is there."""
+
+LONGEST = 60.0
+"""Seconds of one answer. Who goes on asks again with the last id, and a token that was revoked is not told more."""
+
+MAX_FOLLOWERS = 500
+"""Live connections of one process."""
+
+MAX_FOLLOWERS_OF_ONE = 50
+"""Of them, those of one reader: a token that a team shares has so many pages open."""
+
+MESSAGE = {
+    "type": "object",
+    "required": ["id", "data"],
+    "properties": {"id": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+}
+
+MESSAGES: dict[str, Any] = {
+    "description": "Messages whose data is one object in JSON: `run` and `incidents` as their own resources have them,"
+    " null where they have not changed, `events` that came, oldest first, and `series`, what they grew by. The id of"
+    " the last one as `Last-Event-ID` goes on behind it, at any collector of the same database.",
+    "content": {"text/event-stream": {"schema": MESSAGE}},
+}
+
+
+class Watched:
+    """Runs that somebody is told of here. wake-ups are for the event loop only."""
+
+    def __init__(self, store: Store) -> None:
+        self.threads = CapacityLimiter(2)  # own ones: who reads does not wait for who is told
+        self._store = store
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._of_reader: Counter[str] = Counter()
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def changes_of(self, run: str, reader: str = "") -> Iterator[asyncio.Event]:
+        """Set whenever something of the run may have changed. Raises a 429 problem where the reader has too many live
+        connections, and a 503 one where all readers together have."""
+        if self._of_reader[reader] >= MAX_FOLLOWERS_OF_ONE:
+            said = f"{MAX_FOLLOWERS_OF_ONE} live connections of yours are open already; close one, or ask again later"
+            raise limits.over("live", 429, said, wait=10)
+        if self._of_reader.total() >= MAX_FOLLOWERS:
+            said = f"{MAX_FOLLOWERS} live connections to this collector are open already; ask again later"
+            raise limits.over("live", 503, said, wait=10)
+        changed = asyncio.Event()
+        self._of_reader[reader] += 1
+        self._waiting.setdefault(run, set()).add(changed)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield changed
+        finally:
+            self._of_reader[reader] -= 1
+            if not self._of_reader[reader]:
+                del self._of_reader[reader]
+            self._waiting[run].discard(changed)
+            if not self._waiting[run]:
+                del self._waiting[run]
+                self._seen.pop(run, None)
+
+    async def _look(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            for run, state in (await to_thread.run_sync(self._states, limiter=self.threads)).items():
+                if self._seen.get(run) != state:
+                    self._seen[run] = state
+                    for changed in self._waiting.get(run, ()):
+                        changed.set()
+
+    def _states(self) -> dict[str, tuple[Any, ...]]:
+        try:
+            with self._store.reading() as connection:
+                return query.versions(connection, list(self._waiting))
+        except Exception:  # noqa: BLE001 - who is told looks for himself soon, and hears what is wrong
+            return {}
+
+
+@router.get("", summary="What changes, as it changes", responses={200: MESSAGES}, response_class=StreamingResponse)
+async def follow(
+    here: Here,
+    request: Request,
+    run: str,
+    names: Annotated[str, Query(description="Series that are told as they grow: `loss,scale`. Without it none.")] = "",
+    rank: Ranks = None,
+    points: Annotated[int, Query(ge=16, le=10_000, description="Points of one series in one message at most.")] = 2000,
+    last_event_id: Annotated[str | None, Header(description="The id of the last message that came.")] = None,
+) -> StreamingResponse:
+    """Server-sent events: at first everything as it stands, then what changes, within a second. Events and steps are of
+    the ranks that are asked for, without any of the lowest. Ends after a minute; a browser goes on by itself."""
+    wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points)
+    cursor = change_feed.read_cursor(last_event_id)
+    watched: Watched = request.app.state.watched
+    await to_thread.run_sync(_check, here, run, limiter=watched.threads)
+    request.scope[ENDLESS] = True
+    messages = _messages(here, watched, run, wanted, cursor, request.scope[READER])
+    first = await anext(messages)
+    unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
+    return StreamingResponse(_behind(first, messages), media_type="text/event-stream", headers=unbuffered)
+
+
+def _check(here: Collector, run: str) -> None:
+    with here.store.reading() as connection:
+        found(connection, run)
+
+
+async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """All of them. Ends where the run was deleted meanwhile, or the database is away: who asks again is told so."""
+    yield first
+    with suppress(Problem, StoreAwayError):
+        async for each in rest:
+            yield each
+
+
+async def _messages(
+    here: Collector, watched: Watched, run: str, wanted: Wanted, cursor: Cursor, reader: str
+) -> AsyncIterator[bytes]:
+    ends = time.monotonic() + LONGEST
+    with watched.changes_of(run, reader) as changed:
+        yield b"retry: 1000\n\n"
+        while time.monotonic() < ends:
+            changed.clear()
+            told, cursor = await to_thread.run_sync(
+                change_feed.since, here, run, wanted, cursor, limiter=watched.threads
+            )
+            yield _message(told, cursor) if told else b":\n\n"
+            if len(told.events) < change_feed.MOST_EVENTS:
+                with move_on_after(min(STILL_SECONDS, max(0.0, ends - time.monotonic()))):
+                    await changed.wait()
+
+
+def _message(told: change_feed.Changes, cursor: Cursor) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (cursor.written().encode(), msgspec.json.encode(told))

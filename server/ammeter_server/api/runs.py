@@ -1,0 +1,188 @@
+"""GET /api/v1/runs: what a run is and where it stands, told from its streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Response
+
+from ammeter_server.auth.project_access import Project, unknown_run
+from ammeter_server.config.prices import Prices
+from ammeter_server.context import Collector, Here
+from ammeter_server.db import Connection, Row
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import runs as query
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.runs import cost, devices
+from ammeter_server.runs.devices import Device
+from ammeter_server.runs.rank_totals import counters_of, latest, lost, precision, ranks_reporting
+from ammeter_server.runs.run_chain import successor
+from ammeter_server.runs.run_ids import candidates, pick
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+State = Literal["running", "ended", "lost"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as people see it. latest: last value of each scalar. counters: see progress.py.
+
+    cost_dollars, cost_per_epoch_dollars: None without a price. seconds_per_epoch: None where the run does not say its
+    epochs. environment: what it ran on, with the optimizer it began with. devices: those that are heard of now.
+    command: the command line of its first process, without secrets.
+    id: where it lies, of all runs of all projects. external_id: what its processes call it, of those of its project.
+    continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
+    """
+
+    id: str
+    external_id: str
+    name: str
+    project: str
+    state: State
+    started: str | None
+    ended: str | None
+    last_step: int | None
+    last_step_time: str | None
+    world_size: int
+    ranks_reporting: int
+    precision: str | None
+    torch_version: str | None
+    device_model: str | None
+    config: dict[str, Any]
+    tags: dict[str, Any]
+    latest: dict[str, Any]
+    counters: dict[str, Any]
+    lost: dict[str, dict[str, int]]
+    faults: dict[str, Any]
+    open_incidents: int
+    closed_incidents: int
+    worst: Literal["page", "ticket"] | None
+    cost_dollars: float | None = None
+    cost_per_epoch_dollars: float | None = None
+    seconds_per_epoch: float | None = None
+    devices: Sequence[Device] = ()
+    command: str | None = None
+    continues: str | None = None
+    continued_by: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunList:
+    items: list[Run]
+    next_page_token: str | None
+
+
+@router.get("", summary="Runs, newest first", response_model=RunList)
+def list_runs(
+    here: Here,
+    project: Project,
+    state: State | None = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    """Runs from the one that started last. A page ends early where what its runs say is large."""
+    before = key_of(page_token, (int, str))
+    with here.store.reading() as connection:
+        rows, more = query.newest(connection, page_size, before, state, project)
+        items = _told(here, connection, rows)
+    return _answer(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
+
+
+@router.get("/{run}", summary="One run", response_model=Run)
+def read_run(here: Here, run: str) -> Response:
+    """The run's facts, its latest values and how much it counted. 404 for a run nobody reported."""
+    with here.store.reading() as connection:
+        row = found(connection, run)
+        (told,) = _told(here, connection, [row])
+    return _answer(told)
+
+
+def found(connection: Connection, run: str) -> Row[Any]:
+    """The run's row. Raises a 404 problem for one that is not there."""
+    row = query.one(connection, run)
+    if row is None:
+        raise unknown_run(run)
+    return row
+
+
+def _answer(told: Run | RunList) -> Response:
+    """As it is: what is told was checked when it came, and FastAPI would look through every value again."""
+    return Response(msgspec.json.encode(told), media_type="application/json")
+
+
+def _told(here: Collector, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
+    ids = [row.id for row in rows]
+    streams = _by_run(query.streams_of(connection, ids))
+    incidents = _by_run(query.incidents_of(connection, ids))
+    following = {row.id: successor(row.external_id) for row in rows}
+    there = query.there(connection, [one for row in rows for one in candidates(row.project, following[row.id])])
+    after = {row.id: pick(there, row.project, following[row.id]) for row in rows}
+    now = time.time_ns()
+    prices = here.settings.cost_per_hour
+    return [
+        tell(row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices) for row in rows
+    ]
+
+
+def tell(
+    row: Row[Any],
+    streams: Sequence[Row[Any]],
+    incidents: Sequence[Row[Any]],
+    now: int,
+    after: str | None = None,
+    prices: Prices = (),
+) -> Run:
+    """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each.
+
+    after: its successor, where there is one.
+    """
+    severities = [each.severity for each in incidents if each.state != "closed"]
+    ranks = [stream for stream in streams if stream.role == "rank"]
+    ahead = max(ranks, key=lambda stream: stream.last_step_time or 0, default=None)
+    environment = row.environment or {}
+    return Run(
+        id=row.id,
+        external_id=row.external_id,
+        name=row.name,
+        project=row.project,
+        state=row.state,
+        started=instant(row.started),
+        ended=instant(row.ended),
+        last_step=ahead.last_step if ahead else None,
+        last_step_time=instant(ahead.last_step_time) if ahead else None,
+        world_size=row.world_size,
+        ranks_reporting=ranks_reporting(row.state, ranks, now),
+        precision=precision(ranks),
+        torch_version=environment.get("torch"),
+        device_model=environment.get("device"),
+        config=row.config,
+        tags=row.tags,
+        latest=latest(ranks),
+        counters=counters_of(ranks),
+        lost=lost(streams),
+        faults={name: fault for stream in streams for name, fault in stream.faults.items()},
+        open_incidents=len(severities),
+        closed_incidents=len(incidents) - len(severities),
+        worst="page" if "page" in severities else "ticket" if severities else None,
+        cost_dollars=cost.of_run(prices, environment, ranks),
+        cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks),
+        seconds_per_epoch=cost.seconds_per_epoch(ranks),
+        devices=devices.of_run(streams, now) if row.state == "running" else [],
+        command=environment.get("command"),
+        environment={name: value for name, value in environment.items() if name != "continues"},
+        continues=environment.get("continues"),
+        continued_by=after,
+    )
+
+
+def _by_run(rows: Iterable[Row[Any]]) -> dict[str, list[Row[Any]]]:
+    grouped: dict[str, list[Row[Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row.run, []).append(row)
+    return grouped

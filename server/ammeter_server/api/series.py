@@ -1,0 +1,205 @@
+"""GET /api/v1/runs/{run}/series: values over steps, read from the packed chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Query, Request, Response
+
+from ammeter.wire import ranks
+from ammeter.wire.ranks import Life, lives
+from ammeter_server.api.runs import found
+from ammeter_server.context import Collector, Here
+from ammeter_server.curves import reader
+from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Told, answer
+from ammeter_server.curves.reader import Asked, Curve
+from ammeter_server.db.queries import series as query
+from ammeter_server.db.queries.step_times import steps_between
+from ammeter_server.http import etags
+from ammeter_server.http.pagination import PageToken, key_of, token, unknown_token
+from ammeter_server.http.problems import Problem
+from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
+
+router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
+
+MOST_NAMES = 256
+"""Names in one question. A page of charts asks for five, one of all layers for some hundred."""
+
+MOST_VALUES = 4_000_000
+"""Values in one answer: 64 MB as JSON. A page of the list ends where it has as many."""
+
+MERGED = query.Wanted(ranks.SCALARS, ranks.STATS)
+
+Format = Literal["json", "float32"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One value over steps. axis: where in `axes` its steps and times stand. complete: nothing was measured between two
+    neighbours; else points were chosen. values: numbers, or "NaN", "Infinity",
+    "-Infinity".
+
+    rank: null for what all ranks come to; stream is then that of the lowest.
+    """
+
+    name: str
+    rank: int | None
+    stream: str
+    axis: int
+    complete: bool
+    values: list[float | str]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where series were measured. times: seconds since the epoch."""
+
+    steps: list[int]
+    times: list[float]
+
+
+@dataclass(frozen=True)
+class SeriesList:
+    items: list[Series]
+    axes: list[Axis]
+    next_page_token: str | None = None
+
+
+ARRAYS = {"schema": {"type": "string", "format": "binary", "description": LAYOUT}}
+ANSWERS: dict[str, Any] = {"model": SeriesList, "content": {FLOAT32: ARRAYS}}
+
+
+class Line(NamedTuple):
+    """What curves of several names are read of: a stream, or all ranks together. key: its place in the list,
+    which ends with the stream."""
+
+    rank: int | None
+    key: tuple[int, int, str]
+    names: Sequence[str]
+    read: Callable[[Asked], dict[str, Curve]]
+
+
+@router.get("", summary="Values over steps", responses={200: ANSWERS}, response_class=Response)
+def read_series(
+    here: Here,
+    request: Request,
+    run: str,
+    names: Annotated[
+        str, Query(description="`loss,scale`; of a tensor `grad.norm:<tensor>`. %2C is a comma in a name.")
+    ],
+    rank: Ranks = None,
+    stream: str | None = None,
+    first: First = None,
+    last: Last = None,
+    since: Since = None,
+    until: Until = None,
+    points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
+    by: Annotated[Literal["step", "time"], Query(description="Along what they are spread evenly.")] = "step",
+    merged: Annotated[bool, Query(description="What the gradients of all ranks, or all shards, come to.")] = False,
+    format: Annotated[Format, Query(description="float32: arrays as they are, behind a header in JSON.")] = "json",
+    page_size: Annotated[int, Query(ge=1, le=10_000, description="Items of one page at most.")] = 1000,
+    page_token: PageToken = None,
+) -> Response:
+    """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
+    steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
+    ranks have, and one more for each time that the ranks were started again."""
+    asked = Asked(names_of(names), points, first, last, by == "time")
+    after = key_of(page_token, (int, int, str, str))
+    if merged:
+        _check_merged(asked.names, rank, stream)
+    with here.store.reading() as connection:
+        found(connection, run)
+        sources = query.sources(connection, run, ranks_of(rank), stream)
+        together = lives(query.lives(connection, run)) if merged else []
+        tag = etags.of(request, query.standing(connection, run, sources))
+    if tag.known:
+        return tag.unchanged()
+    lines = [_of_all(here, run, life, asked.names) for life in together]
+    if not merged:
+        lines = [_of(here, run, source, asked.names) for source in sources]
+    if since is not None or until is not None:
+        span = begin_of(since), end_of(until)
+        lines = [_within(line, *steps_between(here.store, run, line.key[2], *span)) for line in lines]
+    behind = lines if after is None else _behind(lines, asked.names, after)
+    told, following = _page(behind, asked, page_size)
+    return tag.on(answer(told, format, following))
+
+
+def _of(here: Collector, run: str, source: query.Source, names: Sequence[str]) -> Line:
+    key = source.rank, source.started, source.id
+    return Line(source.rank, key, names, lambda asked: reader.read(here.store, run, source.id, asked))
+
+
+def _of_all(here: Collector, run: str, life: Sequence[Life], names: Sequence[str]) -> Line:
+    def read(asked: Asked) -> dict[str, Curve]:
+        views = {each.rank: query.views(here.store, run, each.stream, asked.first, asked.last, MERGED) for each in life}
+        whole = ranks.merged(views, max(each.world_size for each in life))
+        return reader.drawn(asked, reader.of_views(asked, whole))
+
+    return Line(None, (0, life[0].began, life[0].stream), names, read)
+
+
+def _within(line: Line, first: int, last: int) -> Line:
+    """The line, between these steps too."""
+
+    def read(asked: Asked) -> dict[str, Curve]:
+        begin = max(first, asked.first or 0)
+        end = last if asked.last is None else min(last, asked.last)
+        return line.read(replace(asked, first=begin, last=end)) if begin <= end else {}
+
+    return line._replace(read=read)
+
+
+def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...]) -> list[Line]:
+    """What is left behind the last item of a page, by its key."""
+    *place, name = after
+    if name not in names:
+        raise unknown_token(name)
+    rest = names[names.index(name) + 1 :]
+    return [
+        line._replace(names=rest) if line.key == tuple(place) else line for line in lines if line.key >= tuple(place)
+    ]
+
+
+def _page(lines: Sequence[Line], asked: Asked, page_size: int) -> tuple[Told, str | None]:
+    """The first curves, and what the next page is asked with where there may be more."""
+    told: list[tuple[int | None, str, dict[str, Curve]]] = []
+    values = 0
+    for line, name, curve in _read(lines, asked):
+        told.append((line.rank, line.key[2], {name: curve}))
+        values += len(curve.values)
+        if len(told) == page_size or values > MOST_VALUES:
+            over = line is lines[-1] and name == line.names[-1]
+            return told, None if over else token(*line.key, name)
+    return told, None
+
+
+def _read(lines: Sequence[Line], asked: Asked) -> Iterator[tuple[Line, str, Curve]]:
+    at_once = max(1, MOST_VALUES // asked.points)
+    for line in lines:
+        for begin in range(0, len(line.names), at_once):
+            curves_of = line.read(replace(asked, names=line.names[begin : begin + at_once]))
+            yield from ((line, name, curve) for name, curve in curves_of.items())
+
+
+def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) -> None:
+    """Raises a 422 problem for what has no meaning for all ranks together."""
+    if rank is not None or stream is not None:
+        raise Problem(422, "merged=true is about all ranks; leave rank and stream away")
+    alone = [name for name in names if name not in ranks.SCALARS and name.partition(":")[0] not in ranks.STATS]
+    if alone:
+        known = ", ".join((*ranks.SCALARS, *(f"{stat}:<tensor>" for stat in ranks.STATS)))
+        raise Problem(422, f"{alone[0][:80]!r} is each rank's own; merged are {known}")
+
+
+def names_of(names: str) -> list[str]:
+    """The names that are asked for, each once. Raises a 422 problem where they are none, or too many."""
+    wanted = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
+    if not 0 < len(wanted) <= MOST_NAMES:
+        raise Problem(
+            422, f"names is {names[:80]!r}, {len(wanted)} names; ask for 1 to {MOST_NAMES}, such as scale,loss"
+        )
+    return wanted

@@ -1,0 +1,132 @@
+"""GET /api/v1/runs/{run}/tensors: the watched tensors and the latest value of each stat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Response
+
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter_server.api.runs import found
+from ammeter_server.context import Here
+from ammeter_server.db.json_safe import number
+from ammeter_server.db.queries import series as query
+from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
+from ammeter_server.http.problems import Problem
+
+router = APIRouter(prefix="/api/v1/runs/{run}/tensors", tags=["runs"])
+
+NEWEST_CHUNKS = 64
+NEWEST_ROWS = 1000
+"""How far back a value is looked for: sampled stats come every few dozen steps."""
+
+
+@dataclass(frozen=True)
+class TensorStat:
+    """The latest measured value of one stat of one tensor, and the step it was measured at."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    numel: int
+    stat: str
+    value: float | str
+    step: int
+    rank: int
+    stream: str
+
+
+@dataclass(frozen=True)
+class TensorStatList:
+    items: list[TensorStat]
+    next_page_token: str | None
+
+
+@router.get("", summary="Tensors' latest values", responses={200: {"model": TensorStatList}}, response_class=Response)
+def list_tensors(
+    here: Here,
+    run: str,
+    stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
+    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
+    page_size: PageSize = 1000,
+    page_token: PageToken = None,
+) -> Response:
+    """One item per tensor and stat, in the order of the parameters, of the rank's newest life. A stat that was not
+    measured lately is left out."""
+    stats = _asked(stat)
+    after = key_of(page_token, (int,))
+    with here.store.reading() as connection:
+        found(connection, run)
+        sources = query.sources(connection, run, None if rank is None else [rank])
+    source = newest_life(sources)
+    places = _measured(here, run, source, stats) if source else []
+    rest = [(place, item) for place, item in places if after is None or place > int(after[0])]
+    page = rest[:page_size]
+    answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(rest) > page_size else None)
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
+    """Of these streams the last that the lowest rank began."""
+    lowest = min((source.rank for source in sources), default=None)
+    return next((source for source in reversed(sources) if source.rank == lowest), None)
+
+
+def _measured(here: Here, run: str, source: query.Source, stats: Sequence[str]) -> list[tuple[int, TensorStat]]:
+    """(place, item) of each tensor and stat that was measured. The place stays the same while a run goes on."""
+    wanted = query.Wanted(stats=tuple(stats))
+    views = query.latest_views(here.store, run, source.id, NEWEST_CHUNKS, wanted)
+    schema, latest = latest_values(views, stats)
+    items = []
+    for order, tensor in enumerate(schema.tensors):
+        for index, stat in enumerate(stats):
+            step, value = latest[index][0][order], latest[index][1][order]
+            if step >= 0:
+                item = TensorStat(
+                    tensor.name, tensor.shape, tensor.dtype, tensor.numel, stat, number(float(value)), int(step),
+                    source.rank, source.id,
+                )  # fmt: skip
+                items.append((order * len(stats) + index, item))
+    return items
+
+
+Latest = tuple[block.Ints, block.Floats]
+
+
+def latest_values(newest_first: Iterator[block.View], stats: Sequence[str]) -> tuple[frames.Schema, list[Latest]]:
+    """The newest schema, and per stat (step or -1, value) of each of its tensors. Older schemas are not looked at."""
+    schema = frames.Schema()
+    latest: list[Latest] = []
+    rows = 0
+    for view in newest_first:
+        if not latest:
+            schema, count = view.schema, len(view.schema.tensors)
+            latest = [(np.full(count, -1), np.zeros(count, np.float32)) for _ in stats]
+        if view.schema != schema or rows > NEWEST_ROWS or all((steps >= 0).all() for steps, _ in latest):
+            break
+        rows += len(view)
+        for stat, (steps, values) in zip(stats, latest, strict=True):
+            _fill(steps, values, view, view.stat(stat))
+    return schema, latest
+
+
+def _fill(steps: block.Ints, values: block.Floats, view: block.View, columns: block.Floats) -> None:
+    there = block.measured(columns)
+    missing = np.flatnonzero((steps < 0) & there.any(axis=1))
+    row = there.shape[1] - 1 - there[missing, ::-1].argmax(axis=1)
+    steps[missing] = view.steps[row]
+    values[missing] = columns[missing, row]
+
+
+def _asked(stat: str) -> list[str]:
+    stats = list(dict.fromkeys(each.strip() for each in stat.split(",") if each.strip()))
+    unknown = [each for each in stats if each not in frames.STATS]
+    if unknown or not stats:
+        said = (unknown or [stat])[0][:80]
+        raise Problem(422, f"stat is {said!r}; use some of {', '.join(frames.STATS)}")
+    return stats

@@ -1,0 +1,1 @@
+"""Tokens, callers, access to projects, and limits of readers."""

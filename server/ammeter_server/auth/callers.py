@@ -1,0 +1,200 @@
+"""Who may ask: bearer tokens with scopes, and the page's session.
+
+Routes name what they need: Depends(auth.read), Depends(auth.change), Depends(auth.ingest), Depends(auth.admin).
+Without any token the collector is open, but only to requests that were meant for this machine: a page from elsewhere
+that resolves its own name to 127.0.0.1 is refused by the Host header, its forms by the header that changes need, and
+what a proxy on this machine hands on from elsewhere by the headers that proxies add.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from ammeter_server.auth.tokens import fingerprint
+from ammeter_server.config.settings import is_loopback, is_private_to_this_machine
+from ammeter_server.context import Collector, collector
+from ammeter_server.db.queries import tokens as query
+from ammeter_server.db.queries.tokens import SCOPES
+from ammeter_server.http import limits
+from ammeter_server.http.problems import Problem
+
+COOKIE = "ammeter_session"
+CHANGE_HEADER = "X-Ammeter-Request"
+"""Changes from a browser carry it. Another site cannot set it, so it cannot make a signed-in person change things."""
+
+PROXY_PREFIXES = ("x-forwarded", "x-original-", "x-envoy-", "cf-")
+PROXY_HEADERS = frozenset(
+    (
+        "forwarded",
+        "via",
+        "x-real-ip",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "true-client-ip",
+        "fastly-client-ip",
+        "x-proxyuser-ip",
+        "cdn-loop",
+    )
+)
+"""Headers that only a proxy adds. A request that carries one has come from behind it, perhaps from anywhere."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks. project: the only one that it reaches; None for every one. expires: ns since the epoch, if it does."""
+
+    name: str
+    scopes: frozenset[str]
+    project: str | None = None
+    by_browser: bool = False
+    expires: int | None = None
+
+
+def read(connection: HTTPConnection) -> Caller:
+    """Whoever may look: scope read, by token or by the page's session."""
+    return _allow(connection, "read")
+
+
+def change(connection: HTTPConnection) -> Caller:
+    """Whoever may handle incidents: as read, and a browser has to prove that the request is our page's own."""
+    caller = _allow(connection, "read")
+    if caller.by_browser and CHANGE_HEADER not in connection.headers:
+        raise Problem(403, f"the request has no header {CHANGE_HEADER}; send it with any value")
+    return caller
+
+
+def ingest(connection: HTTPConnection) -> Caller:
+    """Whoever may send frames: scope ingest, by token."""
+    return _allow(connection, "ingest")
+
+
+def admin(connection: HTTPConnection) -> Caller:
+    """Whoever may see what people did: scope admin, of every project."""
+    return unbound(_allow(connection, "admin"))
+
+
+def everything(connection: HTTPConnection) -> Caller:
+    """Whoever may look at what all projects come to."""
+    return unbound(_allow(connection, "read"))
+
+
+def unbound(caller: Caller) -> Caller:
+    """The caller, unless its token is of one project."""
+    if caller.project is not None:
+        raise Problem(403, f"the token {caller.name!r} is of project {caller.project!r}; this is about all of them")
+    return caller
+
+
+def has(caller: Caller, scope: str) -> bool:
+    return scope in caller.scopes or "admin" in caller.scopes
+
+
+def known(here: Collector, connection: HTTPConnection, sha256: str) -> Caller | None:
+    """The owner of the token with this hash. Raises a 429 problem for an address that tries one after another."""
+    caller = find(here, sha256)
+    if caller is None:
+        _count_guess(here, connection, sha256)
+    return caller
+
+
+def find(here: Collector, sha256: str) -> Caller | None:
+    """The owner of the token or session with this hash, None for an unknown or expired one."""
+    with here.store.reading() as transaction:
+        row = query.find(transaction, sha256, time.time_ns())
+    if row is None or not hmac.compare_digest(row.sha256, sha256):
+        return None
+    return Caller(row.name, frozenset(row.scopes.split()), row.project, False, row.expires)
+
+
+def secrets_of(connection: HTTPConnection) -> list[tuple[str, bool]]:
+    """The hashes of what a request shows, however it is spelled, and whether a browser sent it by itself: a bearer
+    token, then a session."""
+    shown = []
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        shown.append((fingerprint(token.strip()), False))
+    cookie = connection.cookies.get(COOKIE)
+    if cookie:
+        shown.append((fingerprint(cookie, "session"), True))
+    return shown
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """Where a request comes from, as the nearest proxy that is trusted says."""
+    return connection.client.host if connection.client else ""
+
+
+def proxy_header(connection: HTTPConnection) -> str | None:
+    """The first header of a request that a proxy has added; None where there is none."""
+    names = connection.headers.keys()
+    return next((name for name in names if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)), None)
+
+
+def _count_guess(here: Collector, connection: HTTPConnection, sha256: str) -> None:
+    address = address_of(connection)
+    wait = here.guesses.note(address, sha256)
+    if wait:
+        raise limits.over("guesses", 429, f"{address} has tried too many wrong tokens; wait {wait:.0f} s", wait=wait)
+
+
+def _allow(connection: HTTPConnection, scope: str) -> Caller:
+    here = collector(connection)
+    shown = secrets_of(connection)
+    caller = _right(here, shown) or _open(here, connection)
+    if caller is None:
+        for sha256, _ in shown:
+            _count_guess(here, connection, sha256)
+        raise Problem(
+            401,
+            "no valid token; send `Authorization: Bearer <token>` (the agent: AMMETER_TOKEN)",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if not has(caller, scope):
+        raise Problem(403, f"the token {caller.name!r} has no scope {scope}; it has {' '.join(sorted(caller.scopes))}")
+    return caller
+
+
+def _right(here: Collector, shown: list[tuple[str, bool]]) -> Caller | None:
+    """The owner of the first right one."""
+    for sha256, by_browser in shown:
+        found = find(here, sha256)
+        if found is not None:
+            return replace(found, by_browser=by_browser)
+    return None
+
+
+def _open(here: Collector, connection: HTTPConnection) -> Caller | None:
+    """Everybody on this machine, as long as there is no token at all."""
+    if not is_private_to_this_machine(here.settings):
+        return None
+    with here.store.reading() as transaction:
+        if query.any_exists(transaction):
+            return None
+    host = _host(connection.headers.get("host", ""))
+    if not is_loopback(host):
+        raise Problem(
+            421,
+            f"the request is meant for {host[:200]!r}; without a token the collector answers to 127.0.0.1 and "
+            "localhost only: use one of them, or make a token with `ammeter-server token create`",
+        )
+    proxy = proxy_header(connection)
+    if proxy is not None:
+        raise Problem(
+            403,
+            f"the request came through a proxy (it has the header {proxy}), and this collector has no token, so that "
+            "everybody who reaches the proxy could read and change everything; set AMMETER_SERVER_TOKEN_FILE, or make "
+            "a token with `ammeter-server token create`",
+        )
+    return Caller("anybody", frozenset(SCOPES), by_browser=True)
+
+
+def _host(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return header

@@ -1,0 +1,120 @@
+"""The page's session: a token is exchanged for a cookie that no script can see, once."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from ammeter_server.auth.callers import COOKIE, Caller, has, known
+from ammeter_server.auth.tokens import fingerprint
+from ammeter_server.context import Collector, Here
+from ammeter_server.db import Store
+from ammeter_server.db.queries import audit
+from ammeter_server.db.queries import tokens as query
+from ammeter_server.db.queries.tokens import SESSION_OF
+from ammeter_server.http import limits
+from ammeter_server.http.limits.body import read_body
+from ammeter_server.http.limits.rate import Pace
+from ammeter_server.http.problems import Problem
+
+router = APIRouter(tags=["session"])
+
+SECONDS = 7 * 24 * 3600
+"""A session ends with its token, and after this at the latest."""
+
+MOST_SESSIONS = 100
+"""That one token has opened: whoever has it cannot fill the database with them."""
+
+MAX_SIGN_IN_BYTES = 4096
+
+A_SECOND = 1.0
+BURST = 60.0
+"""Sign-ins with one token. Each is written down for the audit, which keeps all."""
+
+BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["token"], "properties": {"token": {"type": "string"}}}
+        }
+    },
+}
+
+
+class SignIn(msgspec.Struct):
+    token: str
+
+
+@router.post("/api/v1/session", status_code=204, summary="Sign in", openapi_extra={"requestBody": BODY})
+async def sign_in(request: Request, here: Here) -> Response:
+    """Exchanges a token with scope read for a session cookie that a page's scripts cannot see."""
+    _check_type(request)
+    try:
+        given = msgspec.json.decode(await read_body(request, MAX_SIGN_IN_BYTES), type=SignIn).token
+        given.encode()
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise Problem(400, f'the body is no JSON object such as {{"token": "..."}}: {error}') from error
+    sign_ins: Pace = request.app.state.sign_ins
+    if sign_ins.is_over(fingerprint(given)):
+        raise limits.over("sign-ins", 429, f"more than {BURST:.0f} sign-ins with this token; keep the session", wait=1)
+    value = await anyio.to_thread.run_sync(_opened, here, request, given)
+    response = Response(status_code=204)
+    secure = request.url.scheme == "https" or here.settings.public_url.startswith("https:")
+    response.set_cookie(COOKIE, value, max_age=SECONDS, secure=secure, httponly=True, samesite="strict")
+    return response
+
+
+@router.delete("/api/v1/session", status_code=204, summary="Sign out")
+def sign_out(request: Request, here: Here) -> Response:
+    """Ends the session, here and in the browser."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        _end(here.store, fingerprint(cookie, "session"))
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+def pace_of_sign_ins() -> Pace:
+    return Pace(A_SECOND, BURST)
+
+
+def _check_type(request: Request) -> None:
+    """Refuses what a form of another site could send in somebody's name, to sign a browser in as somebody else."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise Problem(415, f"Content-Type is {given[:80]!r}; send application/json")
+
+
+def _end(store: Store, sha256: str) -> None:
+    """Ends a session. One that is not there costs no turn of those who write."""
+    with store.reading() as connection:
+        there = query.find(connection, sha256, time.time_ns()) is not None
+    if there:
+        with store.writing() as connection:
+            query.remove(connection, sha256)
+
+
+def _opened(here: Collector, request: Request, given: str) -> str:
+    """The secret of a new session. Raises a 401 problem for a token that cannot open one."""
+    caller = known(here, request, fingerprint(given))
+    if caller is None or not has(caller, "read"):
+        raise Problem(401, "the token is unknown or has no scope read; `ammeter-server token create` makes one")
+    return _open_session(here.store, caller)
+
+
+def _open_session(store: Store, caller: Caller) -> str:
+    value, now = secrets.token_urlsafe(32), time.time_ns()
+    ends = now + SECONDS * 10**9
+    expires = ends if caller.expires is None else min(ends, caller.expires)
+    with store.writing() as connection:
+        query.remove_expired_sessions(connection, now)
+        name = SESSION_OF + caller.name
+        query.add(connection, fingerprint(value, "session"), name, "read", now, caller.project, expires)
+        query.keep_newest(connection, name, MOST_SESSIONS)
+        audit.add(connection, now, caller.name, "session.opened", "page")
+    return value

@@ -1,0 +1,110 @@
+"""Bearer tokens and the token file's: made, listed and revoked. Only their hashes are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ammeter_server.config.settings import PREFIX, Settings, SettingsError, is_private_to_this_machine
+from ammeter_server.db import Row, Store
+from ammeter_server.db.json_safe import plain
+from ammeter_server.db.queries import audit
+from ammeter_server.db.queries import tokens as query
+from ammeter_server.db.queries.tokens import FROM_FILE, SCOPES, SESSION_OF
+
+LONGEST_NAME = 200
+LONGEST_PROJECT = 1_024
+
+
+class TokenError(ValueError):
+    """A token that cannot be made or found, in words for whoever asked."""
+
+
+def create(
+    store: Store,
+    name: str,
+    scopes: Sequence[str],
+    project: str | None = None,
+    expires: int | None = None,
+    by: str = "command line",
+) -> str:
+    """A new token of 256 random bits; only its hash is stored, so this is the one time it can be read.
+
+    expires: ns since the epoch. by: who makes it, for the audit. Raises TokenError.
+    """
+    _check_name(name)
+    _check_project(project)
+    token, now = secrets.token_urlsafe(32), time.time_ns()
+    with store.writing() as connection:
+        if query.named(connection, name):
+            raise TokenError(f"there is a token {name!r} already; choose another name, or revoke it first")
+        query.add(connection, fingerprint(token), name, " ".join(scopes), now, project, expires)
+        audit.add(connection, now, by, "token.created", name, " ".join(scopes) + (f" for {project}" if project else ""))
+    return token
+
+
+def revoke(store: Store, name: str, by: str = "command line") -> None:
+    """From now on the token is unknown, and so are the page's sessions that it opened. Raises TokenError."""
+    with store.writing() as connection:
+        if not query.named(connection, name):
+            known = ", ".join(sorted({repr(each.name) for each in query.all_of(connection)})) or "none"
+            raise TokenError(f"there is no token {name!r}; there are {known}")
+        query.remove_named(connection, name)
+        audit.add(connection, time.time_ns(), by, "token.revoked", name)
+
+
+def listed(store: Store) -> Sequence[Row[Any]]:
+    """The tokens there are, oldest first, without the page's sessions."""
+    with store.reading() as connection:
+        return [each for each in query.all_of(connection) if not each.name.startswith(SESSION_OF)]
+
+
+def load_file(settings: Settings, store: Store) -> None:
+    """Makes the settings' token valid, with every scope."""
+    if not settings.token:
+        return
+    now = time.time_ns()
+    with store.writing() as connection:
+        if query.replace_from_file(connection, fingerprint(settings.token), " ".join(SCOPES), now):
+            audit.add(connection, now, "settings", "token.replaced", FROM_FILE)
+
+
+def check_guarded(settings: Settings, store: Store) -> None:
+    """Raises SettingsError for a collector that others are to reach and that has no token at all."""
+    if settings.token or is_private_to_this_machine(settings):
+        return
+    with store.reading() as connection:
+        guarded = query.any_exists(connection)
+    if not guarded:
+        raise SettingsError(
+            f"{PREFIX}PUBLIC_URL is {settings.public_url[:200]!r}, where others reach the collector, and there is no "
+            f"token; set {PREFIX}TOKEN_FILE to a file with a long random token, or make one with "
+            "`ammeter-server token create`"
+        )
+
+
+def fingerprint(token: str, kind: str = "token") -> str:
+    """The hash under which a secret is stored. A session's is keyed, so that neither kind passes for the other."""
+    if kind == "token":
+        return hashlib.sha256(token.encode()).hexdigest()
+    return hmac.digest(kind.encode(), token.encode(), "sha256").hex()
+
+
+def _check_project(project: str | None) -> None:
+    """An empty one, such as a variable that is not set, would be a token of every project."""
+    if project is not None and not (project.strip() and project.isprintable() and len(project) <= LONGEST_PROJECT):
+        remedy = f"use 1 to {LONGEST_PROJECT} printable characters, or leave it out for every project"
+        raise TokenError(f"the project is {project[:80]!r}; {remedy}")
+
+
+def _check_name(name: str) -> None:
+    reserved = name == FROM_FILE or name.startswith(SESSION_OF)
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable() or plain(name) != name or reserved:
+        said = f"{name[:80]!r}"
+        raise TokenError(
+            f"the name is {said}; use 1 to {LONGEST_NAME} printable characters, no name of the house's own"
+        )

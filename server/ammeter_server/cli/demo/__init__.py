@@ -1,0 +1,163 @@
+"""The whole way on one run that breaks on purpose: trainer, journal, shipper, collector, incident, page.
+
+Everything it writes lies in a temporary folder, and everything it starts ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ammeter_server.cli.demo.processes import LOOK, CannotShowError, ask, free_port, started, tail, wait
+from ammeter_server.cli.demo.progress import Show, open_show
+
+TRAINER = Path("trainer/train.py")
+PLANTED = "nonfinite-gradient"
+TRAINING = ("--tiny", "--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
+
+PATIENCE = 30.0
+"""Seconds that the collector may take to start, and the last record to arrive."""
+
+
+def run(training: Sequence[str], once: bool) -> int:
+    """Shows a run from its first step to its last. Returns 0 when what was planted was found, else 1.
+
+    With a training command of the caller's own nothing is planted, and the command's own exit code is returned.
+    once: end after the run; else the page stays up until Ctrl-C.
+    """
+    command = list(training) or _planted()
+    with tempfile.TemporaryDirectory(prefix="ammeter-demo-") as folder, _ended_by_signal(), open_show() as show:
+        place = Place(Path(folder))
+        with _collector(place):
+            show.say(f"collector and page: {place.url}")
+            found, code = _watch(place, command, show)
+            if training:
+                result = code
+            else:
+                result = 0 if PLANTED in found else 1
+                show.say(_verdict(found))
+            if not once:
+                show.say(f"the page stays up at {place.page}; Ctrl-C ends it")
+                _until_interrupted()
+    return result
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the demo takes place."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    run: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def page(self) -> str:
+        return f"{self.url}/runs/{self.run}"
+
+    @property
+    def journals(self) -> Path:
+        return self.folder / "runs"
+
+    def environment(self) -> dict[str, str]:
+        """What the trainer sees: our collector and folder, and none of the machine's own settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
+        return inherited | {
+            "AMMETER_URL": self.url,
+            "AMMETER_DIR": str(self.journals),
+            "AMMETER_RUN_ID": self.run,
+        }
+
+
+def _planted() -> list[str]:
+    if not TRAINER.is_file():
+        raise CannotShowError(
+            f"there is no {TRAINER} in {Path.cwd()}; go to a checkout of Ammeter, or name a training command of your "
+            "own that calls ammeter.watch(): ammeter-server demo -- python train.py"
+        )
+    return [sys.executable, str(TRAINER), *TRAINING]
+
+
+def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], int]:
+    """Trains, and shows what the collector knows of it. Returns the verdicts found and the command's exit code."""
+    show.say(f"training: {' '.join(command)}")
+    told: dict[str, str] = {}
+    with started(command, place.folder / "training.log", place.environment(), place.journals) as trainer:
+        while trainer.poll() is None:
+            _tell(place, show, told)
+            time.sleep(LOOK)
+        wait(lambda: _tell(place, show, told), PATIENCE if place.journals.is_dir() else 0.0)
+    log = tail(place.folder / "training.log")
+    if trainer.returncode:
+        show.say(f"the training command ended with exit code {trainer.returncode}:\n{log}")
+    elif ask(f"{place.url}/api/v1/runs/{place.run}") is None:
+        show.say(f"nothing was heard of the run: does it call ammeter.watch(model, optimizer, scaler)? It said:\n{log}")
+    return {incident.split(".")[-2] for incident in told}, trainer.returncode
+
+
+def _tell(place: Place, show: Show, told: dict[str, str]) -> bool:
+    """Shows what is new. Returns whether the run is over for the collector too."""
+    known = ask(f"{place.url}/api/v1/runs/{place.run}")
+    if known is None:
+        return False
+    show.progress(known)
+    for incident in reversed((ask(f"{place.url}/api/v1/runs/{place.run}/incidents") or {"items": []})["items"]):
+        if told.get(incident["id"]) != incident["severity"]:
+            told[incident["id"]] = incident["severity"]
+            show.incident(incident, place.page)
+    return bool(known["state"] != "running")
+
+
+def _verdict(found: set[str]) -> str:
+    if PLANTED in found:
+        return f"the planted fault was found: {PLANTED}"
+    return f"the planted fault {PLANTED} was not found; found: {', '.join(sorted(found)) or 'nothing'}"
+
+
+@contextmanager
+def _collector(place: Place) -> Iterator[None]:
+    """A collector of our own, ready to work."""
+    serve = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(place.port)]
+    serve += ["--database-url", f"sqlite:///{place.folder / 'collector.db'}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_SERVER_")}
+    log = place.folder / "collector.log"
+    with started(serve, log, environment) as collector:
+        ready = wait(lambda: collector.poll() is not None or ask(f"{place.url}/readyz") is not None, PATIENCE)
+        if not ready or collector.poll() is not None:
+            raise CannotShowError(f"the collector did not start:\n{tail(log)}")
+        yield
+
+
+def _until_interrupted() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: by the way that leaves nothing behind."""
+
+    def end(_: int, __: FrameType | None) -> Any:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

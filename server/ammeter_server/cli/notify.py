@@ -1,0 +1,122 @@
+"""ammeter-server notify test: a message to every channel, and a look at who else would page for the same incidents."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import urllib3
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ammeter.verdicts import ALL
+from ammeter_server.config.settings import Settings, SettingsError
+from ammeter_server.incidents.wording import alert_name
+from ammeter_server.notify.address_redaction import address
+from ammeter_server.notify.alertmanager import stamp
+from ammeter_server.notify.channel import Channel, Message, open_channels
+
+OWN = frozenset(alert_name(verdict.id) for verdict in ALL)
+MINUTE = 60 * 10**9
+REMEDY = (
+    "Take the group ammeter-incidents out of the rules of that Prometheus, or unset AMMETER_SERVER_ALERTMANAGER_URL."
+)
+
+
+class MixedError(Exception):
+    """Two senders of the same alerts, and which one to silence."""
+
+
+def test(settings: Settings, asked: argparse.Namespace) -> int:
+    """Tells every channel that this is a test. Returns 0 when all took it, 1 when one did not.
+
+    Raises MixedError where Prometheus has the incident alerts too, and SettingsError where there is no channel.
+    """
+    channels = open_channels(settings)
+    if not channels:
+        raise SettingsError(
+            "nobody is told: set AMMETER_SERVER_NOTIFY, AMMETER_SERVER_NOTIFY_FILE or AMMETER_SERVER_ALERTMANAGER_URL"
+        )
+    if settings.alertmanagers:
+        refuse_mix(settings, asked.prometheus)
+    message = _message(settings, asked.severity, time.time_ns())
+    outcomes = [{"channel": name, "error": _told(channel, message)} for name, channel in channels.items()]
+    _print(outcomes, asked.json)
+    return 1 if any(each["error"] for each in outcomes) else 0
+
+
+def refuse_mix(settings: Settings, prometheus: str | None) -> None:
+    """Raises MixedError where Prometheus holds the incident alerts, or has posted one to an Alertmanager of ours."""
+    if prometheus:
+        groups = _asked(f"{prometheus.rstrip('/')}/api/v1/rules?type=alert")["data"]["groups"]
+        doubled = sorted({rule["name"] for group in groups for rule in group["rules"]} & OWN)
+        if doubled:
+            raise MixedError(
+                f"the Prometheus at {address(prometheus).url} has {len(doubled)} alerts on incidents"
+                f" ({doubled[0]}, ...), and the "
+                f"collector posts the same to Alertmanager: each would fire and resolve in turn. {REMEDY} Those of "
+                f"{settings.page_url}/api/v1/rules are without them"
+            )
+    for url in settings.alertmanagers:
+        for alert in _held(url):
+            name, source = alert["labels"].get("alertname"), alert.get("generatorURL", "")
+            if name in OWN and "/graph?" in source:
+                raise MixedError(f"the Alertmanager at {address(url).url} holds {name} from {source[:200]}. {REMEDY}")
+
+
+def _told(channel: Channel, message: Message) -> str | None:
+    try:
+        channel.send([message])
+    except Exception as error:  # noqa: BLE001 - it is what the command is asked for
+        return str(error) or type(error).__name__
+    return None
+
+
+def _message(settings: Settings, severity: str, now: int) -> Message:
+    body = f"A test of the channels of the Ammeter collector at {settings.page_url}. Nothing is to be done."
+    title = "[test] Ammeter can reach you"
+    alert = {
+        "labels": {"alertname": "AmmeterTest", "severity": severity},
+        "annotations": {"summary": title, "description": body},
+        "startsAt": stamp(now),
+        "generatorURL": settings.page_url,
+    }
+    told = {"kind": "opened", "severity": severity, "title": title, "body": body}
+    return {**told, "alert": alert, "over": now + MINUTE}
+
+
+def _held(url: str) -> list[dict[str, Any]]:
+    """The alerts of an Alertmanager; none of one that does not answer, for which the test message speaks."""
+    try:
+        found: list[dict[str, Any]] = _asked(f"{url.rstrip('/')}/api/v2/alerts")
+    except SettingsError:
+        return []
+    return found
+
+
+def _asked(url: str) -> Any:
+    asked = address(url)
+    told = asked.url.partition("?")[0]
+    try:
+        answer = urllib3.request("GET", asked.url, headers=asked.headers, timeout=10.0, retries=False)
+        if answer.status != 200:
+            raise SettingsError(f"{told} answered {answer.status}; is that the right address?")
+        return answer.json()
+    except (urllib3.exceptions.HTTPError, json.JSONDecodeError) as error:
+        said = asked.conceal(str(error))
+        raise SettingsError(f"{told} does not answer as expected ({said}); is that the right address?") from None
+
+
+def _print(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        for each in outcomes:
+            print(json.dumps(each))
+        return
+    table = Table("channel", "test message", box=None, pad_edge=False)
+    for each in outcomes:
+        table.add_row(Text(each["channel"]), Text(each["error"] or "taken"))
+    Console().print(table)

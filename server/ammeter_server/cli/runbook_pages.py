@@ -1,0 +1,34 @@
+"""ammeter-server runbooks FOLDER: every runbook as a page of its own, for a web server that is not the collector."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from ammeter_server.ops.runbooks import TITLES, rendered
+
+STYLE = "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}pre{overflow:auto}"
+PAGE = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    '<meta name="color-scheme" content="light dark">\n'
+    "<title>{title} · Ammeter</title>\n<style>" + STYLE.replace("{", "{{").replace("}", "}}") + "</style>\n"
+    "</head>\n<body>\n{body}\n</body>\n</html>\n"
+)
+
+
+def write(folder: Path) -> int:
+    """Writes NAME/index.html for each, which web servers answer for the address NAME, and an index of all. Returns how
+    many there are. What else lies in the folder stays."""
+    for name, title in TITLES.items():
+        body = str(rendered(name))  # else its own kind of text escapes what is put in
+        _write(folder / name, title, re.sub(r'href="/runbooks/([\w-]+)"', r'href="../\1/"', body))
+    links = "\n".join(f'<li><a href="{name}/">{escape(title)}</a></li>' for name, title in TITLES.items())
+    _write(folder, "Runbooks", f"<h1>Runbooks</h1>\n<ul>\n{links}\n</ul>")
+    return len(TITLES)
+
+
+def _write(folder: Path, title: str, body: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "index.html").write_text(PAGE.format(title=escape(title), body=body), encoding="utf-8")

@@ -1,0 +1,64 @@
+"""`ammeter-server storage`: what takes the room in the database, as a person or a program reads it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Any
+
+from ammeter_server.db import Store, partitions
+from ammeter_server.db.queries import sizes
+
+RUNS = 20
+"""The largest runs are shown, so many."""
+
+EPOCH = date(1970, 1, 1)
+
+
+def show(store: Store, asked: argparse.Namespace) -> None:
+    """Prints what takes the room; with --json as one object."""
+    found = measured(store)
+    print(json.dumps(found) if asked.json else "\n".join(_lines(found)))
+
+
+def measured(store: Store) -> dict[str, Any]:
+    """database_bytes: on disk. tables, days, runs: bytes of what is stored. steps: where those of all ranks lie."""
+    with store.reading() as connection:
+        used, (waiting, compacted) = partitions.used_bytes(connection), sizes.waiting(connection)
+        tables, by_day = sizes.by_table(connection), sizes.by_day(connection)
+        runs = sizes.by_run(connection, RUNS)
+    return {
+        "database_bytes": used,
+        "steps": {"in_blocks": waiting, "in_segments": compacted},
+        "tables": [{"name": each.name, "rows": each.rows, "bytes": each.bytes} for each in tables],
+        "days": [{"day": f"{EPOCH + timedelta(days=day)}", "bytes": size} for day, size in by_day],
+        "runs": [{"run": each.name, "steps": each.rows, "bytes": each.bytes} for each in runs],
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    steps = found["steps"]
+    lines = [f"{_size(found['database_bytes'])} on disk; {steps['in_segments']:,} steps of all ranks compacted, "]
+    lines[0] += f"{steps['in_blocks']:,} as they came"
+    for title, key, count in (("table", "name", "rows"), ("run", "run", "steps"), ("day", "day", "")):
+        rows = [(each[key], f"{each[count]:,}" if count else "", _size(each["bytes"])) for each in found[f"{title}s"]]
+        lines += ["", *_table((title, count, "bytes"), rows)]
+    return lines
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    left, *right = widths
+    return [
+        "  ".join([row[0].ljust(left), *(cell.rjust(width) for cell, width in zip(row[1:], right, strict=True))])
+        for row in (head, *rows)
+    ]
+
+
+def _size(count: int) -> str:
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -1,0 +1,90 @@
+"""ammeter-server token create | list | revoke, and audit: what is done by hand on the collector's own machine."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import re
+import time
+from datetime import UTC, datetime
+
+from ammeter_server.auth import tokens
+from ammeter_server.auth.tokens import TokenError
+from ammeter_server.db import Store
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import audit
+from ammeter_server.db.queries.tokens import SCOPES
+
+UNITS = {"m": 60, "h": 3600, "d": 86_400}
+SHOWN = 1000
+"""Lines of the audit that are printed; GET /api/v1/audit pages through all."""
+
+
+def create(store: Store, asked: argparse.Namespace) -> None:
+    """Prints a new token, once."""
+    scopes = tuple(dict.fromkeys(asked.scopes.replace(",", " ").split()))
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise TokenError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
+    expires = moment(asked.expires, time.time_ns()) if asked.expires is not None else None
+    print(tokens.create(store, asked.name, scopes, asked.project, expires, who()))
+
+
+def revoke(store: Store, asked: argparse.Namespace) -> None:
+    """Makes a token unknown, with the page's sessions that it opened."""
+    tokens.revoke(store, asked.name, who())
+    print(f"the token {asked.name!r} and its sessions are no longer valid")
+    if not tokens.listed(store):
+        print("it was the last one: on loopback the collector answers to everybody on its machine again")
+
+
+def show(store: Store, asked: argparse.Namespace) -> None:
+    """Prints the tokens there are, without what they are."""
+    now = time.time_ns()
+    for each in tokens.listed(store):
+        about = {"name": each.name, "scopes": each.scopes, "project": each.project, "created": instant(each.created)}
+        about |= {"expires": instant(each.expires), "valid": each.expires is None or each.expires > now}
+        print(json.dumps(about) if asked.json else _line(about))
+
+
+def show_audit(store: Store, asked: argparse.Namespace) -> None:
+    """Prints what people did, the last first."""
+    with store.reading() as connection:
+        rows = audit.newest(connection, SHOWN)
+    for row in rows:
+        about = {"time": instant(row.at), "who": row.who, "action": row.action, "subject": row.subject}
+        about |= {"detail": row.detail}
+        print(json.dumps(about) if asked.json else "  ".join(str(each) for each in about.values() if each))
+
+
+def moment(text: str, now: int) -> int:
+    """The time, in ns, that a person means by 30d, 12h, 45m, or a date. Raises TokenError."""
+    after = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    try:
+        if after:
+            found = now + int(after[1]) * UNITS[after[2]] * 10**9
+        else:
+            when = datetime.fromisoformat(text)
+            found = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()) * 10**9
+    except (ValueError, OverflowError):
+        found = 0
+    if not now < found < 2**63:
+        raise TokenError(f"--expires is {text!r}; use a time from now such as 30d, 12h or 45m, or a day to come in UTC")
+    return found
+
+
+def _line(about: dict[str, object]) -> str:
+    project = f"project {about['project']}" if about["project"] else "every project"
+    until = "does not expire"
+    if about["expires"]:
+        until = f"{'expires' if about['valid'] else 'EXPIRED'} {about['expires']}"
+    return "  ".join((str(about["name"]), str(about["scopes"]), project, f"made {about['created']}", until))
+
+
+def who() -> str:
+    """Whoever typed a command."""
+    try:
+        return f"command line ({getpass.getuser()})"
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "command line"

@@ -1,0 +1,1 @@
+"""Settings, prices and notification routes."""

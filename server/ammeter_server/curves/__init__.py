@@ -1,0 +1,1 @@
+"""Reads stored columns and turns them into curves."""

@@ -1,0 +1,56 @@
+"""Fewer points of a curve, without losing what a person looks for: extremes, and values that are no numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.wire.columns import Floats, Ints
+
+Places = npt.NDArray[np.intp]
+
+
+def choose(values: Floats, points: int, times: Ints | None = None) -> Ints:
+    """Which of the values to show, ascending: all of them, or at most `points` (16 or more).
+
+    The first and the last stay. Of each stretch its smallest and its largest finite value stay, and of the
+    non-finite ones all, or where they are many each stretch's first and last. Stretches hold equally many values;
+    with the time of each value they take equally long, so that what came densely is shown as coarsely as the rest.
+    """
+    if len(values) <= points:
+        return np.arange(len(values), dtype=np.int64)
+    finite = np.isfinite(values)
+    strange = np.flatnonzero(~finite)
+    if len(strange) > points // 2:
+        strange = strange[_ends(_edges(strange, (points // 2 - 2) // 2, times))]
+    plain = np.flatnonzero(finite)
+    stretches = (points - len(strange) - 2) // 2
+    if len(plain) > 2 * stretches:
+        plain = plain[_extremes(values[plain], _edges(plain, stretches, times))]
+    ends = np.array([0, len(values) - 1])
+    return np.unique(np.concatenate([ends, strange, plain])).astype(np.int64)
+
+
+def _edges(where: Places, stretches: int, times: Ints | None) -> Places:
+    """Where stretches of these positions begin, none of them empty, and the end of the last."""
+    if times is None:
+        return np.linspace(0, len(where), stretches + 1).astype(np.intp)
+    rising = np.maximum.accumulate(times[where])  # a clock may have been put back
+    equal = rising[0] + (rising[-1] - rising[0]) / stretches * np.arange(1, stretches)
+    return np.unique(np.concatenate([[0], np.searchsorted(rising, equal), [len(where)]]))
+
+
+def _extremes(values: Floats, edges: Places) -> Places:
+    """The place of each stretch's minimum and maximum."""
+    lengths = np.diff(edges)
+    picked = []
+    for extreme in (np.minimum, np.maximum):
+        best = extreme.reduceat(values, edges[:-1]).repeat(lengths)
+        places = np.flatnonzero(values == best)
+        picked.append(places[np.searchsorted(places, edges[:-1])])
+    return np.concatenate(picked)
+
+
+def _ends(edges: Places) -> Places:
+    """The first and the last place of each stretch."""
+    return np.concatenate([edges[:-1], edges[1:] - 1])

@@ -1,0 +1,119 @@
+"""Curves as an answer carries them: as JSON, or as arrays behind a header. What curves share is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from ammeter_server.curves.float_json import between_brackets
+from ammeter_server.curves.reader import Curve
+
+FLOAT32 = "application/vnd.ammeter.series"
+
+LAYOUT = (
+    "Four bytes with the length of the header, the header as JSON, then the arrays. Of each item the header has"
+    " `points` and where, in bytes behind the header, its `steps` (int64), `times` (float64, seconds since the epoch)"
+    " and `values` (float32) begin, multiples of eight. Everything is little-endian. Items may share steps and times."
+)
+
+PIECE = 256 * 2**10
+
+Part = bytes | memoryview
+
+Told = Sequence[tuple[int | None, str, dict[str, Curve]]]
+"""(rank, stream, name -> curve)"""
+
+
+class InPieces(Response):
+    """An answer of megabytes. It is put together a piece at a time as it is sent: whole, it is copied thrice, into
+    memory that the system has to find each time."""
+
+    def __init__(self, parts: Sequence[Part], media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        self.parts = parts
+        self.headers["content-length"] = str(sum(map(len, parts)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _pieces(self) -> Iterator[bytes]:
+        begin = size = 0
+        for end, part in enumerate(self.parts, 1):
+            size += len(part)
+            if size >= PIECE or end == len(self.parts):
+                yield b"".join(self.parts[begin:end])
+                begin, size = end, 0
+
+
+def answer(told: Told, form: str, following: str | None = None) -> InPieces:
+    """One item per curve. following: what the next page is asked with."""
+    if form == "float32":
+        return InPieces(_as_arrays(told, following), FLOAT32)
+    return InPieces(_as_json(told, following), "application/json")
+
+
+def _as_json(told: Told, following: str | None) -> list[Part]:
+    return [*_items_and_axes(told), b',"next_page_token":', msgspec.json.encode(following), b"}"]
+
+
+def as_member(told: Told) -> msgspec.Raw:
+    """The curves as a part of another answer in JSON."""
+    return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
+
+
+def _items_and_axes(told: Told) -> Iterator[Part]:
+    """Values of each curve; steps and times stand in `axes`, once for all curves that have them in common."""
+    flat = [(rank, stream, name, curve) for rank, stream, curves in told for name, curve in curves.items()]
+    axes: dict[int, int] = {}
+    shown: list[dict[str, list[Any]]] = []
+    before = b'{"items":['
+    values = between_brackets([curve.values for *_, curve in flat])
+    for (rank, stream, name, curve), text in zip(flat, values, strict=True):
+        if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
+            shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
+        of = {"name": name, "rank": rank, "stream": stream}
+        item = msgspec.json.encode({**of, "axis": axes[id(curve.steps)], "complete": curve.complete})
+        yield from (before, item[:-1], b',"values":[', text, b"]}")
+        before = b","
+    yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
+
+
+def _as_arrays(told: Told, following: str | None) -> list[Part]:
+    parts: list[bytes] = []
+    made: dict[tuple[int, str], int] = {}
+    size = 0
+
+    def placed(array: npt.NDArray[Any], kind: str, scale: float = 1.0) -> int:
+        nonlocal size
+        if (id(array), kind) not in made:
+            data = (array / scale if scale != 1.0 else array).astype(kind).tobytes()
+            made[id(array), kind] = size
+            parts.append(data + bytes(-len(data) % 8))
+            size += len(parts[-1])
+        return made[id(array), kind]
+
+    items = [
+        {
+            "name": name,
+            "rank": rank,
+            "stream": stream,
+            "points": len(curve.values),
+            "complete": curve.complete,
+            "steps": placed(curve.steps, "<i8"),
+            "times": placed(curve.times, "<f8", 1e9),
+            "values": placed(curve.values, "<f4"),
+        }
+        for rank, stream, curves in told
+        for name, curve in curves.items()
+    ]
+    header = msgspec.json.encode({"items": items, "next_page_token": following})
+    header += b" " * (-(4 + len(header)) % 8)
+    return [len(header).to_bytes(4, "little"), header, *parts]

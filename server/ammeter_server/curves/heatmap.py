@@ -1,0 +1,55 @@
+"""Curves as rows of a heat map: of each stretch of steps the value that a person has to see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.wire.columns import ABSENT, Floats, Ints
+from ammeter_server.curves.reader import Piece
+
+
+def stretches(first: int, last: int, most: int) -> Ints:
+    """Where so many stretches of steps begin, or one for each step where there are fewer, and the end of the last."""
+    count = last + 1 - first
+    parts = min(most, count)
+    return np.array([first + count * part // parts for part in range(parts + 1)], np.int64)
+
+
+def filled(pieces: Sequence[Piece], edges: Ints, lowest: bool = False) -> tuple[Floats, Ints]:
+    """float32[stretches], int64[stretches]: the value that a stretch shows, and the step at which it was measured.
+
+    That is the largest value, or the smallest; the first that is NaN or Inf where there is one; absent, at step -1,
+    where nothing was measured. Of equal values it is the first.
+    """
+    shown, at = np.full(len(edges) - 1, ABSENT, np.float32), np.full(len(edges) - 1, -1, np.int64)
+    best = np.full(len(edges) - 1, -np.inf)
+    for piece in pieces:
+        bounds = piece.rows.bounds(edges)
+        starts = bounds if piece.places is None else np.searchsorted(piece.places, bounds)
+        starts = np.minimum(starts, len(piece.values))
+        some = np.flatnonzero(starts[:-1] < starts[1:])
+        if not len(some):
+            continue
+        ranks = _ranks(piece.values[: starts[-1]], lowest)
+        highest = np.maximum.reduceat(ranks, starts[some])
+        begin = int(starts[some[0]])
+        equal = begin + np.flatnonzero(ranks[begin:] == highest.repeat(np.diff(starts)[some]))
+        first = equal[np.searchsorted(equal, starts[some])]
+        better = highest > best[some]
+        where, first = some[better], first[better]
+        best[where], shown[where] = highest[better], piece.values[first]
+        at[where] = piece.rows.steps_at(first if piece.places is None else piece.places[first])
+    return shown, at
+
+
+NOT_FINITE = np.finfo(np.float64).max
+"""Before every float32."""
+
+
+def _ranks(values: Floats, lowest: bool) -> npt.NDArray[np.float64]:
+    """Greater for what is rather shown."""
+    ranks = values.astype(np.float64)
+    return np.where(np.isfinite(ranks), -ranks if lowest else ranks, NOT_FINITE)

@@ -1,0 +1,352 @@
+"""Curves of a stream, thinned to what a chart shows: from its segments' columns or coarse levels, and its blocks.
+
+Where there is much more than is shown only coarse levels are read, and of steps and times those of the points chosen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter.wire.columns import Floats, Ints
+from ammeter_server.curves.downsample import choose
+from ammeter_server.db import Row, Store, column_codec
+from ammeter_server.db.queries import series as query
+
+AT_ONCE = 16
+"""Segments of which whole columns are read in one transaction, with their neighbours: 40 MB for 200 of them."""
+
+
+class Curve(NamedTuple):
+    """Where one name was measured. Curves of one question that were measured at the same steps share these arrays.
+
+    complete: these are all that was measured, so that between two neighbours nothing was; else some were chosen.
+    """
+
+    steps: Ints
+    times: Ints
+    values: Floats
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which names, between which steps, and how many points of each at most. by_time: spread evenly over time."""
+
+    names: Sequence[str]
+    points: int
+    first: int | None = None
+    last: int | None = None
+    by_time: bool = False
+
+    @property
+    def behind(self) -> int:
+        """The step before the first."""
+        return (self.first or 0) - 1
+
+    @property
+    def much(self) -> int:
+        """Measured values from which on coarse levels alone give half of the points, or more."""
+        return column_codec.BUCKET * self.points // 4
+
+    def within(self, steps: Ints) -> slice:
+        """The rows that lie between the steps."""
+        end = len(steps) if self.last is None else int(np.searchsorted(steps, self.last, "right"))
+        return slice(int(np.searchsorted(steps, self.behind, "right")), end)
+
+
+def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
+    """The curve of each name that was measured between the steps, in the order asked. What run.log said of a step whose
+    row had been written stands at that step."""
+    found = drawn(asked, pieces_of(store, run, stream, asked))
+    names = [name for name in asked.names if name in LOGGED or (":" not in name and name not in frames.SCALARS)]
+    if names:
+        with store.reading() as connection:
+            late = query.logged(connection, run, stream, asked.behind + 1, asked.last)
+        for name in names if late else ():
+            said = [(each.step, each.time, each.data[name]) for each in late if _is_number(each.data.get(name))]
+            if said:
+                found[name] = _with_late(found.get(name), said)
+    return {name: found[name] for name in asked.names if name in found}
+
+
+LOGGED = ("loss", "val_loss", "samples")
+"""Columns of every stream that run.log may speak of, beside those of the program's own."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _with_late(curve: Curve | None, said: Sequence[tuple[int, int, float]]) -> Curve:
+    """The curve with what was said late, whose word stands."""
+    steps, times = (np.array(column, np.int64) for column in list(zip(*said, strict=True))[:2])
+    values = np.array([value for _, _, value in said], np.float32)
+    if curve is not None:
+        steps, times = np.concatenate([curve.steps, steps]), np.concatenate([curve.times, times])
+        values = np.concatenate([curve.values, values])
+    last = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
+    return Curve(steps[last], times[last], values[last])
+
+
+def pieces_of(store: Store, run: str, stream: str, asked: Asked) -> dict[str, list[Piece]]:
+    """What each name's curve is made of: all that was measured, or where that is much what coarse levels tell."""
+    with store.reading() as connection:
+        of = query.known(connection, run, stream)
+        segments = query.segments_of(connection, of, asked.behind, asked.last)
+    reading = _Reading(store, of, asked, segments)
+    covered = segments[-1].last_step if segments else asked.behind
+    views = query.views(store, run, stream, max(covered, asked.behind) + 1, asked.last)
+    pieces = reading.pieces()
+    for name, behind in of_views(asked, views).items():
+        pieces[name] += behind
+    return pieces
+
+
+def drawn(asked: Asked, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Curve]:
+    """One curve of each name's pieces, which follow each other."""
+    joined: Joined = {}
+    return {name: _curve(some, asked, joined) for name, some in pieces.items() if some}
+
+
+def of_views(asked: Asked, views: Iterable[block.View]) -> dict[str, list[Piece]]:
+    """What rows that are at hand have of each name."""
+    found: dict[str, list[Piece]] = {name: [] for name in asked.names}
+    schema, places = frames.Schema(), dict[str, int]()
+    for view in views:
+        if view.schema is not schema:
+            schema, places = view.schema, places_of(view.schema, asked.names)
+        within = asked.within(view.steps)
+        rows = Known(view.steps[within], view.times[within])
+        for name, place in places.items():
+            found[name] += _measured(rows, view.values[place, within])
+    return found
+
+
+def places_of(schema: frames.Schema, names: Sequence[str]) -> dict[str, int]:
+    """Name -> its column, of a scalar or, as `stat:tensor`, of a tensor's stat. Names it does not have are left out."""
+    found = {name: place for place, name in enumerate(schema.scalars)}
+    tensors = {tensor.name: place for place, tensor in enumerate(schema.tensors)}
+    for name in names:
+        stat, _, tensor = name.partition(":")
+        if name not in found and stat in schema.stats and tensor in tensors:
+            found[name] = schema.span(stat).start + tensors[tensor]
+    return {name: found[name] for name in names if name in found}
+
+
+class Rows(Protocol):
+    """Rows of a stream, by where they stand."""
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        """Their steps and times."""
+        ...
+
+    def steps_at(self, places: Ints) -> Ints:
+        """Their steps alone."""
+        ...
+
+    def bounds(self, steps: Ints) -> Ints:
+        """Before which place each of these steps would stand, which ascend."""
+        ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows whose steps and times are at hand."""
+
+    steps: Ints
+    times: Ints
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        return self.steps[places], self.times[places]
+
+    def steps_at(self, places: Ints) -> Ints:
+        return self.steps[places]
+
+    def bounds(self, steps: Ints) -> Ints:
+        return np.searchsorted(self.steps, steps)
+
+
+class Piece(NamedTuple):
+    """A part of one curve: values, and where in the rows they stand. places: None for all rows. complete: nothing else
+    was measured in these rows."""
+
+    rows: Rows
+    places: Ints | None
+    values: Floats
+    complete: bool = True
+
+
+def _measured(rows: Known, values: Floats) -> list[Piece]:
+    there = block.measured(values)
+    if there.all() and len(values):
+        return [Piece(rows, None, values)]
+    places = np.flatnonzero(there)
+    return [Piece(rows, places, values[places])] if len(places) else []
+
+
+Joined = dict[tuple[tuple[int, bytes], ...], tuple[Ints, Ints]]
+
+
+def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
+    values = np.concatenate([piece.values for piece in pieces])
+    if len(values) <= asked.points:
+        return Curve(*_all_stamps(pieces, joined), values, all(piece.complete for piece in pieces))
+    if asked.by_time:
+        steps, times = _all_stamps(pieces, joined)
+        kept = choose(values, asked.points, times)
+        return Curve(steps[kept], times[kept], values[kept], False)
+    kept = choose(values, asked.points)
+    ends = np.cumsum([len(piece.values) for piece in pieces])
+    parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
+    stamps = [
+        _stamps(piece, part - (end - len(piece.values))) for piece, part, end in zip(pieces, parts, ends, strict=True)
+    ]
+    steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+    return Curve(steps, times, values[kept], False)
+
+
+def _stamps(piece: Piece, chosen: Ints) -> tuple[Ints, Ints]:
+    return piece.rows.stamps(chosen if piece.places is None else piece.places[chosen])
+
+
+def _all_stamps(pieces: Sequence[Piece], joined: Joined) -> tuple[Ints, Ints]:
+    """Those of all values; the same arrays for curves that were measured in the same rows."""
+    same = tuple((id(piece.rows), b"" if piece.places is None else piece.places.tobytes()) for piece in pieces)
+    if same not in joined:
+        stamps = [_stamps(piece, np.arange(len(piece.values))) for piece in pieces]
+        steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+        joined[same] = steps, times
+    return joined[same]
+
+
+@dataclass
+class _Reading:
+    """What a stream's segments have of each name."""
+
+    store: Store
+    of: query.Known
+    asked: Asked
+    segments: Sequence[Row[Any]]
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        found: dict[str, list[Piece]] = {name: [] for name in self.asked.names}
+        much = sum(each.rows for each in self.segments) >= self.asked.much
+        for schema, group in groupby(self.segments, key=lambda each: each.schema):
+            names = {place: name for name, place in places_of(self.of.schemas[schema], self.asked.names).items()}
+            some = list(group)
+            if not names:
+                continue
+            coarse = self._coarse(names, some) if much else {}
+            rest = [place for place in names if place not in coarse]
+            for place, pieces in (coarse | self._fine(rest, some)).items():
+                found[names[place]] += pieces
+        return found
+
+    def _fine(self, places: Sequence[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+        """Every value."""
+        found: dict[int, list[Piece]] = {}
+        for begin in range(0, len(segments) if places else 0, AT_ONCE):
+            some = segments[begin : begin + AT_ONCE]
+            rows = {each.first_step: self.known(each) for each in some}
+            first, last = some[0].first_step, some[-1].first_step
+            with self.store.reading() as connection:
+                stored = list(query.stored(connection, self.of, places, first, last))
+            for each in stored:
+                within, known, count = rows[each.first_step]
+                found.setdefault(each.place, []).extend(_measured(known, each.values(count)[within]))
+        return found
+
+    def known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
+        """Its rows between the steps; and how many it has altogether."""
+        steps, times = (column_codec.unpack_whole(each, segment.rows) for each in (segment.steps, segment.times))
+        within = self.asked.within(steps)
+        return within, Known(steps[within], times[within]), segment.rows
+
+    def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+        """Of each 512 values what a chart must show. A column that was measured seldom is left to _fine()."""
+        edges = segments[0].first_step, segments[-1].first_step
+        with self.store.reading() as connection:
+            stored = list(query.stored(connection, self.of, places, *edges, with_data=edges))
+        found = {}
+        rows = _Segments(self, segments)
+        for place, group in groupby(stored, key=lambda each: each.place):
+            some = list(group)
+            if sum(each.told.measured for each in some) >= self.asked.much:
+                keys, values = rows.coarse(some)
+                found[place] = [Piece(rows, keys, values, complete=False)]
+        return found
+
+
+@dataclass
+class _Segments:
+    """Rows of several segments. A place is the segment's number, times 2^16, and the place in it."""
+
+    reading: _Reading
+    segments: Sequence[Row[Any]]
+    _bounded: Ints | None = None
+    _steps: dict[int, Ints] = field(default_factory=dict)
+    _bounds: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        steps, times = np.empty_like(places), np.empty_like(places)
+        numbers, begins = np.unique(places >> 16, return_index=True)
+        for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], len(places)], strict=True):
+            segment, inside = self.segments[number], places[begin:end] & 0xFFFF
+            steps[begin:end] = column_codec.unpack_whole(segment.steps, segment.rows, inside)
+            times[begin:end] = column_codec.unpack_whole(segment.times, segment.rows, inside)
+        return steps, times
+
+    def steps_at(self, places: Ints) -> Ints:
+        steps = np.empty_like(places)
+        for number in np.unique(places >> 16).tolist():
+            if number not in self._steps:  # each column asks for the same ones
+                segment = self.segments[number]
+                self._steps[number] = column_codec.unpack_whole(segment.steps, segment.rows)
+            of = places >> 16 == number
+            steps[of] = self._steps[number][places[of] & 0xFFFF]
+        return steps
+
+    def bounds(self, steps: Ints) -> Ints:
+        if self._bounded is not steps:  # each column is asked the same
+            self._bounded, self._bounds = steps, np.array([self._bound(step) for step in steps.tolist()])
+        return self._bounds
+
+    def _bound(self, step: int) -> int:
+        number = bisect_left(self.segments, step, key=lambda segment: int(segment.last_step))
+        segment = self.segments[min(number, len(self.segments) - 1)]
+        return number << 16 | int(np.searchsorted(column_codec.unpack_whole(segment.steps, segment.rows), step))
+
+    def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
+        """(places, values) of one column: what its coarse levels tell, and the whole of it where there is none."""
+        numbers = {each.first_step: number for number, each in enumerate(self.segments)}
+        told = [each for each in stored if each.data is None]
+        levels = [self._of_edge(numbers[each.first_step], each) for each in stored if each.data is not None]
+        level = column_codec.coarse(b"".join(each.told.coarse for each in told))
+        of_row = np.array([numbers[each.first_step] for each in told], np.int64)
+        buckets, places, values = column_codec.candidates(level)
+        counts = [len(each.told.coarse) // column_codec.COARSE.itemsize for each in told]
+        levels.append((of_row.repeat(counts)[buckets] << 16 | places, values))
+        keys, first = np.unique(np.concatenate([keys for keys, _ in levels]), return_index=True)
+        return keys, np.concatenate([values for _, values in levels])[first]
+
+    def _of_edge(self, number: int, stored: query.Stored) -> tuple[Ints, Floats]:
+        """Of a segment at an end of what is asked, or one with few values, those within."""
+        within, _, count = self.reading.known(self.segments[number])
+        values = stored.values(count)[within]
+        places = np.flatnonzero(block.measured(values))
+        values = values[places]
+        places += within.start
+        if len(values) > column_codec.BUCKET:
+            level = column_codec.summarize(values, places)
+            _, inside, extremes = column_codec.candidates(level)
+            ends = [0, -1]
+            places, values = np.concatenate([inside, places[ends]]), np.concatenate([extremes, values[ends]])
+        return (np.int64(number) << 16) | places, values

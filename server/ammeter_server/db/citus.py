@@ -1,0 +1,61 @@
+"""The step after the tables are there: where PostgreSQL has the extension Citus, they are distributed by run."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from ammeter_server.db import step_tables
+from ammeter_server.db.tables import metadata
+
+BY = {"runs": "id", "totals": "project", "audit": "id"}
+"""Tables that are distributed by something else than their column `run`. A run's id is what the others call run."""
+
+APART = ("totals", "audit")
+"""Tables whose rows belong to no run."""
+
+REFERENCE = ("projects", "tokens")
+"""Small, read with everything and seldom written, never by ingest: a write of one goes to every node."""
+
+
+def distribute(connection: Connection) -> list[str]:
+    """Distributes what is not distributed yet. Returns the names of those tables; none without Citus."""
+    if connection.dialect.name != "postgresql" or not _has_citus(connection):
+        return []
+    there = set(connection.execute(text("SELECT logicalrelid::text FROM pg_dist_partition")).scalars())
+    todo = [name for name in order() if name not in there]
+    if "runs" in todo:  # a node sees only its own rows; ids are made so that there are no two, see run_ids.py
+        connection.execute(text("DROP INDEX IF EXISTS ix_runs_external_id_project"))
+    for name in todo:
+        connection.execute(text(statement(name)))
+    if "runs" in todo:
+        connection.execute(text("CREATE INDEX ix_runs_external_id_project ON runs (external_id, project)"))
+    return todo
+
+
+def is_distributed(connection: Connection, table: str) -> bool:
+    """Whether Citus has distributed the table."""
+    if connection.dialect.name != "postgresql" or not _has_citus(connection):
+        return False
+    query = text("SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text = :name")
+    return bool(connection.execute(query, {"name": table}).scalar_one())
+
+
+def order() -> list[str]:
+    """All tables, those first that others refer to."""
+    names = [table.name for table in metadata.sorted_tables]
+    assert all(table.name in names for table in step_tables.OF_DAYS)
+    return [*REFERENCE, *(name for name in names if name not in REFERENCE)]
+
+
+def statement(table: str) -> str:
+    """What makes Citus distribute the table."""
+    if table in REFERENCE:
+        return f"SELECT create_reference_table('{table}')"
+    by = BY.get(table, "run")
+    colocated = "none" if table in APART else "default" if table == "runs" else "runs"
+    return f"SELECT create_distributed_table('{table}', '{by}', colocate_with => '{colocated}')"
+
+
+def _has_citus(connection: Connection) -> bool:
+    query = text("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")
+    return bool(connection.execute(query).scalar_one())

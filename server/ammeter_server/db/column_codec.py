@@ -1,0 +1,271 @@
+"""How one column of a segment lies in the database, and its coarse level. Pure: arrays in, bytes out, and back.
+
+The measured values alone, bit-exact: which rows they are of, then their four bytes as four planes. Each plane is a
+constant, compressed, or as it is, so that the noise of a mantissa is copied and not decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from ammeter.wire.columns import ABSENT, Floats, Ints, measured
+
+TOGETHER = 8
+"""Columns in one row: a database's page of 4 KB that holds one column of 2,000 steps is empty by a third."""
+
+MOST_ROWS = 2**15
+"""Rows of a segment: a place in it takes two bytes."""
+
+BUCKET = 512
+"""Measured values that one entry of the coarse level stands for. 20 bytes for each 512 values are 0.04 per value."""
+
+WORTH = 0.97
+"""A plane is compressed where that makes it smaller by 3 %: below that, unpacking costs more than it saves."""
+
+LEVEL = 1
+"""Of zstd. Planes are noise or nearly constant: level 3 takes a little longer and is a little larger."""
+
+_EVERY, _SOME = 0, 1
+_CONSTANT, _PACKED, _PLAIN = 0, 1, 2
+_ENTRY = struct.Struct("<BIIIIIff")
+"""Which column; bytes of its coarse level, of its values in the head, in the data; how many were measured, and how many
+of them are no number; the lowest and the highest of the others."""
+
+_WHOLE = struct.Struct("<qqBB")
+"""Before steps or times: where the line begins, how it rises, bytes of each difference, whether they are compressed."""
+
+_PLACES, _KINDS = ("odd_at", "<u2", 2), ("odd", "u1", 2)
+COARSE = np.dtype(
+    [("low", "<f4"), ("high", "<f4"), ("low_at", "<u2"), ("high_at", "<u2"), _PLACES, _KINDS, ("odds", "<u2")]
+)
+"""A bucket: its finite extremes and where they are, its first and last value that is no number, and how many are none.
+
+Places are rows of the segment. A bucket without finite values has low > high.
+"""
+
+_of_thread = threading.local()
+
+ODD = np.array([np.nan, np.inf, -np.inf], np.float32)
+
+Coarse = npt.NDArray[np.void]
+
+
+class Packed(NamedTuple):
+    """Neighbouring columns of a segment as one row stores them. head: what is known of each, and its coarse level."""
+
+    head: bytes
+    data: bytes
+
+
+class Told(NamedTuple):
+    """What a head says of one column. low > high: nothing of it is finite. coarse: empty where values are few.
+
+    data: where it lies in the row's data; where values are few they lie in the head instead.
+    """
+
+    measured: int
+    nonfinite: int
+    low: float
+    high: float
+    coarse: bytes
+    few: bytes
+    data: slice
+
+
+def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
+    """(part, row) of float32[columns, rows]: TOGETHER columns in each. Where nothing was measured there is no row."""
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
+    values = np.ascontiguousarray(values, "<f4")
+    there = measured(values)
+    for begin in range(0, len(values), TOGETHER):
+        found = [
+            _column(which, values[begin + which], there[begin + which], compressor)
+            for which in range(min(TOGETHER, len(values) - begin))
+            if there[begin + which].any()
+        ]
+        if found:
+            entries, coarse, few, data = zip(*found, strict=True)
+            extra = b"".join(one + other for one, other in zip(coarse, few, strict=True))
+            yield begin // TOGETHER, Packed(bytes([len(found)]) + b"".join(entries) + extra, b"".join(data))
+
+
+def read_head(head: bytes, wanted: Collection[int]) -> dict[int, Told]:
+    """Which of the columns that lie together -> what is told of it; those that are wanted and were measured."""
+    found = {}
+    at, begin = 1 + head[0] * _ENTRY.size, 0
+    for which, coarse, few, size, count, odd, low, high in _ENTRY.iter_unpack(head[1:at]):
+        middle = at + coarse
+        if which in wanted:
+            end = middle + few
+            data = slice(begin, begin + size)
+            found[which] = Told(count, odd, low, high, head[at:middle], head[middle:end], data)
+        at, begin = middle + few, begin + size
+    return found
+
+
+def unpack(data: bytes, rows: int) -> Floats:
+    """float32[rows] of one column, absent where nothing was measured."""
+    if data[0] == _EVERY:
+        return _joined(memoryview(data)[1:], rows)
+    found = np.full(rows, ABSENT, np.float32)
+    size = int.from_bytes(data[1:3], "little")
+    bits = _decompress(data[3 : 3 + size], (rows + 7) // 8)
+    there = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).view(np.bool_)
+    found[there] = _joined(memoryview(data)[3 + size :], int(there.sum()))
+    return found
+
+
+def coarse(data: bytes) -> Coarse:
+    """The buckets of one coarse level, or of several one behind the other."""
+    return np.frombuffer(data, COARSE) if data else np.zeros(0, COARSE)
+
+
+def summarize(values: Floats, places: Ints) -> Coarse:
+    """The coarse level of measured values that stand at these places."""
+    starts = np.arange(0, len(values), BUCKET)
+    finite = np.isfinite(values)
+    found = np.zeros(len(starts), COARSE)
+    for name, at, extreme, nothing in (
+        ("low", "low_at", np.minimum, np.inf),
+        ("high", "high_at", np.maximum, -np.inf),
+    ):
+        compared = np.where(finite, values, np.float32(nothing))
+        best = extreme.reduceat(compared, starts)
+        found[name], found[at] = best, places[_first(compared == best.repeat(BUCKET)[: len(values)], starts)]
+    odds = np.add.reduceat(~finite, starts, dtype=np.int64)
+    found["odds"] = odds
+    having = np.flatnonzero(odds)
+    if len(having):
+        strange = np.flatnonzero(~finite)
+        ends = np.searchsorted(strange, starts[having]), np.searchsorted(strange, starts[having] + BUCKET) - 1
+        for side, end in enumerate(ends):
+            found["odd_at"][having, side] = places[strange[end]]
+            found["odd"][having, side] = _kind(values[strange[end]])
+    return found
+
+
+def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
+    """(bucket, place, value) of everything that the coarse level tells, in no order; some of it twice."""
+    finite = np.flatnonzero(level["low"] <= level["high"])
+    strange = np.flatnonzero(level["odds"])
+    buckets = np.concatenate([finite, finite, strange, strange])
+    places = [level["low_at"][finite], level["high_at"][finite], *(level["odd_at"][strange, side] for side in (0, 1))]
+    values = [level["low"][finite], level["high"][finite], *(ODD[level["odd"][strange, side]] for side in (0, 1))]
+    return buckets, np.concatenate(places).astype(np.int64), np.concatenate(values)
+
+
+def pack_whole(numbers: Ints) -> bytes:
+    """Steps or times, exactly: what they differ by from a straight line, in as few bytes as all of it fits."""
+    base, slope = int(numbers[0]), (int(numbers[-1]) - int(numbers[0])) // max(1, len(numbers) - 1)
+    rest = numbers - _line(base, slope, np.arange(len(numbers)))
+    if not rest.any():
+        return _WHOLE.pack(base, slope, 0, _PLAIN)
+    size = next(size for size in (1, 2, 4, 8) if _fits(rest, size))
+    plain = rest.astype(f"<i{size}").tobytes()
+    packed = zstandard.ZstdCompressor(level=LEVEL).compress(plain)
+    if len(packed) < len(plain) // 2:  # else a few of them are read without the others
+        return _WHOLE.pack(base, slope, size, _PACKED) + packed
+    return _WHOLE.pack(base, slope, size, _PLAIN) + plain
+
+
+def unpack_whole(data: bytes, rows: int, places: Ints | None = None) -> Ints:
+    """int64 of all rows, or of those at these places."""
+    base, slope, size, kind = _WHOLE.unpack_from(data)
+    wanted = np.arange(rows) if places is None else places
+    line = _line(base, slope, wanted)
+    if not size:
+        return line
+    plain = memoryview(data)[_WHOLE.size :]
+    rest = np.frombuffer(_decompress(plain, rows * size) if kind == _PACKED else plain, f"<i{size}")
+    found: Ints = line + rest[wanted]
+    return found
+
+
+def _line(base: int, slope: int, places: Ints) -> Ints:
+    found: Ints = places * np.int64(slope)
+    found += base
+    return found
+
+
+def _column(
+    which: int, column: Floats, there: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """(entry of the head, coarse level, values where they are few, else here)"""
+    every = bool(there.all())
+    places = np.flatnonzero(there)
+    values = column if every else column[places]
+    finite = values[np.isfinite(values)]
+    data = (b"\x00" if every else _mask(there, compressor)) + b"".join(_planes(values, compressor))
+    many = len(values) > BUCKET
+    coarse = summarize(values, places).tobytes() if many else b""
+    low, high = (finite.min(), finite.max()) if len(finite) else (np.inf, -np.inf)
+    sizes = (0, len(data)) if many else (len(data), 0)
+    entry = _ENTRY.pack(which, len(coarse), *sizes, len(values), len(values) - len(finite), low, high)
+    return entry, coarse, b"" if many else data, data if many else b""
+
+
+def _mask(there: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor) -> bytes:
+    bits = compressor.compress(np.packbits(there).tobytes())
+    return bytes([_SOME]) + len(bits).to_bytes(2, "little") + bits
+
+
+def _planes(values: Floats, compressor: zstandard.ZstdCompressor) -> Iterator[bytes]:
+    for plane in np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T):
+        if (plane == plane[0]).all():
+            yield bytes([_CONSTANT, int(plane[0])])
+            continue
+        plain = plane.tobytes()
+        packed = compressor.compress(plain)
+        if len(packed) < WORTH * len(plain):
+            yield bytes([_PACKED]) + len(packed).to_bytes(2, "little") + packed
+        else:
+            yield bytes([_PLAIN]) + plain
+
+
+def _joined(planes: memoryview, count: int) -> Floats:
+    """float32[count] of four planes."""
+    bytes_of = np.empty((count, 4), np.uint8)
+    at = 0
+    for plane in range(4):
+        kind = planes[at]
+        if kind == _CONSTANT:
+            bytes_of[:, plane] = planes[at + 1]
+            at += 2
+        elif kind == _PACKED:
+            begin, size = at + 3, int.from_bytes(planes[at + 1 : at + 3], "little")
+            bytes_of[:, plane] = np.frombuffer(_decompress(planes[begin : begin + size], count), np.uint8)
+            at = begin + size
+        else:
+            bytes_of[:, plane] = np.frombuffer(planes[at + 1 : at + 1 + count], np.uint8)
+            at += 1 + count
+    return bytes_of.view("<f4").reshape(-1)
+
+
+def _decompress(data: bytes | memoryview, size: int) -> bytes:
+    if not hasattr(_of_thread, "decompressor"):  # making one takes longer than what it does here
+        _of_thread.decompressor = zstandard.ZstdDecompressor()
+    found: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
+    return found
+
+
+def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:
+    """Of each bucket the first place that is true; each has one."""
+    where = np.flatnonzero(true)
+    return where[np.searchsorted(where, starts)]
+
+
+def _kind(values: Floats) -> npt.NDArray[np.uint8]:
+    """Which of ODD."""
+    return np.where(np.isnan(values), 0, np.where(values > 0, 1, 2)).astype(np.uint8)
+
+
+def _fits(numbers: Ints, size: int) -> bool:
+    limits = np.iinfo(f"<i{size}")
+    return bool(limits.min <= numbers.min() and numbers.max() <= limits.max)

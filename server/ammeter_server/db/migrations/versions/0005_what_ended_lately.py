@@ -1,0 +1,18 @@
+"""What ended lately is found by index"""
+
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+GOING_BACK_LOSES = "nothing"
+
+
+def upgrade() -> None:
+    op.create_index("ix_runs_ended", "runs", ["ended"], unique=False)
+    op.create_index("ix_incidents_closed", "incidents", ["closed"], unique=False)
+
+
+def downgrade() -> None:
+    op.drop_index("ix_incidents_closed", table_name="incidents")
+    op.drop_index("ix_runs_ended", table_name="runs")

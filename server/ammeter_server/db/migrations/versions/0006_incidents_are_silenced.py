@@ -1,0 +1,17 @@
+"""Incidents are silenced"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+GOING_BACK_LOSES = "until when incidents are silenced"
+
+
+def upgrade() -> None:
+    op.add_column("incidents", sa.Column("silenced", sa.BigInteger(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("incidents", "silenced")

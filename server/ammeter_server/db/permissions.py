@@ -1,0 +1,45 @@
+"""Whether the database lets us do what a collector does, asked before anybody depends on it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from ammeter_server.db.engine import Store
+from ammeter_server.db.errors import StoreRefusingError
+from ammeter_server.db.step_tables import OF_DAYS
+from ammeter_server.db.tables import metadata
+
+RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+def check(store: Store) -> None:
+    """Raises StoreRefusingError for a database that is read-only to us, or where we lack a right that we need."""
+    with store.writing() as connection:  # which SQLite refuses where its file is read-only
+        if not store.is_sqlite:
+            _check_primary(connection)
+            _check_tables(connection)
+
+
+def _check_primary(connection: Connection) -> None:
+    if connection.execute(text("SELECT current_setting('transaction_read_only')")).scalar_one() == "on":
+        standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
+        which = "it is a standby: name the primary server" if standby else "it is set read-only: let it write again"
+        raise StoreRefusingError(f"the database takes no writes; {which}")
+
+
+def _check_tables(connection: Connection) -> None:
+    """Partitions of days are made as they come, which takes the owner of their table."""
+    user = connection.execute(text("SELECT current_user")).scalar_one()
+    allowed = text("SELECT has_table_privilege(to_regclass(:name), :right)")
+    for table in metadata.tables:
+        for right in RIGHTS:
+            if connection.execute(allowed, {"name": table, "right": right}).scalar_one() is False:
+                remedy = f"GRANT {', '.join(RIGHTS)} ON {table} TO {user}"
+                raise StoreRefusingError(f"the user {user!r} has no right to {right} on table {table}; {remedy}")
+    owned = text("SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)")
+    for each in OF_DAYS:
+        if connection.execute(owned, {"name": each.name}).scalar() is False:
+            remedy = f"ALTER TABLE {each.name} OWNER TO {user}, or use the user that ran `ammeter-server migrate`"
+            raise StoreRefusingError(
+                f"the user {user!r} does not own table {each.name}, and makes no partitions of it; {remedy}"
+            )

@@ -1,0 +1,1 @@
+"""Queries on the tables, one module for each reader."""

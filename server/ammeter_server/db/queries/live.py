@@ -1,0 +1,52 @@
+"""Queries behind what is told while a run goes on: whether anything has changed, and how far each stream has come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, select
+
+from ammeter_server.db.step_tables import events
+from ammeter_server.db.tables import incidents, runs, streams
+
+
+def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Run -> what is another one once a batch has come, or anything else that is told has changed.
+
+    Of offsets the lower bits: SQLite refuses a sum beyond 2^63, and one run's offsets must not blind all who watch.
+    """
+    counted = func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)
+    handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
+    asked = (
+        select(runs.c.id, runs.c.state, runs.c.judged_version).where(runs.c.id.in_(of)),
+        select(streams.c.run, *counted).where(streams.c.run.in_(of)).group_by(streams.c.run),
+        select(incidents.c.run, *handled, func.max(incidents.c.last_step))
+        .where(incidents.c.run.in_(of))
+        .group_by(incidents.c.run),
+    )
+    found: dict[str, tuple[Any, ...]] = {}
+    for query in asked:
+        for run, *state in connection.execute(query):
+            found[run] = (*found.get(run, ()), *state)
+    return found
+
+
+def reached(connection: Connection, run: str, ranks: Sequence[int] | None, limit: int) -> Sequence[Row[Any]]:
+    """The newest streams of these ranks, without any those of the lowest, with how many events and steps they have."""
+    if ranks is None:
+        lowest = select(func.min(streams.c.rank)).where(streams.c.run == run, streams.c.role == "rank")
+        wanted = streams.c.rank == lowest.scalar_subquery()
+    else:
+        wanted = streams.c.rank.in_(ranks)
+    query: Select[Any] = select(streams.c.id, streams.c.rank, streams.c.events, streams.c.last_step)
+    newest = query.where(streams.c.run == run, wanted).order_by(streams.c.started.desc(), streams.c.id).limit(limit)
+    found: Sequence[Row[Any]] = connection.execute(newest).all()
+    return found[::-1]
+
+
+def said(connection: Connection, run: str, stream: str, first: int, end: int, limit: int) -> Sequence[Row[Any]]:
+    """The stream's events from one number to before another, in order."""
+    query = select(events).where(events.c.run == run, events.c.stream == stream)
+    query = query.where(events.c.number >= first, events.c.number < end).order_by(events.c.number)
+    return connection.execute(query.limit(limit)).all()

@@ -1,0 +1,125 @@
+"""Queries behind /metrics: runs that live or ended lately, their incidents, and the fleet's totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select, text
+
+from ammeter_server.db.tables import incidents, runs, streams, totals
+
+Rows = Sequence[Row[Any]]
+
+OF_RUN = (
+    runs.c.id,
+    runs.c.name,
+    runs.c.project,
+    runs.c.state,
+    runs.c.environment,
+    runs.c.world_size,
+    runs.c.started,
+    runs.c.ended,
+    runs.c.whole,
+)
+OF_STREAM = (
+    streams.c.run,
+    streams.c.role,
+    streams.c.rank,
+    streams.c.host,
+    streams.c.started,
+    streams.c.last_step,
+    streams.c.last_step_time,
+    streams.c.precision,
+    streams.c.latest,
+    streams.c.counters,
+    streams.c.lost,
+    streams.c.backlog,
+    streams.c.heard,
+    streams.c.bye_reason,
+    streams.c.bye,
+)
+"""What is told of a run is told from these columns of it and of its streams."""
+
+MARKS = (
+    runs.c.id,
+    runs.c.state,
+    runs.c.started,
+    runs.c.ended,
+    runs.c.judged_at,
+    runs.c.judged_version,
+    streams.c.id.label("stream"),
+    streams.c.acknowledged,
+    streams.c.heard,
+    streams.c.backlog,
+    streams.c.version,
+)
+"""Whoever writes one of those columns writes one of these too."""
+
+AT_ONCE = 500
+"""Runs that are asked for by their ids in one statement."""
+
+
+def snapshot(connection: Connection) -> None:
+    """Makes all that is asked on this connection be of one moment: a run that ends meanwhile is not in two lists."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+
+
+def live(connection: Connection) -> list[tuple[Row[Any], Rows]]:
+    """The runs that go on, each with its streams."""
+    return _with_streams(connection, runs.c.state == "running")
+
+
+def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, tuple[Any, ...]]]:
+    """(id, ended, mark) of each run that ended after this moment. While the mark is the same, so is what is told."""
+    query: Select[Any] = select(*MARKS).outerjoin(streams, streams.c.run == runs.c.id)
+    query = query.where(runs.c.ended > ended_after).order_by(runs.c.id, streams.c.id)
+    for run, rows in groupby(connection.execute(query), key=lambda row: row[0]):
+        several = tuple(map(tuple, rows))
+        yield run, several[0][3], several
+
+
+def some(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:
+    """These runs, each with its streams."""
+    for begin in range(0, len(ids), AT_ONCE):
+        yield from _with_streams(connection, runs.c.id.in_(ids[begin : begin + AT_ONCE]))
+
+
+def incidents_since(connection: Connection, closed_after: int) -> Rows:
+    """Incidents that are not closed, and those closed after this moment."""
+    columns = (incidents.c.run, runs.c.project, incidents.c.verdict, incidents.c.severity, incidents.c.state)
+    query: Select[Any] = select(*columns).join(runs, incidents.c.run == runs.c.id)
+    recent = or_(incidents.c.state.in_(("open", "acknowledged")), incidents.c.closed > closed_after)
+    return connection.execute(query.where(recent)).all()
+
+
+def fleet(connection: Connection) -> Rows:
+    return connection.execute(select(totals)).all()
+
+
+def storage_bytes(connection: Connection) -> int:
+    """What the database takes on disk."""
+    if connection.dialect.name == "sqlite":
+        pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
+        return int(pages.scalar_one())
+    return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+
+def judged_last(connection: Connection) -> int | None:
+    """When the run that goes on and has waited longest was judged; None where none goes on that was."""
+    query = select(func.min(runs.c.judged_at)).where(runs.c.state == "running", runs.c.judged_at > 0)
+    found: int | None = connection.execute(query).scalar_one()
+    return found
+
+
+def _with_streams(connection: Connection, which: ColumnElement[bool]) -> list[tuple[Row[Any], Rows]]:
+    """Runs with their streams, the oldest first."""
+    of_runs: Select[Any] = select(*OF_RUN)
+    of_streams: Select[Any] = select(*OF_STREAM).join(runs, streams.c.run == runs.c.id)
+    found = connection.execute(of_runs.where(which)).all()
+    of_run: dict[str, list[Row[Any]]] = {run.id: [] for run in found}
+    for stream in connection.execute(of_streams.where(which).order_by(streams.c.started, streams.c.id)):
+        of_run[stream.run].append(stream)
+    return [(run, of_run[run.id]) for run in found]

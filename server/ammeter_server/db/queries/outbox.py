@@ -1,0 +1,135 @@
+"""Queries behind telling people: rows written with the incident, taken one by one by a conditional UPDATE."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, or_, select, update
+
+from ammeter_server.db.prepared import PreparedRow
+from ammeter_server.db.tables import outbox
+
+LIVE = ("pending", "told")
+
+NEW = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0, "sent": None}
+"""What a row says of its delivery before there is any."""
+
+_row = PreparedRow(outbox)
+_mine = and_(
+    outbox.c.run == bindparam("of_run"),
+    outbox.c.incident == bindparam("of_incident"),
+    outbox.c.channel == bindparam("of_channel"),
+)
+_of = select(outbox).where(_mine).order_by(outbox.c.created, outbox.c.id)
+_live = _of.where(outbox.c.state.in_(LIVE)).with_for_update()
+_seen = and_(
+    outbox.c.run == bindparam("of_run"),
+    outbox.c.id == bindparam("of_id"),
+    outbox.c.kind == bindparam("of_kind"),
+    outbox.c.created == bindparam("of_created"),
+)
+_claim = (
+    update(outbox)
+    .where(_seen, outbox.c.state.in_(LIVE), outbox.c.claimed_until < bindparam("of_now"))
+    .values(claimed_until=bindparam("to_until"), attempts=outbox.c.attempts + 1)
+)
+
+
+def add(
+    connection: Connection, run: str, incident: str, channel: str, message: Mapping[str, Any], now: int, due: int
+) -> None:
+    """A message to one channel, of the kind that it says."""
+    row = {"run": run, "id": uuid.uuid4().hex, "incident": incident, "kind": message["kind"], "channel": channel}
+    _row.put(connection, {**NEW, **row, "message": dict(message), "created": now, "due": due})
+
+
+def due(connection: Connection, now: int, without: Collection[str] = (), limit: int = 500) -> list[Row[Any]]:
+    """Rows whose time has come and that nobody is delivering, oldest first. without: channels that may wait.
+
+    What was said earlier about the same incident goes first on its channel, so nobody hears "resolved" before
+    "opened".
+    """
+    earlier = outbox.alias("earlier")
+    waits = exists().where(
+        and_(
+            earlier.c.run == outbox.c.run,
+            earlier.c.incident == outbox.c.incident,
+            earlier.c.channel == outbox.c.channel,
+            earlier.c.state == "pending",
+            earlier.c.created < outbox.c.created,
+        )
+    )
+    query = (
+        select(outbox)
+        .where(outbox.c.state.in_(LIVE), outbox.c.due <= now, outbox.c.claimed_until < now, ~waits)
+        .where(outbox.c.channel.not_in(without))
+        .order_by(outbox.c.created, outbox.c.id)
+        .limit(limit)
+    )
+    return list(connection.execute(query))
+
+
+def claim(connection: Connection, row: Row[Any], now: int, until: int) -> bool:
+    """Whether this process delivers the row now."""
+    return connection.execute(_claim, {**_as_seen(row), "of_now": now, "to_until": until}).rowcount == 1
+
+
+def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> None:
+    """Writes how a delivery went. A row that has got something else to tell meanwhile tells it at once, and last."""
+    settled = connection.execute(update(outbox).where(_seen).values(claimed_until=0, **values), _as_seen(row))
+    if not settled.rowcount:
+        anew = {"state": "pending", "due": row.due, "claimed_until": 0}
+        connection.execute(update(outbox).where(_key(row), outbox.c.state.in_(LIVE)).values(**anew))
+
+
+def of(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
+    """What a channel has been told or will be about an incident, in that order."""
+    return list(connection.execute(_of, {"of_run": run, "of_incident": incident, "of_channel": channel}))
+
+
+def live(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
+    """The alerts of an incident that a channel is told of, held until the transaction ends."""
+    return list(connection.execute(_live, {"of_run": run, "of_incident": incident, "of_channel": channel}))
+
+
+def change(connection: Connection, row: Row[Any], **values: Any) -> None:
+    connection.execute(update(outbox).where(_key(row)).values(**values))
+
+
+def drop(connection: Connection, row: Row[Any]) -> None:
+    connection.execute(delete(outbox).where(_key(row)))
+
+
+def hand_on(connection: Connection, run: str, incident: str, heir: str, channel: str) -> None:
+    """The alerts that fire for an incident fire for another one of its run from now on."""
+    firing = and_(outbox.c.state.in_(LIVE), outbox.c.kind == "opened", outbox.c.channel == channel)
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
+    connection.execute(update(outbox).where(mine, firing).values(incident=heir))
+
+
+def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]]:
+    """Whom an incident was told to, and how that went, oldest first."""
+    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
+    return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
+
+
+def pending(connection: Connection) -> int:
+    """Notifications that are still to be delivered: those whose time has come, and those that were tried in vain."""
+    tried = outbox.c.error.is_not(None)
+    waiting = or_(
+        and_(outbox.c.state == "pending", or_(outbox.c.due <= time.time_ns(), tried)),
+        and_(outbox.c.state == "told", tried),
+    )
+    return connection.execute(select(func.count()).where(waiting)).scalar_one()
+
+
+def _key(row: Row[Any]) -> Any:
+    return and_(outbox.c.run == row.run, outbox.c.id == row.id)
+
+
+def _as_seen(row: Row[Any]) -> dict[str, Any]:
+    """Asks _seen for the row, unless it has got something else to tell since it was read."""
+    return {"of_run": row.run, "of_id": row.id, "of_kind": row.kind, "of_created": row.created}

@@ -1,0 +1,95 @@
+"""Queries behind the list of runs and the page of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select
+
+from ammeter_server.db.queries.paging import page
+from ammeter_server.db.tables import incidents, runs, streams
+
+Rows = Sequence[Row[Any]]
+
+TOLD = (
+    streams.c.run,
+    streams.c.id,
+    streams.c.role,
+    streams.c.rank,
+    streams.c.host,
+    streams.c.started,
+    streams.c.last_step,
+    streams.c.last_step_time,
+    streams.c.precision,
+    streams.c.latest,
+    streams.c.counters,
+    streams.c.lost,
+    streams.c.faults,
+    streams.c.heard,
+    streams.c.bye_reason,
+    streams.c.bye,
+)
+"""What is told of a run is told from these columns of its streams."""
+
+LISTED = (
+    runs.c.id,
+    runs.c.external_id,
+    runs.c.name,
+    runs.c.project,
+    runs.c.state,
+    runs.c.config,
+    runs.c.tags,
+    runs.c.environment,
+    runs.c.world_size,
+    runs.c.started,
+    runs.c.ended,
+)
+"""And from these of its own: not what judges keep there, which is much more."""
+
+
+def newest(
+    connection: Connection, size: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
+) -> tuple[Rows, bool]:
+    """A page of runs from the newest on, and whether there are more. before: (started, id) of the last one seen."""
+    query: Select[Any] = select(*LISTED).order_by(runs.c.started.desc(), runs.c.id.desc())
+    if before is not None:
+        started, run = before
+        query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
+    if state is not None:
+        query = query.where(runs.c.state == state)
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    return page(connection, query, size, runs.c.config, runs.c.tags, runs.c.environment)
+
+
+def by_project(connection: Connection) -> dict[str, int]:
+    """How many runs each project has."""
+    query = select(runs.c.project, func.count()).group_by(runs.c.project)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def there(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Id -> (id, project) of those of these runs that there are."""
+    query: Select[Any] = select(runs.c.id, runs.c.project)
+    if len(ids) <= 2:  # of one run's page: each is asked where it lies
+        rows = [connection.execute(query.where(runs.c.id == run)).one_or_none() for run in ids]
+        return {row.id: row for row in rows if row is not None}
+    return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
+
+
+def one(connection: Connection, run: str) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+
+
+def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
+    """The streams of these runs, oldest first, without the verdicts' states."""
+    query: Select[Any] = select(*TOLD).where(streams.c.run.in_(ids))
+    return connection.execute(query.order_by(streams.c.started)).all()
+
+
+def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
+    """(run, severity, state) of each incident that stood for itself: not of those that another took over."""
+    query: Select[Any] = select(incidents.c.run, incidents.c.severity, incidents.c.state)
+    superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
+    return connection.execute(query.where(incidents.c.run.in_(ids), ~superseded)).all()

@@ -1,0 +1,72 @@
+"""Queries behind `ammeter-server storage`: what takes the room. They look at all rows of bulk data, not into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, func, literal, select, union_all
+from sqlalchemy.types import BigInteger, LargeBinary, Text
+
+from ammeter_server.db.step_tables import OF_DAYS, chunks, segments
+from ammeter_server.db.tables import Document, metadata, runs
+
+
+class Size(NamedTuple):
+    """Bytes of what is stored, without what the database itself needs for it. rows: of the database."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+def by_table(connection: Connection) -> list[Size]:
+    """The largest first."""
+    found = []
+    for table in metadata.sorted_tables:
+        rows, size = connection.execute(select(*_sums(table))).one()
+        found.append(Size(table.name, int(rows), int(size)))
+    return sorted(found, key=lambda size: -size.bytes)
+
+
+def by_day(connection: Connection) -> list[tuple[int, int]]:
+    """(day, bytes), the oldest first."""
+    parts = [select(t.c.day.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.day) for t in OF_DAYS]
+    return _summed(connection, parts)
+
+
+def by_run(connection: Connection, limit: int) -> list[Size]:
+    """The largest runs: id with name, steps of all ranks, bytes."""
+    parts = [select(t.c.run.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.run) for t in OF_DAYS]
+    largest = sorted(_summed(connection, parts), key=lambda each: -each[1])[:limit]
+    ids = [run for run, _ in largest]
+    names = {row.id: row.name for row in connection.execute(select(runs.c.id, runs.c.name).where(runs.c.id.in_(ids)))}
+    steps = dict(_steps(connection, ids))
+    return [Size(f"{run} {names.get(run, '')}".strip(), steps.get(run, 0), size) for run, size in largest]
+
+
+def waiting(connection: Connection) -> tuple[int, int]:
+    """(rows in blocks, rows in segments)"""
+    sums = [select(func.coalesce(func.sum(table.c.rows), 0)) for table in (chunks, segments)]
+    blocks, columns = (int(connection.execute(query).scalar_one()) for query in sums)
+    return blocks, columns
+
+
+def _steps(connection: Connection, ids: Sequence[str]) -> list[tuple[str, int]]:
+    parts = [select(t.c.run.label("by"), t.c.rows.label("bytes")).where(t.c.run.in_(ids)) for t in (chunks, segments)]
+    return _summed(connection, parts)
+
+
+def _summed(connection: Connection, parts: Sequence[Select[Any]]) -> list[tuple[Any, int]]:
+    each = union_all(*parts).subquery()
+    query = select(each.c.by, func.sum(each.c.bytes)).group_by(each.c.by).order_by(each.c.by)
+    return [(by, int(size)) for by, size in connection.execute(query)]
+
+
+def _sums(table: Any) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    """(rows, bytes) of a table: eight for a number, and as many as a text or an array has."""
+    size: ColumnElement[int] = literal(0, BigInteger)
+    for column in table.c:
+        told = isinstance(column.type, LargeBinary | Text | Document)
+        size = size + (func.coalesce(func.length(column, type_=BigInteger), 0) if told else 8)
+    return func.count(), func.coalesce(func.sum(size), 0)

@@ -1,0 +1,71 @@
+"""Between which steps of a stream a stretch of time lies. Times rise with steps, but where a clock is put back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, select
+
+from ammeter.wire import columns, frames
+from ammeter.wire.columns import Ints
+from ammeter_server.db.column_codec import unpack_whole
+from ammeter_server.db.engine import Store
+from ammeter_server.db.queries.series import Known, known, segments_of
+from ammeter_server.db.step_tables import chunks
+
+NEVER = 2**63 - 1
+
+
+def steps_between(store: Store, run: str, stream: str, since: int | None, until: int | None) -> tuple[int, int]:
+    """(first, last) step that was over from `since` to `until`, in ns; first > last where there is none."""
+    with store.reading() as connection:
+        of = known(connection, run, stream)
+        stretches: list[Row[Any]] = list(segments_of(connection, of, -1, None))
+        stretches += _blocks(connection, of, stretches[-1].last_step if stretches else -1)
+        first, last = 0, NEVER
+        if since is not None:
+            place = bisect_left(stretches, since, key=_end)
+            first = _found(connection, of, stretches[place], since, "left") if place < len(stretches) else NEVER
+        if until is not None:
+            place = bisect_right(stretches, until, key=_begin) - 1
+            last = _found(connection, of, stretches[place], until, "right") if place >= 0 else -1
+    return first, last
+
+
+def _blocks(connection: Connection, of: Known, after: int) -> list[Row[Any]]:
+    """Those that no segment holds, without what is in them."""
+    whole = (chunks.c.first_step, chunks.c.last_step, chunks.c.first_time, chunks.c.last_time, chunks.c.schema)
+    query = select(*whole, chunks.c.rows, chunks.c.columns).where(*of.rows_of(chunks), chunks.c.last_step > after)
+    found: Iterable[Row[Any]] = connection.execute(query.order_by(chunks.c.first_step))
+    return [row for row in found if row.schema in of.schemas]
+
+
+def _begin(row: Row[Any]) -> int:
+    return int(row.first_time) if "first_time" in row._fields else _at(row, 0)
+
+
+def _end(row: Row[Any]) -> int:
+    return int(row.last_time) if "last_time" in row._fields else _at(row, row.rows - 1)
+
+
+def _at(segment: Row[Any], place: int) -> int:
+    return int(unpack_whole(segment.times, segment.rows, np.array([place]))[0])
+
+
+def _found(connection: Connection, of: Known, row: Row[Any], at: int, side: Any) -> int:
+    """Of a segment's or a block's rows, one of which is in time, the first from that time on, or the last by then."""
+    steps, times = _stamps(connection, of, row)
+    return int(steps[np.searchsorted(times, at, side) - (side == "right")])
+
+
+def _stamps(connection: Connection, of: Known, row: Row[Any]) -> tuple[Ints, Ints]:
+    if "first_time" not in row._fields:
+        return unpack_whole(row.steps, row.rows), unpack_whole(row.times, row.rows)
+    query = select(chunks.c.data).where(*of.rows_of(chunks), chunks.c.first_step == row.first_step)
+    data = connection.execute(query).scalar_one()
+    packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, data)
+    view = columns.unpack(packed, of.schemas[row.schema])
+    return view.steps, view.times

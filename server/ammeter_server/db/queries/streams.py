@@ -1,0 +1,252 @@
+"""Queries behind appending to a stream: all on one stream's rows, under the lock of its row in streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, select, update
+
+from ammeter_server.db.engine import insert_or_ignore
+from ammeter_server.db.prepared import Prepared, PreparedRow
+from ammeter_server.db.step_tables import chunks, events
+from ammeter_server.db.tables import findings, runs, schemas, streams
+
+
+class Held(NamedTuple):
+    """A stream's row, its columns by their names and in their order; by default, of one that nobody has opened."""
+
+    run: str
+    id: str
+    role: str = "rank"
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    acknowledged: int = 0
+    schema: str | None = None
+    rows: int = 0
+    events: int = 0
+    last_step: int | None = None
+    last_step_time: int | None = None
+    precision: str | None = None
+    latest: Mapping[str, Any] = {}
+    counters: Mapping[str, Any] = {}
+    lost: Mapping[str, Any] = {}
+    faults: Mapping[str, Any] = {}
+    states: bytes = b"\x80"
+    alive: bool = True
+    backlog: int = 0
+    heard: int = 0
+    bye: Mapping[str, Any] = {}
+    bye_reason: str | None = None
+    version: int = 0
+    opened: int = 0
+
+
+Raw = tuple[Any, ...]
+"""The same as the driver has it: documents as text."""
+
+PROGRESS = (
+    "acknowledged",
+    "rows",
+    "events",
+    "last_step",
+    "last_step_time",
+    "precision",
+    "latest",
+    "counters",
+    "lost",
+    "faults",
+    "states",
+    "alive",
+    "backlog",
+    "heard",
+    "version",
+)
+"""The columns that every batch writes."""
+
+_this = (streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+_look = Prepared(select(streams).where(*_this).with_for_update())
+_seen = Prepared(select(streams).where(*_this))
+_move = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
+_project = Prepared(select(runs.c.project).where(runs.c.id == bindparam("of_run")))
+_add_chunk = Prepared(chunks.insert())
+_finding = PreparedRow(findings)
+_places = {name: place for place, name in enumerate(Held._fields)}
+_moving = [_places[name] for name in PROGRESS]
+
+
+def look(connection: Connection, run: str, stream: str) -> Raw | None:
+    """The stream's row as the driver has it, held until the transaction ends; None for one that nobody has opened."""
+    return _look.one(connection, {"of_run": run, "of_stream": stream})
+
+
+def seen(connection: Connection, run: str, stream: str) -> Raw | None:
+    """The same, held by nobody."""
+    return _seen.one(connection, {"of_run": run, "of_stream": stream})
+
+
+def held(connection: Connection, raw: Raw) -> Held:
+    """What such a row says."""
+    readers = _codecs(connection).readers
+    return Held(*(read(value) if read else value for read, value in zip(readers, raw, strict=True)))
+
+
+def move(connection: Connection, before: Held, raw: Raw, moved: Held) -> Raw:
+    """Writes the PROGRESS columns of a row that was `before`. Returns it as it is from now on; what is the same is not
+    put in words again."""
+    after, writers = list(raw), _codecs(connection).writers
+    for place in _moving:
+        if moved[place] is not before[place]:
+            write = writers[place]
+            after[place] = write(moved[place]) if write else moved[place]
+    written = {f"to_{name}": after[_places[name]] for name in PROGRESS}
+    _move.do(connection, {"of_run": before.run, "of_stream": before.id, **written})
+    return tuple(after)
+
+
+class _Codecs(NamedTuple):
+    """What makes values of what the driver gives, and the driver's of them: of each column in order."""
+
+    readers: Sequence[Callable[[Any], Any] | None]
+    writers: Sequence[Callable[[Any], Any] | None]
+
+
+_known_codecs: dict[str, _Codecs] = {}
+
+
+def _codecs(connection: Connection) -> _Codecs:
+    dialect = connection.dialect
+    if dialect.name not in _known_codecs:
+        readers = [column.type.result_processor(dialect, None) for column in streams.c]
+        writers = [column.type.bind_processor(dialect) for column in streams.c]
+        _known_codecs[dialect.name] = _Codecs(readers, writers)
+    return _known_codecs[dialect.name]
+
+
+def run_project(connection: Connection, run: str) -> str | None:
+    found = _project.one(connection, {"of_run": run})
+    return found[0] if found else None
+
+
+def run_of(connection: Connection, run: str) -> Row[Any] | None:
+    """What opening a stream has to know of a run."""
+    query: Select[Any] = select(runs.c.project, runs.c.external_id, runs.c.state, runs.c.ended).where(runs.c.id == run)
+    return connection.execute(query).one_or_none()
+
+
+def runs_of(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Id -> what placing a stream has to know of a run, of those that there are."""
+    query: Select[Any] = select(
+        runs.c.id, runs.c.external_id, runs.c.project, runs.c.state, runs.c.ended, runs.c.started
+    )
+    return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
+
+
+def holding(connection: Connection, external_ids: Sequence[str], stream: str) -> Sequence[Row[Any]]:
+    """(id, external_id, project) of the runs with one of these external ids that hold the stream."""
+    query: Select[Any] = select(runs.c.id, runs.c.external_id, runs.c.project).join(streams, streams.c.run == runs.c.id)
+    return connection.execute(query.where(runs.c.external_id.in_(external_ids), streams.c.id == stream)).all()
+
+
+def holds(connection: Connection, run: str, stream: str) -> bool:
+    query = select(streams.c.id).where(streams.c.run == run, streams.c.id == stream)
+    return connection.execute(query).first() is not None
+
+
+def count(connection: Connection, run: str) -> int:
+    return connection.execute(select(func.count()).where(streams.c.run == run)).scalar_one()
+
+
+def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
+    """Makes the run's row, once. A row that was made before its first hello (started = 0) is filled in."""
+    connection.execute(insert_or_ignore(connection, runs).values(id=run, **said))
+    if said["started"]:
+        owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
+        filled = {**said, "project": owner}
+        filled.pop("external_id", None)
+        connection.execute(update(runs).where(runs.c.id == run, runs.c.started == 0).values(**filled))
+
+
+def add(connection: Connection, run: str, stream: str, now: int) -> None:
+    """Makes the stream's row unless somebody else just did."""
+    connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, opened=now, heard=now))
+
+
+def schema(connection: Connection, run: str, stream: str, schema_id: str) -> bytes:
+    query = select(schemas.c.body).where(schemas.c.run == run, schemas.c.stream == stream, schemas.c.id == schema_id)
+    body: bytes = connection.execute(query).scalar_one()
+    return body
+
+
+def schemas_held(connection: Connection, run: str, stream: str) -> tuple[int, int]:
+    """How many schemas a stream has, and the bytes they take."""
+    size = func.coalesce(func.sum(func.length(schemas.c.body)), 0)
+    query = select(func.count(), size).where(schemas.c.run == run, schemas.c.stream == stream)
+    count, total = connection.execute(query).one()
+    return count, int(total)
+
+
+def add_schema(connection: Connection, run: str, stream: str, schema_id: str, body: bytes) -> None:
+    row = {"run": run, "stream": stream, "id": schema_id, "body": body}
+    connection.execute(insert_or_ignore(connection, schemas).values(row))
+
+
+def add_chunks(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        _add_chunk.do(connection, row)
+
+
+def add_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        connection.execute(events.insert(), rows)
+
+
+def put_finding(connection: Connection, run: str, stream: str, verdict: str, body: Mapping[str, Any], now: int) -> None:
+    """Writes what a verdict concludes now over what it concluded before."""
+    row = {"run": run, "stream": stream, "verdict": verdict, "body": body, "active": body["active"], "found": now}
+    _finding.put(connection, row)
+
+
+def put(connection: Connection, run: str, stream: str, values: Mapping[str, Any]) -> None:
+    connection.execute(update(streams).where(streams.c.run == run, streams.c.id == stream).values(**values))
+
+
+def silent(connection: Connection, before: int) -> list[tuple[str, str]]:
+    """(run, id) of streams of running runs that nobody has spoken for since `before` and that said no goodbye."""
+    query = (
+        select(streams.c.run, streams.c.id)
+        .join(runs, runs.c.id == streams.c.run)
+        .where(streams.c.heard < before, streams.c.bye_reason.is_(None), runs.c.state == "running")
+        .where(streams.c.role == "rank")
+    )
+    return [(run, stream) for run, stream in connection.execute(query)]
+
+
+def still(connection: Connection, before: int, since: int) -> list[tuple[str, str]]:
+    """(run, id) of streams that are spoken for since `since`, are up to date, and made no step after `before`.
+
+    The step's time is of the training host's clock. One that is behind has its stream asked too often, no more.
+    """
+    query = (
+        select(streams.c.run, streams.c.id)
+        .join(runs, runs.c.id == streams.c.run)
+        .where(streams.c.last_step_time < before, streams.c.heard >= since, streams.c.alive.is_(True))
+        .where(streams.c.backlog == 0, streams.c.bye_reason.is_(None), runs.c.state == "running")
+        .where(streams.c.role == "rank")
+    )
+    return [(run, stream) for run, stream in connection.execute(query)]
+
+
+def back(connection: Connection, since: int, verdict: str) -> list[tuple[str, str]]:
+    """(run, id) of streams that a verdict holds against although somebody has spoken for them since."""
+    same = and_(findings.c.run == streams.c.run, findings.c.stream == streams.c.id)
+    query = (
+        select(streams.c.run, streams.c.id)
+        .join(findings, same)
+        .where(findings.c.verdict == verdict, findings.c.active.is_(True))
+        .where(streams.c.heard >= since, streams.c.bye_reason.is_(None))
+    )
+    return [(run, stream) for run, stream in connection.execute(query)]

@@ -1,0 +1,293 @@
+"""The tables. Queries on them stand in store/, one file per reader; no other file knows SQL.
+
+Portable between SQLite and PostgreSQL. `run` leads the key of every large table, so that a batch, a judgement
+and a run's page each touch one place. Times are nanoseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.types import TypeDecorator
+
+from ammeter_server.db.json_safe import plain
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "fk": "fk_%(table_name)s_%(referred_table_name)s"}
+)
+
+
+class Document(TypeDecorator[Any]):
+    """JSON as text. What JSON cannot say is put in words by plain() on its way in."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(plain(value)).decode()
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
+        return None if value is None else msgspec.json.decode(value)
+
+
+def text(name: str, default: str | None = "") -> Column[str]:
+    return Column(name, Text, nullable=default is None, default=default)
+
+
+def whole(name: str, default: int | None = 0) -> Column[int]:
+    return Column(name, BigInteger, nullable=default is None, default=default)
+
+
+def flag(name: str, default: bool | None = False) -> Column[bool]:
+    return Column(name, Boolean, nullable=default is None, default=default)
+
+
+def document(name: str) -> Column[Any]:
+    """An object; {} when nothing was said."""
+    return Column(name, Document, nullable=False, default=dict)
+
+
+def key(name: str) -> Column[str]:
+    return Column(name, Text, primary_key=True)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    key("id"),
+    text("name"),
+    text("project", "default"),
+    text("state", "running"),
+    document("config"),
+    document("tags"),
+    document("environment"),
+    Column("world_size", Integer, nullable=False, default=1),
+    whole("started"),
+    whole("ended", None),
+    whole("judged_version"),
+    whole("judged_at"),
+    text("claimed_by", None),
+    whole("claimed_until"),
+    document("folded"),
+    document("whole"),
+    Column("states", LargeBinary, nullable=False, default=b""),
+    Column("external_id", Text, nullable=False, default=lambda made: made.get_current_parameters()["id"]),
+    Index("ix_runs_started_id", "started", "id"),
+    Index("ix_runs_state", "state"),
+    Index("ix_runs_ended", "ended"),
+    Index("ix_runs_project_started", "project", "started"),
+    Index("ix_runs_external_id_project", "external_id", "project", unique=True),
+)
+"""One training job. Its row is made by its first hello; after that only the judge writes it.
+
+state: running | ended | lost. folded: the progress that the fleet totals already hold. whole: what was concluded about
+all ranks together and against the baseline, see whole.py. states: msgpack {verdict: state} of those on all ranks.
+external_id: what its processes call it, see run_ids.py.
+"""
+
+streams = Table(
+    "streams",
+    metadata,
+    key("run"),
+    key("id"),
+    text("role", "rank"),
+    Column("rank", Integer, nullable=False, default=0),
+    Column("world_size", Integer, nullable=False, default=1),
+    text("host"),
+    Column("pid", BigInteger, nullable=False, default=0),
+    whole("started"),
+    whole("acknowledged"),
+    text("schema", None),
+    whole("rows"),
+    whole("events"),
+    whole("last_step", None),
+    whole("last_step_time", None),
+    text("precision", None),
+    document("latest"),
+    document("counters"),
+    document("lost"),
+    document("faults"),
+    Column("states", LargeBinary, nullable=False, default=b"\x80"),
+    flag("alive", True),
+    whole("backlog"),
+    whole("heard"),
+    document("bye"),
+    text("bye_reason", None),
+    whole("version"),
+    whole("opened"),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_streams_heard", "heard"),
+)
+"""One process's record of one life. Only ingest and the clock, inside this row's own lock, write it.
+
+acknowledged: the journal offset that is committed. latest: scalar name -> last measured value. counters: see
+progress.py. lost: reason -> {steps, events}. states: msgpack {verdict: state}. heard: when the shipper was last
+heard. version: rises with everything the judge has to look at. opened: when it was first heard of.
+"""
+
+schemas = Table(
+    "schemas",
+    metadata,
+    key("run"),
+    key("stream"),
+    key("id"),
+    Column("body", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""What the columns of a stream's chunks are: msgpack of wire.Schema."""
+
+keeping = Table(
+    "keeping",
+    metadata,
+    key("run"),
+    key("stream"),
+    text("claimed_by", None),
+    whole("claimed_until"),
+    whole("rows"),
+    flag("finished"),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""How far keepers have come with a stream, see keeper.py: apart from its row, which frames that come in hold.
+
+rows: of the stream, that had come when a keeper was at it last. finished: it has ended, and all is done.
+"""
+
+findings = Table(
+    "findings",
+    metadata,
+    key("run"),
+    key("stream"),
+    key("verdict"),
+    document("body"),
+    flag("active", True),
+    whole("found"),
+    ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
+)
+"""What each verdict last concluded about a stream: body is verdicts.finding.Finding."""
+
+incidents = Table(
+    "incidents",
+    metadata,
+    key("run"),
+    key("id"),
+    text("verdict"),
+    Column("number", Integer, nullable=False, default=1),
+    text("severity"),
+    text("title"),
+    text("state", "open"),
+    Column("times", Integer, nullable=False, default=1),
+    whole("opened"),
+    whole("acknowledged", None),
+    whole("silenced", None),
+    whole("closed", None),
+    text("closed_reason", None),
+    whole("first_step"),
+    whole("opened_step"),
+    whole("last_step"),
+    text("stream"),
+    Column("rank", Integer, nullable=False, default=0),
+    text("tensor", None),
+    text("module", None),
+    text("caller", None),
+    text("cause"),
+    text("fix"),
+    document("evidence"),
+    Column("consequences", Document, nullable=False, default=list),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_incidents_state_opened", "state", "opened"),
+    Index("ix_incidents_opened_id", "opened", "id"),
+    Index("ix_incidents_closed", "closed"),
+)
+"""A finding as people handle it. id: "<run>.<verdict>.<number>", so an id alone says where it lies.
+
+state: open | acknowledged | closed. closed_reason: recovered | run ended | superseded | expired | by hand.
+times: how often its findings had opened when the judge last looked, so that only a new occurrence opens it again.
+silenced: until when nobody is told of it.
+"""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    key("run"),
+    key("id"),
+    text("incident"),
+    text("kind"),
+    text("channel"),
+    document("message"),
+    text("state", "pending"),
+    Column("attempts", Integer, nullable=False, default=0),
+    text("error", None),
+    whole("created"),
+    whole("due"),
+    whole("claimed_until"),
+    whole("sent", None),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_outbox_state_due", "state", "due"),
+)
+"""What has to be told, once per channel: written with the incident, taken by a conditional UPDATE.
+
+kind: opened | resolved | silenced. channel: its name (never its URL, which holds secrets). state: pending | sent |
+failed, or told: sent to a channel that holds alerts, and told again when due.
+"""
+
+totals = Table(
+    "totals",
+    metadata,
+    key("project"),
+    key("name"),
+    key("outcome"),
+    key("verdict"),
+    key("severity"),
+    whole("value"),
+)
+"""Fleet counters that never decrease. name: runs (outcome ended | diverged | failed | lost),
+validations (held | drifted), times (expected | late), steps (applied | skipped),
+incidents (verdict, severity). Parts of the key that a name does not use are empty.
+"""
+
+deleted = Table("deleted", metadata, key("run"), whole("at"), text("project"))
+"""Runs that somebody has deleted, so that none of their shippers brings them back. Nothing else is left of them.
+
+project: whose it was; another project may use the id for a run of its own.
+"""
+
+projects = Table("projects", metadata, key("name"), whole("created"))
+"""What tokens belong to."""
+
+tokens = Table(
+    "tokens",
+    metadata,
+    key("sha256"),
+    text("name"),
+    text("scopes"),
+    text("project", None),
+    whole("created"),
+    whole("expires", None),
+)
+"""Bearer tokens and the page's sessions, by their SHA-256. scopes: space separated. project: null for every one."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    key("id"),
+    text("who"),
+    text("action"),
+    text("subject"),
+    text("detail"),
+)
+"""What people did, by hand or by a token with scope admin: see audit.py. Nothing of it is ever changed."""

@@ -1,0 +1,1 @@
+"""HTTP concerns that every endpoint shares."""

@@ -1,0 +1,90 @@
+"""Reads a request's body before anything is decoded: up to a limit, at a pace, and within what all may hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from ammeter_server.http import limits
+from ammeter_server.http.problems import Problem
+
+MOST_SECONDS = 120.0
+"""For a whole body. Who sends a byte now and then would hold the rest of it in memory for ever."""
+
+FIRST_SECONDS = 10.0
+SLOWEST = 4096.0
+"""Bytes per second below which a body is given up once its first seconds are over; a modem is faster."""
+
+MOST_HELD = 256 * 2**20
+"""Bytes of all bodies together that are being read or wait to be taken: sixteen of the largest."""
+
+
+@dataclass
+class Held:
+    """Bytes of bodies in the memory of one collector process. Only its event loop touches it."""
+
+    size: int = 0
+    most: int = MOST_HELD
+
+
+@asynccontextmanager
+async def body_of(request: Request, limit: int, held: Held) -> AsyncIterator[bytes]:
+    """The whole body, which counts as held until the block ends. Raises the problems of read_body."""
+    before = _Share(held)
+    try:
+        yield await read_body(request, limit, before)
+    finally:
+        held.size -= before.size
+
+
+async def read_body(request: Request, limit: int, share: _Share | None = None) -> bytes:
+    """The whole body. Raises a 413 problem that names the limit as soon as it is passed, a 400 when it breaks off,
+    a 408 when it comes too slowly, a 503 while all together hold too much."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > limit:
+        raise _too_large(int(announced), limit)
+    body = bytearray()
+    begin = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(min(FIRST_SECONDS, MOST_SECONDS)) as patience:
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise _too_large(len(body), limit)
+                if share is not None:
+                    share.take(len(part))
+                patience.reschedule(begin + min(MOST_SECONDS, FIRST_SECONDS + len(body) / SLOWEST))
+    except TimeoutError as error:
+        took = asyncio.get_running_loop().time() - begin
+        said = f"{len(body)} bytes of the body came within {took:.0f} s; send it faster or in parts"
+        slow = limits.over("slow", 408, said)
+        slow.headers = {"Connection": "close"}
+        raise slow from error
+    except ClientDisconnect as error:  # nobody hears it, but neither has a log to tell of it
+        raise Problem(400, f"the body broke off after {len(body)} bytes; send it again") from error
+    return bytes(body)
+
+
+class _Share:
+    """What one body holds."""
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self.size = 0
+
+    def take(self, more: int) -> None:
+        if self.held.size + more > self.held.most:
+            said = f"batches that are being taken hold {self.held.size} bytes already, which is the limit; ask again"
+            raise limits.over("held", 503, said, wait=1)
+        self.held.size += more
+        self.size += more
+
+
+def _too_large(size: int, limit: int) -> Problem:
+    said = f"the body has {size} bytes or more; the limit is {limit}: send it in parts"
+    return limits.over("body", 413, said, most=limit)

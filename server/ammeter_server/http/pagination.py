@@ -1,0 +1,51 @@
+"""Lists in pages, by key: the token says where the next page begins, so nothing is passed over or shown twice."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import Query
+from starlette.requests import HTTPConnection
+
+from ammeter_server.http.problems import Problem
+
+PageSize = Annotated[int, Query(ge=1, le=1000, description="Items of one page at most.")]
+PageToken = Annotated[str | None, Query(description="`next_page_token` of the page before; without it the first page.")]
+
+
+def token(*key: str | int) -> str:
+    """What the next page is asked with: the key of this page's last item, opaque to the caller."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | None:
+    """The key behind a token; None without one. A token we did not make is a Problem."""
+    if given is None:
+        return None
+    try:
+        key = msgspec.json.decode(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        key = None
+    if not isinstance(key, list) or [type(part) for part in key] != list(kinds) or not all(map(_storable, key)):
+        raise unknown_token(given)
+    return tuple(key)
+
+
+def unknown_token(given: str) -> Problem:
+    return Problem(
+        422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
+    )
+
+
+async def sayable(connection: HTTPConnection) -> None:
+    """Refuses a question with a NUL in it: no name has one, and PostgreSQL cannot be asked with it."""
+    if "\x00" in connection.url.path or "\x00" in unquote(connection.url.query):
+        raise Problem(422, "the URL holds %00, which no name has; leave it out")
+
+
+def _storable(part: str | int) -> bool:
+    return "\x00" not in part if isinstance(part, str) else -(2**63) <= part < 2**63

@@ -1,0 +1,104 @@
+"""Errors as problem+json (RFC 9457): what was wrong, the value seen, the remedy."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError
+from ammeter_server.db.json_safe import plain
+from ammeter_server.http.security_headers import HEADERS
+
+CONTENT_TYPE = "application/problem+json"
+
+LONGEST = 200
+"""Characters of a value that is told back."""
+
+
+class Problem(Exception):
+    """An answer that is an error. Members beyond the standard ones go into the body as they are."""
+
+    def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+
+def answer(problem: Problem) -> JSONResponse:
+    """The problem as a response; its type is about:blank, so its title is the status in words."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        **plain(problem.members),
+    }
+    return JSONResponse(body, problem.status, problem.headers, media_type=CONTENT_TYPE)
+
+
+def of_store(error: Exception) -> Problem:
+    """What to answer where the database is full, damaged or refusing, which takes a person, or away, which most often
+    ends by itself."""
+    if isinstance(error, StoreFullError):
+        return Problem(507, str(error), headers={"Retry-After": "30"})
+    if isinstance(error, StoreBrokenError):
+        return Problem(503, str(error), headers={"Retry-After": "30"})
+    if isinstance(error, StoreRefusingError):  # as it is where the primary server changes, and soon over
+        return Problem(503, str(error), headers={"Retry-After": "5"})
+    return Problem(503, str(error), headers={"Retry-After": "2"})
+
+
+def register(app: FastAPI) -> None:
+    """Makes every error of the application a problem: ours, the router's 404 and 405, validation, the database's."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(StoreFullError, _store)
+    app.add_exception_handler(StoreAwayError, _store)
+    app.add_exception_handler(Exception, _fault)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return answer(error)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = f"{request.method} {_cut(request.url.path)}: {error.detail}"
+    return answer(Problem(error.status_code, detail, headers=dict(error.headers or {})))
+
+
+async def _validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [
+        {
+            "where": ".".join(str(part) for part in each["loc"]),
+            "what": each["msg"],
+            "value": _cut(plain(each.get("input"))),
+        }
+        for each in error.errors()
+    ]
+    first = wrong[0]
+    return answer(Problem(422, f"{first['where']} is {first['value']!r}: {first['what']}", errors=wrong))
+
+
+def _cut(value: Any) -> Any:
+    """What somebody sent is told back to him, but not at length."""
+    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
+
+
+async def _store(_: Request, error: Exception) -> Response:
+    return answer(of_store(error))
+
+
+async def _fault(request: Request, _: Exception) -> Response:
+    detail = f"{request.method} {_cut(request.url.path)} failed inside the collector; its log has the traceback"
+    return answer(Problem(500, detail, headers=HEADERS))  # made outside the middleware that adds them elsewhere

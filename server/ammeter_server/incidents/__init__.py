@@ -1,0 +1,1 @@
+"""The lifecycle of an incident and its wording."""

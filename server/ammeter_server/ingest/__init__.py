@@ -1,0 +1,1 @@
+"""Frames come in: validation, reading, and one writer that commits."""

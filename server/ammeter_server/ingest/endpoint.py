@@ -1,0 +1,122 @@
+"""Frames in: a batch is committed as a whole, and writes only its own stream's rows.
+
+The acknowledged offset is the whole protocol: a batch that begins there is applied and moves it, one that ends
+before it is acknowledged again, any other is told where to go on. A refused batch changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ammeter.wire import frames
+from ammeter_server.db import StoreAwayError, StoreFullError
+from ammeter_server.http.limits import rate
+from ammeter_server.http.limits.body import body_of
+from ammeter_server.http.problems import Problem, answer, of_store
+from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.writer_queue import Intake
+from ammeter_server.process import activity_log, self_metrics
+
+router = APIRouter(tags=["ingest"])
+
+Offset = Annotated[int, Query(ge=0, lt=2**63)]
+
+PLACE = re.compile(r"/api/v1/runs/([^/]+)/streams/([^/]+)/frames")
+RANGE = re.compile(rb"offset=([0-9]{1,18})&end=([0-9]{1,18})")
+
+
+class FramesFirst:
+    """ASGI middleware: takes batches past the router and its checks of parameters, which cost as much as a batch does.
+
+    Only those that are asked for as shippers do. Any others come to the router, which says what is wrong with them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        batch = scope["type"] == "http" and scope["method"] == "POST"
+        place = PLACE.fullmatch(scope["path"]) if batch else None
+        part = RANGE.fullmatch(scope["query_string"]) if place else None
+        if place is None or part is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            said = await append_frames(Request(scope, receive), place[1], place[2], int(part[1]), int(part[2]))
+        except Problem as problem:
+            said = answer(problem)
+        except (StoreFullError, StoreAwayError) as error:
+            said = answer(of_store(error))
+        await said(scope, receive, send)
+
+
+@router.post(
+    "/api/v1/runs/{run}/streams/{stream}/frames",
+    summary="Append frames to a stream",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {frames.CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["offset", "directives"],
+                        "properties": {
+                            "offset": {"type": "integer", "minimum": 0},
+                            "directives": {"type": "array", "items": {"type": "object"}},
+                        },
+                    }
+                }
+            }
+        },
+        404: {"description": "The stream is not known to this token's project"},
+        409: {"description": "The batch does not begin at the acknowledged offset, which the member `offset` names"},
+        410: {"description": "Somebody has deleted the run; nothing of it is taken any more"},
+        413: {"description": "Too large; send it in parts"},
+        422: {"description": "Refused; the member `item` is the index of the item that is wrong"},
+    },
+)
+async def append_frames(
+    request: Request,
+    run: str,
+    stream: str,
+    offset: Offset,
+    end: Offset,
+) -> Response:
+    """Appends what a journal holds from `offset` to `end`; answers the offset that is committed."""
+    state = request.app.state
+    intake: Intake = state.intake
+    caller = await state.admission.ingest(request)
+    try:
+        rate.check(state.pace, run, stream, caller.project)
+        _check_type(request)
+        async with body_of(request, state.settings.max_body_bytes, state.held) as body:
+            with self_metrics.ingest_seconds.time():
+                committed = await intake.put(Sent(run, stream, offset, end, body, caller.project))
+    except Problem as problem:
+        self_metrics.ingest_requests.labels(problem.status).inc()
+        if problem.status != 409 and "limit" not in problem.members:  # which is how shippers find their place
+            said = {"run": run, "stream": stream, "detail": problem.detail}
+            activity_log.refused("batch.refused", f"status={problem.status}", **said)
+        raise
+    self_metrics.ingest_requests.labels(200).inc()
+    return Response(msgspec.json.encode(frames.Ack(committed)), media_type="application/json")
+
+
+def _check_type(request: Request) -> None:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != frames.CONTENT_TYPE:
+        raise Problem(415, f"Content-Type is {given[:80]!r}; send {frames.CONTENT_TYPE}")
+    coding = request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        raise Problem(415, f"Content-Encoding is {coding[:80]!r}; send the batch as it is, its blocks are compressed")

@@ -1,0 +1,137 @@
+"""How runs and streams begin: whose they are, where they belong, how many there may be, and what their rows say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ammeter.wire import frames
+from ammeter.wire.printable import line
+from ammeter_server.db import Connection, run_deletion
+from ammeter_server.db.queries import streams
+from ammeter_server.http import limits
+from ammeter_server.http.limits.run_quota import Quota
+from ammeter_server.http.problems import Problem
+from ammeter_server.runs.run_chain import NO_PROJECT, home
+from ammeter_server.runs.run_ids import find
+
+MAX_STREAMS = 16_384
+"""Streams of one run: the ranks of a large job, and some lives of each."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to.
+
+    run: as the sender names it until it was placed, from then on where it lies; named: as the sender does, external: as
+    the processes of the run that it lies in do. after: the run before that, where the sender named one that was over.
+    """
+
+    run: str
+    stream: str
+    offset: int
+    end: int
+    body: bytes
+    project: str | None = None
+    named: str = ""
+    external: str = ""
+    after: str | None = None
+
+    @property
+    def called(self) -> str:
+        """The run as the sender names it."""
+        return self.named or self.run
+
+
+def placed(connection: Connection, sent: Sent, batch: frames.Batch) -> Sent:
+    """The same with the run that the stream belongs to. Raises a 404 problem where the stream is another project's."""
+    hello = _hello(batch)
+    began, said = (hello.started, line(hello.project)) if hello else (None, None)
+    found = home(connection, sent.called, sent.stream, began, sent.project, said)
+    return replace(sent, run=found.run, named=sent.called, external=found.external, after=found.after)
+
+
+def check_owner(connection: Connection, sent: Sent) -> None:
+    """Raises a 404 problem for another project's run."""
+    if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
+        raise Problem(404, f"run {sent.called} is not known to this token's project")
+
+
+def check_deleted(connection: Connection, sent: Sent) -> None:
+    """Raises a 410 problem for a run that somebody has deleted."""
+    if run_deletion.is_deleted(connection, sent.run):
+        raise Problem(
+            410,
+            f"run {sent.run} was deleted here and takes nothing any more; its journal can be deleted where it lies",
+        )
+
+
+def check_opening(connection: Connection, sent: Sent, batch: frames.Batch, quota: Quota) -> None:
+    """The hello tells what a run and a stream are; without one all that is known is what was lost."""
+    first = batch.items[0] if batch.items else None
+    if first is not None and not isinstance(first, frames.Hello):
+        raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
+    if streams.run_of(connection, sent.run) is None:
+        quota.check(_project(sent, _hello(batch)))
+    elif streams.count(connection, sent.run) >= MAX_STREAMS:
+        said = f"run {sent.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
+        raise limits.over("streams", 403, said, most=MAX_STREAMS)
+
+
+def check_introduction(connection: Connection, sent: Sent, batch: frames.Batch, quota: Quota) -> None:
+    """A hello that comes after what was lost may name a project that is one too many."""
+    hello, run = _hello(batch), streams.run_of(connection, sent.run)
+    if hello is not None and run is not None and run.project != (project := _project(sent, hello)):
+        quota.check(project)
+
+
+def open_stream(connection: Connection, sent: Sent, batch: frames.Batch, now: int) -> Sent:
+    """Makes what is missing of run and stream. Returns where it lies: elsewhere where another project's process has
+    just made a run of that id."""
+    hello = _hello(batch)
+    streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+    if (hello or sent.project) and streams.run_project(connection, sent.run) != _project(sent, hello):
+        sent = placed(connection, sent, batch)
+        streams.add_run(connection, sent.run, _of_run(hello, sent, now))
+        if streams.run_project(connection, sent.run) != _project(sent, hello):
+            said = f"run {sent.called} is being made by another project just now; ask again"
+            raise Problem(503, said, headers={"Retry-After": "1"})
+    check_deleted(connection, sent)  # meanwhile, perhaps
+    streams.add(connection, sent.run, sent.stream, now)
+    return sent
+
+
+def introduce(connection: Connection, sent: Sent, batch: frames.Batch, now: int) -> None:
+    """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
+    hello = _hello(batch)
+    if hello is None:
+        return
+    said, run = _of_run(hello, sent, now), streams.run_of(connection, sent.run)
+    if run is not None and find(connection, said["project"], run.external_id) not in (None, sent.run):
+        said["project"] = run.project  # that project has another run of this id
+    streams.add_run(connection, sent.run, said)
+
+
+def _of_run(hello: frames.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
+    whose = {"project": _project(sent, hello), "external_id": sent.external or sent.called}
+    if hello is None:
+        return {**whose, "started": 0}
+    told = {name: value for name, value in hello.environment.items() if name != "continues"}
+    after = {"continues": sent.after} if sent.after else {}
+    return {
+        **whose,
+        "name": line(hello.name),
+        "config": hello.config,
+        "tags": hello.tags,
+        "environment": told | after,
+        "world_size": hello.world_size,
+        "started": hello.started or now,
+    }
+
+
+def _project(sent: Sent, hello: frames.Hello | None) -> str:
+    return sent.project or (line(hello.project) if hello else NO_PROJECT)
+
+
+def _hello(batch: frames.Batch) -> frames.Hello | None:
+    return next((item for item in batch.items if isinstance(item, frames.Hello)), None)

@@ -1,0 +1,1 @@
+"""Evaluates the verdicts of live runs and opens or closes incidents."""

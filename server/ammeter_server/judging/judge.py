@@ -1,0 +1,356 @@
+"""Owns what belongs to a run: incidents and who is told, the run's end, and the fleet's totals.
+
+A judge claims a run with a lease, so that several collectors never judge it at once, reads what its streams have
+concluded, and writes everything in one transaction. Ingest only rings; what is missed is found by the sweeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ammeter.verdicts.causality import explain, of_ranks
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.silence import of_tags
+from ammeter_server.config.prices import Prices
+from ammeter_server.config.settings import Settings
+from ammeter_server.curves.run_histories import Courses
+from ammeter_server.db import Connection, Row, Store, StoreAwayError, StoreFullError
+from ammeter_server.db.json_safe import instant
+from ammeter_server.db.queries import audit
+from ammeter_server.db.queries import judge as judgements
+from ammeter_server.incidents.lifecycle import (
+    Cause,
+    Change,
+    Incident,
+    acknowledged,
+    closed_by_hand,
+    handle,
+    merge,
+    silenced,
+)
+from ammeter_server.judging import cross_rank
+from ammeter_server.notify.channel import Channel
+from ammeter_server.notify.outbox_writer import Telling
+from ammeter_server.process import activity_log
+from ammeter_server.runs import cost, outcomes, stream_counters
+
+log = logging.getLogger(__name__)
+
+LEASE = 30 * 10**9
+AGEING = 30 * 10**9
+"""How often a run is looked at when nothing moves: expiry, late ranks, totals."""
+
+AGEING_OF_RANKS = 5 * 10**9
+"""How often one with several ranks is: what they disagree in shows in none of their streams."""
+
+RECENT = 3600 * 10**9
+"""Runs that were not heard of for longer have been judged; only the first look after a start asks about all."""
+
+LATE = 30 * 10**9
+"""How long a run whose other ranks have ended waits for ranks that were never heard of."""
+
+RESTART = 120 * 10**9
+"""How long a process that died may take to come again where its launcher starts it again: to load torch and the model,
+and to reach watch(). Until then nobody is woken for it."""
+
+MAX_DIGITS = 6
+"""Of a number of restarts that is believed."""
+
+MICRO = 10**6
+"""Of dollars, in the fleet's totals: whole numbers."""
+
+HAS_ENDED = ("ended", "lost")
+
+Decide = Callable[[Connection, Row[Any], Incident], Change]
+"""What a person's doing comes to, for an incident of a run."""
+
+
+class Judge:
+    """Judges runs for one collector process. channels: those that are told."""
+
+    def __init__(self, store: Store, settings: Settings, channels: Sequence[Channel] = ()) -> None:
+        self.store = store
+        self.telling = Telling(tuple(channels), settings.links)
+        self.name = uuid.uuid4().hex
+        self.courses = Courses()
+        self.prices = settings.cost_per_hour
+        self.looked = time.time_ns()
+        """When this judge began its last look that went through, or was made."""
+        self._heard_since = 0
+        self._left: set[str] = set()  # runs that were not given back: the database had no room, or was away
+
+    def judge_due(self, now: int, after_each: Callable[[bool], None] = lambda _: None) -> int:
+        """Judges every run that has to be looked at. Returns of how many somebody has to be told something.
+
+        after_each: is told of each run whether somebody has to be told something.
+        """
+        with self.store.reading() as connection:
+            due = judgements.due(connection, now - AGEING, self._heard_since, now - AGEING_OF_RANKS)
+        told = 0
+        for run in due:
+            tell = self._judge_guarded(run, now)
+            after_each(tell)
+            told += tell
+        self._heard_since = now - RECENT
+        self.looked = now
+        return told
+
+    def judge(self, run: str, now: int) -> bool:
+        """Judges one run unless another judge is at it. Returns whether somebody has to be told something."""
+        with self.store.writing(durable=False) as connection:  # after a power cut nobody has it, and it is due again
+            mine = self.name if run in self._left else None
+            if not judgements.claim(connection, run, self.name, now, now + LEASE, mine):
+                return False
+        seen = self._look(run, now)  # which reads many steps, so nobody waits for it
+        with self.store.writing() as connection:
+            row = judgements.run_of(connection, run)
+            if row is None or row.claimed_by != self.name:
+                return False
+            settled = self._settle(connection, row, seen, now)
+        _record(row, settled)
+        return settled.tell
+
+    def _look(self, run: str, now: int) -> cross_rank.Whole:
+        """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
+        try:
+            return cross_rank.look(self.store, self.courses, run, now)
+        except (StoreFullError, StoreAwayError):  # nothing is wrong with the run: it is judged later, and wholly
+            raise
+        except Exception:
+            log.exception("the ranks or the baseline of run %s could not be compared", run)
+            return cross_rank.Whole()
+
+    def _judge_guarded(self, run: str, now: int) -> bool:
+        try:
+            told = self.judge(run, now)
+            self._left.discard(run)
+            return told
+        except (StoreFullError, StoreAwayError):  # the next look takes it up again, and does not wait for its own lease
+            self._left.add(run)
+            raise
+        except Exception:  # the other runs are judged all the same; this one again when its lease has ended
+            log.exception("run %s could not be judged", run)
+            return False
+
+    def acknowledge(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
+        """A person takes an incident on. None when there is no such incident."""
+        return self._by_hand(incident, lambda _, __, found: Change(acknowledged(found, now)), now, by)
+
+    def silence(self, incident: str, until: int, now: int, by: str = "somebody") -> Incident | None:
+        """A person wants to hear nothing of an incident until then. None when there is no such incident."""
+
+        def quiet(connection: Connection, run: Row[Any], found: Incident) -> Change:
+            change = Change(silenced(found, until))
+            if found.is_open:
+                self.telling.silence(connection, run, change.incident, by, now)
+                audit.add(connection, now, by, "incident.silenced", incident, f"until {instant(until)}")
+            return change
+
+        return self._by_hand(incident, quiet, now, by)
+
+    def close(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
+        """A person closes an incident. None when there is no such incident."""
+        return self._by_hand(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
+
+    def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.Whole, now: int) -> Settled:
+        """Everything a judgement writes, in the transaction that gives the run back."""
+        streams = judgements.streams_of(connection, row.id)
+        incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
+        told = any(each.verdict == "run-lost" and each.is_open for each in incidents)
+        awaited = frozenset[str]() if told else restarting(streams, row.environment, now)
+        quiet = frozenset[str]() if told else awaited | _continued(streams)
+        findings = judgements.findings_of(connection, row.id)
+        findings = [each for each in findings if each.verdict != "run-lost" or each.stream not in quiet]
+        quiet_verdicts = of_tags(row.tags)
+        heard = [each for each in findings if each.verdict not in quiet_verdicts]
+        causes = _causes(streams, heard, [each for each in seen.findings if each[1].verdict not in quiet_verdicts])
+        silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
+        state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
+        changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
+        tell = self._write(connection, row, changes, now)
+        _count(connection, row, incidents, changes)
+        folded = _fold(connection, row, streams, self.prices)
+        held = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
+        whole_of = seen.values.get("whole", row.whole)
+        _fold_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
+        if not row.judged_at:
+            judgements.add_project(connection, row.project, now)
+        version = sum(each.version for each in streams)
+        values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
+        judgements.release(connection, row.id, values | seen.values)
+        return Settled(tell, state, folded.get("outcome"), _moved(incidents, changes))
+
+    def _write(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
+        for change in changes:
+            judgements.put_incident(connection, msgspec.structs.asdict(change.incident))
+        return self.telling.tell(connection, run, changes, now)
+
+    def _by_hand(self, incident_id: str, decide: Decide, now: int, by: str) -> Incident | None:
+        with self.store.writing() as connection:
+            run = judgements.run_of(connection, incident_id.partition(".")[0])
+            row = run and judgements.incident(connection, run.id, incident_id)
+            if run is None or row is None:
+                return None
+            before = _incident(row)
+            change = decide(connection, run, before)
+            self._write(connection, run, [change], now)
+            if change.incident.state != before.state:
+                audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
+            judgements.look_again(connection, run.id)
+        for each in _moved([before], [change]):
+            _record_incident(each, run.project)
+        return change.incident
+
+
+class Settled(NamedTuple):
+    """What a judgement came to. tell: whether somebody has to be told. moved: incidents whose state has changed."""
+
+    tell: bool
+    state: str
+    outcome: str | None
+    moved: list[Incident]
+
+
+def _moved(before: Sequence[Incident], changes: Sequence[Change]) -> list[Incident]:
+    states = {each.id: each.state for each in before}
+    return [each.incident for each in changes if states.get(each.incident.id) != each.incident.state]
+
+
+def _record(before: Row[Any], settled: Settled) -> None:
+    """Writes what a judgement changed into the log, once it is committed."""
+    if not before.judged_at:
+        activity_log.done("run.opened", run=before.id, project=before.project, name=before.name)
+    if settled.state != before.state:
+        outcome = settled.outcome if settled.state in HAS_ENDED else None
+        activity_log.done(f"run.{settled.state}", run=before.id, project=before.project, outcome=outcome)
+    for incident in settled.moved:
+        _record_incident(incident, before.project)
+
+
+def _record_incident(incident: Incident, project: str) -> None:
+    what = "opened" if incident.state == "open" else incident.state
+    said = {"run": incident.run, "project": project, "verdict": incident.verdict, "severity": incident.severity}
+    reason = incident.closed_reason if what == "closed" else None
+    activity_log.done(f"incident.{what}", incident=incident.id, **said, step=incident.first_step, reason=reason)
+
+
+def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
+    """(state, when it ended or None) of a run: over when the last life of each rank is over. It ended by the training
+    hosts' clocks, and before it was last heard of: where one is ahead, it would be over in days to come.
+
+    Lost when one of them died without a goodbye, or its host is silent. Ranks that were never heard of are waited
+    for a little; a rank that comes back makes the run running again. silent: streams held to be lost.
+    """
+    lives = _last_lives(streams)
+    over = [each for each in lives if each.bye_reason is not None or each.id in silent]
+    quiet = all(each.heard < now - LATE for each in lives)
+    if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
+        return "running", None
+    ended = max(min(each.bye.get("time") or each.last_step_time or each.heard, each.heard) for each in lives)
+    return ("lost" if any(each.bye_reason in (None, "lost") for each in lives) else "ended"), ended
+
+
+def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | None, now: int) -> frozenset[str]:
+    """The streams of processes that died or were told to end a moment ago, and that their launcher has said it starts
+    again: it ends all ranks when one has died."""
+    said = str((environment or {}).get("max_restarts", ""))
+    lives = Counter(each.rank for each in streams if each.role == "rank")
+    left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_DIGITS else 0
+    died = [
+        each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART
+    ]
+    return frozenset(each.id for each in died if left > 0)
+
+
+def _last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """The newest stream of each rank that has said who it is."""
+    spoken = [each for each in streams if each.role == "rank" and each.schema is not None]
+    return list({each.rank: each for each in sorted(spoken, key=lambda each: (each.started, each.id))}.values())
+
+
+def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
+    """Those whose rank has another life behind them."""
+    current = {each.id for each in _last_lives(streams)}
+    return frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
+
+
+def _causes(
+    streams: Sequence[Row[Any]], findings: Sequence[Row[Any]], of_the_whole: Sequence[tuple[str, Finding]]
+) -> list[Cause]:
+    """What the verdicts on streams and on the whole come to, causes first. A life that another continued is over."""
+    ranks = {each.id: each.rank for each in streams if each.role == "rank" and each.schema is not None}
+    in_order = sorted(findings, key=lambda each: ranks.get(each.stream, 0))  # of equals the lowest rank's is shown
+    concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in in_order]
+    return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
+
+
+def _count(connection: Connection, run: Row[Any], before: Sequence[Incident], changes: Sequence[Change]) -> None:
+    """Adds new incidents to the fleet's totals, and those that were tickets and page now: a counter cannot take the
+    ticket back. In one order for all runs: judges of two would wait for each other."""
+    severities = {each.id: each.severity for each in before}
+    counted = [
+        (each.incident.verdict, each.incident.severity)
+        for each in changes
+        if each.new or each.incident.severity != severities.get(each.incident.id, each.incident.severity)
+    ]
+    for verdict, severity in sorted(counted):
+        judgements.add_total(connection, run.project, "incidents", 1, verdict=verdict, severity=severity)
+
+
+def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices) -> dict[str, Any]:
+    """Adds the run's progress since the last fold to the fleet's totals. Returns what is folded."""
+    ranks = [each for each in streams if each.role == "rank"]
+    counters = stream_counters.of_run([(each.rank, each.counters) for each in ranks])
+    folded: dict[str, Any] = dict(run.folded)
+    dollars = cost.of_run(prices, run.environment, ranks)
+    if dollars is not None and (more := round(dollars * MICRO) - folded.get("cost", 0)) > 0:
+        judgements.add_total(connection, run.project, "cost", more)
+        folded["cost"] = folded.get("cost", 0) + more
+    for outcome in ("applied", "skipped"):
+        more = counters[outcome] - folded.get(outcome, 0)
+        if more > 0:
+            judgements.add_total(connection, run.project, "steps", more, outcome=outcome)
+            folded[outcome] = counters[outcome]
+    return folded
+
+
+def _fold_outcomes(
+    connection: Connection,
+    run: Row[Any],
+    streams: Sequence[Row[Any]],
+    findings: Sequence[tuple[str, Finding]],
+    seen: Mapping[str, Any],
+    folded: dict[str, Any],
+    state: str,
+    until: int,
+) -> None:
+    """Adds each outcome of the run to the fleet's totals, once, and notes it in what is folded. findings: with the
+    stream of each. seen: of the run as a whole. until: when it ended, or now."""
+    over = state in HAS_ENDED
+    told: dict[str, str | None] = {}
+    if "times" not in folded and run.tags.get(outcomes.EXPECTED):
+        told["times"] = outcomes.of_time(run.tags, run.started, until, over=over)
+    lives = _last_lives(streams)
+    last = [finding for stream, finding in findings if stream in {each.id for each in lives}]
+    if over and "validations" not in folded:  # a baseline that is long takes more than one look
+        told["validations"] = outcomes.of_validation(seen.get("baseline", {}).get("numbers", {}), last)
+    if over and "outcome" not in folded:
+        latest = judgements.latest_of(connection, run.id, [each.id for each in lives])
+        byes = {each.bye_reason for each in lives}
+        told["outcome"] = outcomes.of_run(state, byes, last, (each.get("loss") for each in latest))
+    for name, outcome in told.items():
+        if outcome is not None:
+            folded[name] = outcome
+            total = "runs" if name == "outcome" else name
+            judgements.add_total(connection, run.project, total, 1, outcome=outcome)
+
+
+def _incident(row: Row[Any]) -> Incident:
+    return Incident(**row._mapping)

@@ -1,0 +1,1 @@
+"""Compaction, retention and deletion in the background."""

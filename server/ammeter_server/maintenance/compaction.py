@@ -1,0 +1,270 @@
+"""Makes of a stream's blocks what is read: segments of columns, and of small batches larger blocks.
+
+What is to be done is decided by plan(), which is pure. A segment counts from the moment its row is committed: columns
+are written before, blocks deleted after, so that whoever reads and whoever dies in between finds each row once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter_server.db import Connection, Row, Store
+from ammeter_server.db import column_codec as columns
+from ammeter_server.db.batched import Pace, in_slices
+from ammeter_server.db.queries import compaction
+
+ROWS = 4096
+"""Steps of a segment. A curve over a million steps has 244 of them; one column of one takes 4 KB."""
+
+FEW = 1024
+"""Steps below which a row per column costs more than it saves; where a stream ends with fewer they stay blocks."""
+
+MANY_VALUES = 4_000_000
+"""Values that may wait in blocks: whoever draws a curve unpacks them all, in some 10 ms."""
+
+MOST_VALUES = 16_000_000
+"""Values that are in memory at a time, as 64 MB. Streams of more than 15,625 columns get shorter segments for it."""
+
+SMALL = 32
+"""Rows below which a block is joined to others; a row is written once more for it."""
+
+TOGETHER = 64
+"""Small blocks that are joined at a time, and at most as many wait to be read at a stream's end."""
+
+BLOCK_VALUES = 2_000_000
+"""Values of a block that others are joined to."""
+
+LEASE = 120 * 10**9
+"""ns for which a stream is claimed; prolonged with each segment. The largest takes some 10 s on a slow disk."""
+
+
+class LeaseLostError(RuntimeError):
+    """Another keeper has the stream, as this one was held up for longer than its lease, or the run was deleted."""
+
+
+class Waiting(Protocol):
+    """A block that no segment holds, without its data."""
+
+    @property
+    def first_step(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def schema(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What becomes of neighbouring blocks: segments, or one block."""
+
+    into: Literal["segments", "block"]
+    blocks: Sequence[Waiting]
+
+
+def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
+    """What to do, in order. Segments cover a stream from its beginning, so blocks are left only at its end."""
+    groups = [list(group) for _, group in groupby(blocks, key=lambda each: each.schema)]
+    jobs: list[Job] = []
+    for number, group in enumerate(groups, 1):
+        *whole, rest = _stretches(group)
+        jobs += [Job("segments", stretch) for stretch in whole]
+        closed = number < len(groups) or (ended and _rows(rest) >= FEW)
+        if rest and closed:
+            jobs.append(Job("segments", rest))
+        elif rest:
+            jobs += [Job("block", each) for each in (_by_size(rest) if ended else _small(rest))]
+    return jobs
+
+
+def rows_of_segment(width: int) -> int:
+    """Steps that a segment of so many columns has."""
+    width = max(1, width)
+    return max(16, min(ROWS, max(FEW, MANY_VALUES // width), MOST_VALUES // width))
+
+
+def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
+    """Blocks that come to a segment; last what does not yet, which may be nothing."""
+    stretch: list[Waiting] = []
+    rows = 0
+    for each in group:
+        stretch.append(each)
+        rows += each.rows
+        if rows >= rows_of_segment(each.columns):
+            yield stretch
+            stretch, rows = [], 0
+    yield stretch
+
+
+def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
+    """The last of the blocks where they are many and small."""
+    count = 0
+    while count < len(blocks) and blocks[-1 - count].rows < SMALL:
+        count += 1
+    found = list(blocks[len(blocks) - count :])
+    enough = count >= TOGETHER and _rows(found) * found[0].columns <= BLOCK_VALUES
+    return [found] if enough else []
+
+
+def _by_size(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
+    """All of them, in blocks as large as they may be; those that stay alone are left out."""
+    joined: list[list[Waiting]] = [[]]
+    for each in blocks:
+        if joined[-1] and (_rows(joined[-1]) + each.rows) * each.columns > BLOCK_VALUES:
+            joined.append([])
+        joined[-1].append(each)
+    return [some for some in joined if len(some) > 1]
+
+
+def _rows(blocks: Iterable[Waiting]) -> int:
+    return sum(each.rows for each in blocks)
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """One stream, which the keeper `by` has claimed. stopped: whether it has to end early."""
+
+    store: Store
+    run: str
+    stream: str
+    by: str
+    stopped: Callable[[], bool] = lambda: False
+    _schemas: dict[str, frames.Schema] = field(default_factory=dict)
+    _writing: Pace = field(default_factory=Pace)
+    _removing: Pace = field(default_factory=Pace)
+
+    def run_all(self) -> tuple[int, bool]:
+        """Does all there is to do. Returns (rows that had come, whether nothing is left or ever will be).
+
+        Raises LeaseLostError where another keeper has taken the stream over.
+        """
+        self._clear()
+        with self.store.reading() as connection:
+            rows, ended = compaction.state(connection, self.run, self.stream)
+            after = compaction.covered(connection, self.run, self.stream)
+            blocks = compaction.waiting(connection, self.run, self.stream, after)
+        for job in plan(blocks, ended):
+            if self.stopped():
+                return rows, False
+            stored, view = self._read(job.blocks, after)
+            if job.into == "block":
+                self._join(stored, view)
+            else:
+                self._segments(view, job.blocks[0].schema, stored[-1].day)
+                after = int(view.steps[-1])
+                self._clear()
+        return rows, ended
+
+    def abandon(self) -> None:
+        """Takes away columns of a segment that somebody else did not finish."""
+        with self.store.reading() as connection:
+            after = compaction.covered(connection, self.run, self.stream)
+            left = compaction.columns_behind(connection, self.run, self.stream, after)
+        in_slices(self.store, left, lambda c, some: compaction.remove_columns(c, self.run, self.stream, some))
+
+    def _read(self, blocks: Sequence[Waiting], after: int) -> tuple[Sequence[Any], block.View]:
+        """The blocks' rows in the database, and what of them no segment holds."""
+        with self.store.reading() as connection:
+            ends = blocks[0].first_step, blocks[-1].first_step
+            rows = compaction.blocks(connection, self.run, self.stream, *ends)
+            schema = self._schema(connection, blocks[0].schema)
+        packed = (
+            frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data) for row in rows
+        )
+        view = block.join(schema, (block.unpack(each, schema) for each in packed))
+        begin = int(np.searchsorted(view.steps, after, "right"))
+        return rows, view.rows(begin, len(view))
+
+    def _schema(self, connection: Connection, name: str) -> frames.Schema:
+        if name not in self._schemas:
+            body = compaction.schema(connection, self.run, self.stream, name)
+            self._schemas[name] = msgspec.msgpack.decode(body, type=frames.Schema)
+        return self._schemas[name]
+
+    def _segments(self, view: block.View, schema: str, day: int) -> None:
+        """Writes the rows as segments, one after the other."""
+        count = max(1, len(view) // rows_of_segment(view.schema.width))
+        edges = np.linspace(0, len(view), count + 1).astype(int).tolist()
+        for begin, end in pairwise(edges):
+            self._segment(view.rows(begin, end), schema, day)
+
+    def _segment(self, view: block.View, schema: str, day: int) -> None:
+        key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
+        rows = [{**key, "part": part, **each._asdict()} for part, each in columns.pack(view.values)]
+        in_slices(self.store, rows, self._add_columns, self._writing)
+        whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
+        stamps = {"steps": columns.pack_whole(view.steps), "times": columns.pack_whole(view.times)}
+        with self.store.writing(durable=False) as connection:
+            self._hold(connection)
+            compaction.add_segment(connection, {**key, **whole, **stamps})
+
+    def _add_columns(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Writes some columns while the stream is held: a deletion comes before them or takes them away."""
+        self._hold(connection)
+        compaction.add_columns(connection, rows)
+
+    def _join(self, rows: Sequence[Row[Any]], view: block.View) -> None:
+        packed = block.pack(view)
+        row = {**rows[-1]._mapping, "first_time": int(view.times[0]), "last_time": int(view.times[-1])}
+        row |= {"first_step": packed.first_step, "rows": packed.rows, "data": packed.data}
+        with self.store.writing(durable=False) as connection:
+            self._hold(connection)
+            compaction.remove_blocks(connection, self.run, self.stream, [each.first_step for each in rows])
+            compaction.add_block(connection, row)
+
+    def _hold(self, connection: Connection) -> None:
+        """Keeps the stream from others until this transaction has ended, and for another lease."""
+        until = time.time_ns() + LEASE
+        if not compaction.hold(connection, self.run, self.stream, self.by, until):
+            lost = f"was taken over after {LEASE // 10**9} s, or the run was deleted"
+            raise LeaseLostError(f"stream {self.stream} of run {self.run} {lost}")
+
+    def _clear(self) -> None:
+        """Takes away the blocks that segments hold."""
+
+        def remove(connection: Connection, some: Sequence[int]) -> None:
+            compaction.remove_blocks(connection, self.run, self.stream, some)
+
+        with self.store.reading() as connection:
+            gone = compaction.covered_blocks(connection, self.run, self.stream)
+        in_slices(self.store, gone, remove, self._removing)
+
+
+def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Does what there is to do on one stream. Returns whether it was this keeper's to do.
+
+    Where that fails the stream stays claimed until its lease ends; then what was left half done is taken away.
+    """
+    with store.reading() as connection:
+        rows, ended = compaction.state(connection, run, stream)
+        after = compaction.covered(connection, run, stream)
+        jobs = plan(compaction.waiting(connection, run, stream, after), ended)
+        gone = compaction.covered_blocks(connection, run, stream)
+    if not jobs and not gone:
+        if not ended:
+            return False
+        with store.writing(durable=False) as connection:
+            if compaction.finish(connection, run, stream, rows):
+                return False
+    now = time.time_ns()
+    with store.writing(durable=False) as connection:
+        claimed = compaction.claim(connection, run, stream, by, now, now + LEASE)
+    if claimed is False:
+        return False
+    job = Compaction(store, run, stream, by, stopped)
+    if claimed is None:
+        job.abandon()
+    rows, finished = job.run_all()
+    with store.writing(durable=False) as connection:
+        compaction.release(connection, run, stream, by, rows, finished)
+    return True

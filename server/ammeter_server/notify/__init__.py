@@ -1,0 +1,1 @@
+"""Sends incidents to channels: Alertmanager and Apprise."""

@@ -1,0 +1,129 @@
+"""Who is told what about a run's incidents: rows of the outbox, written in the transaction that changes the incidents.
+
+A channel that hears news gets a message for each opening and each end. One that holds alerts has a row for each alert,
+which is told again until the incident is over, and which an incident hands on to the cause that it folds into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ammeter_server.config.links import Links
+from ammeter_server.db import Connection, Row
+from ammeter_server.db.queries import outbox
+from ammeter_server.incidents.lifecycle import Change, Incident
+from ammeter_server.incidents.wording import message
+from ammeter_server.notify.alertmanager import alert, silence
+from ammeter_server.notify.channel import Channel, Message
+
+QUIET = 5 * 60 * 10**9
+"""How soon a channel hears again that the same incident has opened. One that opens and closes by the minute is told
+once; the second message waits, and is dropped where the incident is over by then."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """channels: where to. links: where those lead that are told."""
+
+    channels: Sequence[Channel]
+    links: Links
+
+    def tell(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
+        """Writes what has to be told about these changes. Returns whether anything is due at once."""
+        holding = [channel for channel in self.channels if channel.holds]
+        for incident, heir in _inherited(changes):
+            for channel in holding:
+                outbox.hand_on(connection, run.id, incident.id, heir.id, channel.name)
+        told = [self._tell(connection, run, change, now) for change in changes]
+        return any(told)
+
+    def silence(self, connection: Connection, run: Row[Any], incident: Incident, by: str, now: int) -> None:
+        """Channels that hold alerts are silenced there; the others are not told in the first place."""
+        for channel in self.channels:
+            if channel.holds and channel.wants(run.project, incident.severity):
+                rows = outbox.live(connection, run.id, incident.id, channel.name)
+                for row in (row for row in rows if row.kind == "opened"):
+                    until = silence(row.message["alert"]["labels"], incident.silenced or now, by, now)
+                    said = {"kind": "silenced", "silence": until}
+                    outbox.add(connection, run.id, incident.id, channel.name, said, now, now)
+
+    def _tell(self, connection: Connection, run: Row[Any], change: Change, now: int) -> bool:
+        incident, tell = change.incident, change.tell
+        wanting = [each for each in self.channels if each.wants(run.project, incident.severity)]
+        heard = tell if incident.silenced is None or incident.silenced <= now else None
+        told = [each for each in wanting if heard and not each.holds]
+        news = message(heard, incident, run.name, run.project, self.links) if heard and told else {}
+        due = [_news(connection, incident, channel.name, news, now) for channel in told]
+        holding = [each for each in wanting if each.holds]
+        body = message("opened", incident, run.name, run.project, self.links) if holding else {}
+        held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.links)} if body else {}
+        due += [_hold(connection, change, channel.name, held, now) for channel in holding]
+        return any(due)
+
+
+def _inherited(changes: Iterable[Change]) -> Iterable[tuple[Incident, Incident]]:
+    """Incidents that are superseded, each with the one that takes its place without anybody being told."""
+    quiet = [each.incident for each in changes if each.incident.is_open and each.tell is None]
+    for change in changes:
+        if change.incident.closed_reason == "superseded":
+            of = (each for each in quiet if change.incident.verdict in {more["verdict"] for more in each.consequences})
+            heir = next(of, None)
+            if heir is not None:
+                yield change.incident, heir
+
+
+def _news(connection: Connection, incident: Incident, channel: str, news: Message, now: int) -> bool:
+    earlier = outbox.of(connection, incident.run, incident.id, channel)
+    if news["kind"] == "resolved":
+        for row in earlier:
+            if row.kind == "opened" and row.due > now and not row.attempts:
+                outbox.drop(connection, row)
+                return False  # the end of the opening before was told
+        due = now
+    else:
+        alike = [row.created for row in earlier if row.kind == "opened" and row.message["severity"] == news["severity"]]
+        due = max(now, max(alike, default=0) + QUIET) if alike else now
+    outbox.add(connection, incident.run, incident.id, channel, news, now, due)
+    return due == now
+
+
+def _hold(connection: Connection, change: Change, channel: str, held: Message, now: int) -> bool:
+    """One row is one alert, by its labels. Only what is told opens one; what it says may change at any time."""
+    incident = change.incident
+    rows = [row for row in outbox.live(connection, incident.run, incident.id, channel) if row.kind != "silenced"]
+    firing = [row for row in rows if row.kind == "opened"]
+    if not incident.is_open:
+        return _end(connection, firing, now)
+    same = next((row for row in rows if row.message["alert"]["labels"] == held["alert"]["labels"]), None)
+    if same is None and change.tell is None:  # another incident's alert, which this one has taken over
+        for row in firing:
+            outbox.change(connection, row, message=_reworded(row, held))
+        return False
+    again = same is None or same.kind == "resolved"
+    if same is None:
+        outbox.add(connection, incident.run, incident.id, channel, held, now, now)
+    elif same.kind == "resolved":
+        outbox.change(connection, same, message=held, **_anew("opened", now))
+    else:
+        outbox.change(connection, same, message=_reworded(same, held))
+    return _end(connection, [row for row in firing if row is not same], now) or again
+
+
+def _end(connection: Connection, firing: Sequence[Row[Any]], now: int) -> bool:
+    for row in firing:
+        over = {**row.message, "kind": "resolved", "over": now}
+        outbox.change(connection, row, message=over, **_anew("resolved", now))
+    return bool(firing)
+
+
+def _anew(kind: str, now: int) -> dict[str, Any]:
+    """What a row says that has something else to tell from now on, at once, whoever is telling the old thing."""
+    values = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0}
+    return {"kind": kind, "created": now, "due": now, **values}
+
+
+def _reworded(row: Row[Any], held: Message) -> Message:
+    told: Message = row.message["alert"]
+    return {**row.message, "alert": {**told, "annotations": held["alert"]["annotations"]}}

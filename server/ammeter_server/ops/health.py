@@ -1,0 +1,38 @@
+"""Whether the collector lives, and whether it can work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from ammeter_server.context import Here
+from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, migrations, permissions
+from ammeter_server.http.problems import Problem, of_store
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez", summary="The process answers")
+async def live() -> dict[str, str]:
+    return {"status": "alive"}
+
+
+@router.get("/readyz", summary="The database answers and has this version's shape")
+def ready(here: Here) -> dict[str, str]:
+    try:
+        trouble = here.store.trouble
+        if trouble.broken:
+            raise StoreBrokenError(trouble.broken)
+        found = migrations.current(here.store)
+        if trouble.refusing:
+            permissions.check(here.store)
+            trouble.refusing = ""
+    except (StoreAwayError, StoreFullError) as error:
+        raise of_store(error) from error
+    except Exception as error:
+        raise Problem(503, f"the database does not answer: {type(error).__name__}") from error
+    wanted = migrations.newest()
+    if found is not None and not migrations.is_known(found):
+        raise Problem(503, migrations.unknown(found))
+    if found != wanted:
+        raise Problem(503, f"the database has shape {found}, this version needs {wanted}; run `ammeter-server migrate`")
+    return {"status": "ready", "database": str(found)}

@@ -1,0 +1,120 @@
+"""GET /metrics: runs and the fleet, read from the tables at scrape time. GET /metrics/self: this process.
+
+Scrape /metrics once, whichever replica answers; scrape /metrics/self on each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Header, Request, Response
+from prometheus_client import disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector as Registry
+from starlette.responses import StreamingResponse
+
+from ammeter_server.context import Here
+from ammeter_server.db.engine import Connections, database_file
+from ammeter_server.db.queries import metrics as query
+from ammeter_server.db.queries import outbox
+from ammeter_server.http.problems import Problem
+from ammeter_server.process import self_metrics
+from ammeter_server.prometheus.exposition import END, Exposition, text
+from ammeter_server.prometheus.scrape_process import Aside, ScrapeError
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.aside = Aside(app.state.settings.database_url, app.state.settings.cost_per_hour)
+    try:
+        yield
+    finally:
+        app.state.aside.stop()
+
+
+router = APIRouter(tags=["metrics"], lifespan=_lifespan)
+
+Accept = Annotated[str, Header()]
+
+OPEN = "application/openmetrics-text"
+
+TEXT: dict[str, Any] = {"schema": {"type": "string"}}
+ANSWERS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": TEXT, OPEN: TEXT}}}
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response, responses=ANSWERS)
+async def read_metrics(request: Request, accept: Accept = "") -> Response:
+    """Text exposition, or OpenMetrics for who accepts it."""
+    aside: Aside = request.app.state.aside
+    _, content_type = _chosen(accept)
+    is_open = content_type.startswith(OPEN)
+    try:
+        pieces = await aside.text(is_open)
+    except ScrapeError as error:
+        log.error("a scrape failed: %s", error)  # with the other process' traceback
+        raise Problem(503, "the scrape failed; the collector's log says why. Scrape again") from error
+    return _answer([*pieces, END] if is_open else pieces, content_type)
+
+
+@router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
+def read_own_metrics(here: Here, request: Request, accept: Accept = "") -> Response:
+    """What this collector process did, and what its database holds."""
+    shown = Exposition()
+    with here.store.reading() as connection:
+        shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
+        shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
+        judged = query.judged_last(connection)
+    looked: int = request.app.state.judge.looked
+    waited = time.time_ns() - (looked if judged is None else min(looked, judged))
+    shown.add("ammeter_collector_judge_lag_seconds", max(0, waited) / 1e9)
+    shown.add("ammeter_collector_ingest_waiting", request.app.state.intake.waiting)
+    shown.add("ammeter_collector_build_info", 1, version("ammeter-server"))
+    _add_connections(shown, here.store.connections())
+    _add_disk(shown, here.settings.database_url)
+    encode, content_type = _chosen(accept)
+    own = text([shown.told], content_type.startswith(OPEN))
+    return _answer([*own, encode(self_metrics.REGISTRY)], content_type)
+
+
+def _add_connections(shown: Exposition, connections: Connections) -> None:
+    shown.add("ammeter_collector_database_connections", connections.used, "used")
+    shown.add("ammeter_collector_database_connections", connections.idle, "idle")
+    shown.add("ammeter_collector_database_connections_limit", connections.limit)
+
+
+def _add_disk(shown: Exposition, database_url: str) -> None:
+    """Of SQLite's. PostgreSQL's is seen by nobody who only asks it."""
+    file = database_file(database_url)
+    if file is not None:
+        disk = os.statvfs(file.parent)
+        shown.add("ammeter_collector_storage_disk_bytes", disk.f_blocks * disk.f_frsize)
+        shown.add("ammeter_collector_storage_disk_free_bytes", disk.f_bavail * disk.f_frsize)
+
+
+def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:
+    """What makes the text that the scraper accepts, and its type. A version that is none is as good as none."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        return choose_encoder("")
+
+
+def _answer(pieces: Sequence[bytes], content_type: str) -> Response:
+    """The answer in pieces, so that the event loop has time for others while megabytes are sent."""
+    headers = {"Content-Type": content_type, "Content-Length": str(sum(map(len, pieces)))}
+    return StreamingResponse(_one_by_one(pieces), headers=headers)
+
+
+async def _one_by_one(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

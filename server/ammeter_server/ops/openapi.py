@@ -1,0 +1,94 @@
+"""GET /openapi.json: what the API says of itself, with its errors and who may ask, which no route says for itself."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+
+from ammeter_server.auth import callers
+from ammeter_server.http.etags import UNTAGGED
+from ammeter_server.http.problems import CONTENT_TYPE
+
+router = APIRouter(include_in_schema=False)
+
+PROBLEM = {
+    "type": "object",
+    "description": "RFC 9457. A refusal by a limit has its name as `limit`; further members are described per route.",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "limit": {"type": "string"},
+    },
+}
+
+WRONG = {
+    "description": "What was wrong, the value seen, the remedy",
+    "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "ETag of an answer that is at hand.",
+}
+
+SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "`ammeter-server token create` makes one"},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": callers.COOKIE,
+        "description": "POST /api/v1/session opens one",
+    },
+}
+
+OPEN = ("/livez", "/readyz", "/runbooks/", "/api/v1/session")
+"""What is answered to everybody."""
+
+METHODS = ("get", "post", "delete")
+
+
+@router.get("/openapi.json", dependencies=[Depends(callers.read)])
+def read_openapi(request: Request) -> dict[str, Any]:
+    return described(request.app)
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The application's OpenAPI document: FastAPI's, with what holds for all routes."""
+    document = deepcopy(app.openapi())  # which it keeps
+    parts = document.setdefault("components", {})
+    parts.setdefault("schemas", {})["Problem"] = PROBLEM
+    for unused in ("HTTPValidationError", "ValidationError"):
+        parts["schemas"].pop(unused, None)
+    parts["securitySchemes"] = SCHEMES
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method in METHODS:
+                _complete(path, method, operation)
+    return document
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Every answer from 400 on is a problem; whoever asks says who he is."""
+    responses = operation["responses"]
+    for status in [each for each in responses if each >= "400"]:
+        said = responses.pop(status)
+        if status != "422" or "Validation" not in said["description"]:
+            responses[status] = WRONG | {"description": said["description"]}
+    responses["default"] = WRONG
+    if method == "get" and not path.startswith(UNTAGGED):
+        responses["304"] = {"description": "The answer is still the one that If-None-Match names"}
+        operation.setdefault("parameters", []).append(IF_NONE_MATCH)
+    if not path.startswith(OPEN):
+        by_browser: list[dict[str, list[str]]] = [] if path.endswith("/frames") else [{"session": []}]
+        operation["security"] = [{"token": []}, *by_browser]
+    if method == "post" and "/incidents/" in path:
+        header = {"name": callers.CHANGE_HEADER, "in": "header", "schema": {"type": "string"}}
+        header["description"] = "Any value; needed from a browser."
+        operation.setdefault("parameters", []).append(header)

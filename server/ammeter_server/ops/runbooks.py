@@ -1,0 +1,66 @@
+"""GET /runbooks/{verdict}: what to do about a verdict or an alert, for the person on call; /runbooks/checklist where
+there is none.
+
+Open to everybody a page can reach.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from ammeter.verdicts import ALL
+from ammeter_server import web
+from ammeter_server.http.problems import Problem
+from ammeter_server.incidents import runbook_text
+
+router = APIRouter(tags=["runbooks"])
+
+OF_ALERTS = {
+    "watchdog": "The Watchdog is silent",
+    "collector-down": "The collector is down",
+    "replica-down": "One of several collectors is down",
+    "scrape-absent": "Nobody scrapes the collectors themselves",
+    "ingest-failing": "The collector refuses what runs send",
+    "judge-lag": "Nothing is judged",
+    "disk-full": "The database's disk is nearly full",
+    "disk-fills": "The database's disk fills",
+    "delivery-failing": "Notifications do not arrive",
+    "verdict-faults": "A verdict failed",
+    "limits-hit": "A limit refuses requests",
+    "records-lost": "Records of runs are lost",
+    "ingest-lag": "Runs are behind with sending",
+    "delivery-stuck": "Notifications are stuck",
+    "runs-failed": "Too many runs fail",
+    "runs-objective-missed": "Runs have failed for days",
+    "steps-skipped": "Too many steps are skipped",
+    "runs-diverged": "Too many runs diverge",
+    "divergence-objective-missed": "Runs have diverged for days",
+    "validation-objective-missed": "Validations have been worse for days",
+    "time-objective-missed": "Runs have taken too long for days",
+    "steps-objective-missed": "Steps have been skipped for days",
+}
+"""Of alerts that only Prometheus raises: rules.py, objectives.py."""
+
+TITLES = {**{verdict.id: verdict.title for verdict in ALL}, **OF_ALERTS, "checklist": "Checklist for an incident"}
+"""Of the pages there are."""
+
+
+@router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
+def read_runbook(verdict: str) -> HTMLResponse:
+    """The runbook as a page, of a verdict or of an alert that only Prometheus raises; 'checklist' is what to go through
+    where none fits. 404 for one there is not."""
+    if verdict not in TITLES:
+        raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(TITLES)}")
+    return web.article(TITLES[verdict], rendered(verdict))
+
+
+@cache
+def rendered(verdict: str) -> Markup:
+    """The Markdown as HTML; HTML inside it is shown as text."""
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return Markup(renderer.render(runbook_text.text(verdict)))

@@ -1,0 +1,1 @@
+"""The collector as a process: logging, CPU affinity, metrics of its own."""

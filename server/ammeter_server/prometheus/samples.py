@@ -1,0 +1,221 @@
+"""What /metrics says of a run, of incidents and of the fleet: pure, from rows as the tables have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ammeter.verdicts.framework.float16 import FLOAT16_MAX
+from ammeter_server.config.prices import Prices
+from ammeter_server.db import Row
+from ammeter_server.prometheus.exposition import Exposition
+from ammeter_server.runs import cost, devices, stream_counters
+from ammeter_server.runs.event_counters import OTHER, RESTORES
+from ammeter_server.runs.rank_totals import fallbacks, latest, lost, precision, ranks_reporting
+
+LONGEST_LABEL = 200
+MOST_REASONS = 2
+MOST_FALLBACKS = 4
+MOST_INCIDENTS = 8
+MOST_DEVICES = 4
+"""Caps on what grows with names from outside; a run keeps below 100 series."""
+
+SHOWN = {"grad_norm": slice(5, 13), "step_seconds": slice(2, 14)}
+"""Of the bounds of histograms, those that are told: 1e-3 to 1e4, and 5 ms to 30 s."""
+
+MEMORY = {"allocated": "device_allocated_bytes", "reserved": "device_reserved_bytes"}
+"""Kinds of memory, by the columns in which torch counts it."""
+
+MICRO = 10**6
+"""Fleet counters are whole numbers; that of dollars counts millionths."""
+
+OUTCOMES = (
+    *(("runs", outcome) for outcome in ("ended", "diverged", "failed", "lost")),
+    *(("steps", outcome) for outcome in ("applied", "skipped")),
+    *(("validations", outcome) for outcome in ("held", "drifted")),
+    *(("times", outcome) for outcome in ("expected", "late")),
+)
+"""Of the fleet's counters."""
+
+
+def add_run(
+    shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], now: int, *, only_what: bool, prices: Prices = ()
+) -> None:
+    """What is said of one run. streams: all of its own, the oldest first. only_what: what it was and when it ended."""
+    ranks = [stream for stream in streams if stream.role == "rank"]
+    _add_info(shown, run, ranks)
+    if run.ended is not None:
+        shown.add("ammeter_run_end_timestamp_seconds", run.ended / 1e9, run.id)
+    if only_what:
+        return
+    counters = stream_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
+    last = latest(ranks)
+    _add_state(shown, run, ranks, now)
+    _add_scaler(shown, run.id, counters, last)
+    _add_numerics(shown, run.id, counters, last)
+    _add_kernels(shown, run.id, ranks, last)
+    _add_speed(shown, run.id, counters)
+    _add_quality(shown, run.id, counters, last)
+    _add_agent(shown, run.id, counters, streams)
+    _add_baseline(shown, run)
+    _add_devices(shown, run, streams, now)
+    _add_cost(shown, run, ranks, prices)
+
+
+def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
+    """1 for what is open, 0 for what closed a moment ago; one series per run, verdict and severity."""
+    active: dict[tuple[str, ...], int] = {}
+    for incident in incidents:
+        labels: tuple[str, ...] = (incident.run, incident.project, incident.verdict, incident.severity)
+        active[labels] = max(active.get(labels, 0), int(incident.state != "closed"))
+    per_run: dict[str, int] = {}
+    for labels, value in sorted(active.items(), key=lambda each: (-each[1], each[0][3], each[0])):
+        per_run[labels[0]] = per_run.get(labels[0], 0) + 1
+        if per_run[labels[0]] <= MOST_INCIDENTS:
+            shown.add("ammeter_incident_active", value, *labels)
+
+
+def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
+    """Counters without a run: they never decrease, whatever retention deletes. Each outcome of a project is there with
+    0 from the project's first number on: the first failure is an increase."""
+    projects = {total.project for total in totals}
+    counted = {(each, name, outcome): 0 for each in projects for name, outcome in OUTCOMES}
+    for total in sorted(totals, key=tuple):
+        if total.name == "incidents":
+            shown.add("ammeter_incidents_total", total.value, total.project, total.verdict, total.severity)
+        elif total.name == "cost":
+            shown.add("ammeter_fleet_cost_dollars_total", total.value / MICRO, total.project)
+        elif (total.name, total.outcome) in OUTCOMES:
+            counted[total.project, total.name, total.outcome] = total.value
+    for (project, name, outcome), value in sorted(counted.items()):
+        shown.add(f"ammeter_fleet_{name}_total", value, project, outcome)
+
+
+def _add_info(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]]) -> None:
+    environment = run.environment or {}
+    known = (precision(ranks), environment.get("torch"), environment.get("device"))
+    name, *rest = (str(each or "")[:LONGEST_LABEL] for each in (run.name or run.id, *known))
+    shown.add("ammeter_run_info", 1, run.id, name, run.project, *rest)
+
+
+def _add_state(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], now: int) -> None:
+    for state in ("running", "ended", "lost"):
+        shown.add("ammeter_run_state", int(run.state == state), run.id, state)
+    shown.add("ammeter_run_start_timestamp_seconds", run.started / 1e9, run.id)
+    shown.add("ammeter_run_world_size", run.world_size, run.id)
+    shown.add("ammeter_run_ranks_reporting", ranks_reporting(run.state, ranks, now), run.id)
+    stepped = [stream for stream in ranks if stream.last_step_time is not None]
+    if stepped:
+        ahead = max(stepped, key=lambda stream: stream.last_step_time)
+        shown.add("ammeter_run_step", ahead.last_step, run.id)
+        shown.add("ammeter_run_last_step_timestamp_seconds", ahead.last_step_time / 1e9, run.id)
+
+
+def _add_scaler(shown: Exposition, run: str, counters: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+    for outcome in ("applied", "skipped"):
+        shown.add("ammeter_steps_total", counters[outcome], run, outcome)
+    shown.add("ammeter_scaler_scale", last.get("scale"), run)
+    shown.add("ammeter_scaler_headroom_doublings", headroom(last), run)
+    shown.add("ammeter_scaler_scale_changes_total", counters["growths"], run, "up")
+    shown.add("ammeter_scaler_scale_changes_total", counters["backoffs"], run, "down")
+    shown.add("ammeter_overflow_events_total", counters["overflow_events"], run)
+    shown.add("ammeter_consecutive_skipped_steps", counters["consecutive_skipped"], run)
+
+
+def headroom(last: Mapping[str, Any]) -> float | None:
+    """Doublings of the scale that the largest gradient leaves below float16's largest number; None when unknown."""
+    scale, largest = last.get("scale"), last.get("grad_absmax")
+    if not isinstance(scale, float | int) or not isinstance(largest, float | int):
+        return None
+    scaled = scale * largest
+    return math.log2(FLOAT16_MAX / scaled) if 0 < scaled < math.inf else None
+
+
+def _add_numerics(shown: Exposition, run: str, counters: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+    for kind in ("nan", "inf"):
+        shown.add("ammeter_nonfinite_values_total", counters[f"nonfinite_{kind}"], run, kind)
+    shown.add("ammeter_nonfinite_steps_total", counters["nonfinite_steps"], run)
+    if counters["last_nonfinite_time"]:
+        shown.add("ammeter_last_nonfinite_timestamp_seconds", counters["last_nonfinite_time"] / 1e9, run)
+    shown.add_histogram("ammeter_grad_norm", *_histogram(counters, "grad_norm"), counters["grad_norm_sum"], run)
+    shown.add("ammeter_last_grad_norm", last.get("grad_norm"), run)
+    shown.add("ammeter_grad_underflow_ratio", last.get("grad_underflow"), run)
+    shown.add("ammeter_lost_update_ratio", last.get("lost_updates"), run)
+    shown.add("ammeter_update_to_weight_ratio", last.get("update_ratio"), run)
+    shown.add("ammeter_last_loss", last.get("loss"), run)
+
+
+def _add_kernels(shown: Exposition, run: str, ranks: Sequence[Row[Any]], last: Mapping[str, Any]) -> None:
+    shown.add("ammeter_low_precision_flops_ratio", last.get("low_precision_share"), run)
+    for (op, reason), share in fallbacks(ranks, MOST_FALLBACKS).items():
+        shown.add("ammeter_kernel_fallback_flops_ratio", share, run, op, reason)
+
+
+def _add_speed(shown: Exposition, run: str, counters: Mapping[str, Any]) -> None:
+    bounds, counts = _histogram(counters, "step_seconds")
+    shown.add_histogram("ammeter_step_duration_seconds", bounds, counts, counters["step_seconds"], run)
+    shown.add("ammeter_samples_total", counters["samples"], run)
+
+
+def _histogram(counters: Mapping[str, Any], name: str) -> tuple[Sequence[float], list[int]]:
+    """The bounds that are told and what lies up to each, and above all."""
+    shown, counts = SHOWN[name], counters[f"{name}_histogram"]
+    below, above = sum(counts[: shown.start + 1]), sum(counts[shown.stop :])
+    return stream_counters.BOUNDS[name][shown], [below, *counts[shown.start + 1 : shown.stop], above]
+
+
+def _add_quality(shown: Exposition, run: str, counters: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+    shown.add("ammeter_last_validation_loss", last.get("val_loss"), run)
+    for outcome in ("complete", "partial"):
+        shown.add("ammeter_checkpoint_saves_total", counters[f"checkpoints_{outcome}"], run, outcome)
+    if any(counters.get(f"restores_{outcome}") for outcome in RESTORES):
+        passed, failed = counters["restores_passed"], counters["restores_failed"] + counters["restores_partial"]
+        shown.add("ammeter_checkpoint_restores_total", passed, run, "passed")
+        shown.add("ammeter_checkpoint_restores_total", failed, run, "failed")
+    if counters["checkpoint_time"]:
+        shown.add("ammeter_checkpoint_last_timestamp_seconds", counters["checkpoint_time"] / 1e9, run)
+
+
+def _add_baseline(shown: Exposition, run: Row[Any]) -> None:
+    """Where the run names one and both have steps in common."""
+    numbers = run.whole.get("baseline", {}).get("numbers", {})
+    shown.add("ammeter_speedup_vs_baseline_ratio", numbers.get("speedup"), run.id)
+    shown.add("ammeter_memory_vs_baseline_ratio", numbers.get("memory_ratio"), run.id)
+    shown.add("ammeter_validation_delta_ratio", numbers.get("validation_delta"), run.id)
+
+
+def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], now: int) -> None:
+    """While the run goes on: nobody looks at its devices afterwards."""
+    ranks = [stream for stream in streams if stream.role == "rank"]
+    for kind, column in MEMORY.items():
+        shown.add("ammeter_device_memory_bytes", devices.highest(ranks, column), run.id, kind)
+    if run.state != "running":
+        return
+    several = devices.of_run(streams, now)
+    used = [each.memory_used_bytes for each in several if each.memory_used_bytes is not None]
+    shown.add("ammeter_device_memory_bytes", max(used, default=None), run.id, "used")
+    for each in devices.few(several, MOST_DEVICES):
+        labels = (run.id, each.host[:LONGEST_LABEL], each.name, each.gpu, each.uuid)
+        shown.add("ammeter_device_utilization_ratio", each.utilization, *labels)
+        shown.add("ammeter_device_power_watts", each.power_watts, *labels)
+        shown.add("ammeter_device_temperature_celsius", each.temperature_celsius, *labels)
+
+
+def _add_cost(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], prices: Prices) -> None:
+    shown.add("ammeter_run_cost_dollars", cost.of_run(prices, run.environment, ranks), run.id)
+    shown.add("ammeter_epoch_duration_seconds", cost.seconds_per_epoch(ranks), run.id)
+    shown.add("ammeter_cost_per_epoch_dollars", cost.per_epoch(prices, run.environment, ranks), run.id)
+
+
+def _add_agent(shown: Exposition, run: str, counters: Mapping[str, Any], streams: Sequence[Row[Any]]) -> None:
+    if counters["step_seconds"] > 0:
+        shown.add("ammeter_agent_overhead_ratio", counters["overhead_seconds"] / counters["step_seconds"], run)
+    by_reason = {reason: sum(counts.values()) for reason, counts in lost(streams).items()}
+    told = dict(sorted(by_reason.items())[:MOST_REASONS])
+    rest = sum(by_reason.values()) - sum(told.values())
+    if rest:
+        told[OTHER] = told.get(OTHER, 0) + rest
+    for reason, records in told.items():
+        shown.add("ammeter_agent_lost_records_total", records, run, reason)
+    shown.add("ammeter_agent_journal_bytes", sum(stream.backlog for stream in streams), run)

@@ -1,0 +1,97 @@
+"""What single frames add to the counters of a stream, beside its rows: pure, and bounded whatever they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ammeter.verdicts.framework import epoch_times
+from ammeter.wire.frames import Event, Hello
+from ammeter_server.db.json_safe import text
+
+Counters = dict[str, Any]
+
+MOST = 2**53
+"""Where a sum stays: beyond it JSON's readers, SQL and Prometheus each have another number for it."""
+
+MOST_DEVICES = 16
+MOST_FALLBACKS = 32
+LONGEST = 128
+"""Caps on what grows with names from outside and is written with every batch: devices of a host, operators that fell
+back, their characters."""
+
+RESTORES = ("passed", "partial", "failed")
+"""What can come of reading a checkpoint back."""
+
+OTHER = "_other"
+"""The name of those whose own is one too many."""
+
+
+def add_event(after: Counters, event: Event) -> None:
+    """Counts what an event says."""
+    if event.name == "scaler.backoff":
+        after["backoffs"] += 1
+    elif event.name == "scaler.growth":
+        after["growths"] += 1
+    elif event.name == "values.logged":
+        samples = event.data.get("samples", 0)
+        after["samples"] += samples if isinstance(samples, int | float) and 0 < samples < np.inf else 0
+        epoch = event.data.get("epoch")
+        if isinstance(epoch, int | float) and np.isfinite(epoch):
+            add_epoch(after, float(epoch), event.time)
+    elif event.name == "devices.found":
+        after["devices"] = _devices(event.data.get("devices"))
+    elif event.name == "checkpoint.saved":
+        _add_checkpoint(after, event)
+    elif event.name == "checkpoint.verified":
+        _add_restore(after, event)
+    elif event.name == "kernel.fallback":
+        after["fallbacks"] = _with_fallback(after.get("fallbacks", {}), event)
+
+
+def add_hello(after: Counters, hello: Hello) -> None:
+    """Notes what the run's config says of its epochs."""
+    after.update(epoch_times.said_by(hello.config, hello.world_size))
+
+
+def add_epoch(after: Counters, epoch: float, time: int) -> None:
+    after["epochs"] = epoch_times.with_epoch(after.get("epochs"), epoch, time)
+
+
+def _devices(said: Any) -> dict[str, dict[str, str]]:
+    """Number -> what identifies the device."""
+    several = [each for each in said if isinstance(each, Mapping)] if isinstance(said, list | tuple) else []
+    return {
+        text(str(each.get("gpu", ""))[:LONGEST]): {
+            name: text(str(each.get(name, ""))[:LONGEST]) for name in ("uuid", "model")
+        }
+        for each in several[:MOST_DEVICES]
+    }
+
+
+def _add_restore(after: Counters, event: Event) -> None:
+    """A checkpoint that was read back; what could not be read says nothing of it."""
+    outcome = event.data.get("outcome")
+    if outcome in RESTORES:
+        after[f"restores_{outcome}"] += 1
+
+
+def _add_checkpoint(after: Counters, event: Event) -> None:
+    complete = not event.data.get("missing")
+    after["checkpoints_complete" if complete else "checkpoints_partial"] += 1
+    if complete:
+        after["checkpoint_time"] = event.time
+
+
+def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float]:
+    """Operator and reason -> share of the eligible FLOPs, over all kinds of it that were told."""
+    op, reason = (text(str(event.data.get(name, ""))[:LONGEST]) for name in ("op", "reason"))
+    share = event.data.get("flops_share", 0.0)
+    name = f"{op} {reason}"
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        return dict(before)
+    if name not in before and len(before) >= MOST_FALLBACKS:
+        name = f"{OTHER} {OTHER}"
+    return {**before, name: min(before.get(name, 0.0) + share, 1.0)}

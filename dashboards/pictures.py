@@ -19,7 +19,7 @@ from tests.e2e.test_boards import BOARDS, filled
 from tests.parts import need
 
 ROOT = Path(__file__).parents[1]
-PLOT = ROOT / "server" / "ammeter_server" / "page" / "static" / "vendor" / "uplot"
+PLOT = ROOT / "server" / "ammeter_server" / "web" / "static" / "vendor" / "uplot"
 PICTURES = ROOT / "docs" / "pictures"
 PAGE = Path(__file__).parent / "pictures.html"
 

@@ -30,7 +30,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(AGENT / "ammeter" / "stats" / "reading.c", tmp_path)
+    shutil.copy(AGENT / "ammeter" / "tensors" / "reading.c", tmp_path)
     return tmp_path
 
 

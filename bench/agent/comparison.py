@@ -1,6 +1,6 @@
-"""How two ways of training are compared: in alternating blocks of one process, each pair of neighbours by itself.
+"""Compares bare and watched training in alternating blocks of one process, pair by pair.
 
-Python's garbage collector runs in all blocks as it does in users' programs: what a peer gives it to do is its cost.
+Python's garbage collector runs in all blocks, as it does in users' programs: a peer pays for the garbage it makes.
 """
 
 from __future__ import annotations
@@ -17,136 +17,153 @@ from typing import Any
 
 import torch
 
-from bench.agent.peers import Gives, Peer
-from bench.agent.training import Kind, Training
+from bench.agent.peers import Coverage, Peer
+from bench.agent.training import Training, TrainingSpec
 
-WARM = 2
-"""Pairs of blocks that do not count: caches fill, torch chooses its kernels, a young run is read more often."""
+WARMUP_PAIRS = 2
+"""Pairs that do not count: caches fill, torch chooses its kernels, and Ammeter reads a young run more often."""
 
-TRIM = 0.2
+TRIMMED_SHARE = 0.2
 """Share of the pairs at either end that the ratio leaves out: docs/decisions/0015-what-the-ratio-is.md."""
 
-CALIBRATION = 10
-"""Steps before anything is watched, in which the loss scale finds its place."""
+CALIBRATION_STEPS = 10
+"""Unwatched steps at the beginning, in which the loss scale settles."""
+
+SETTLING_SECONDS = 0.01
+"""Beginning of a block, at least one step, that does not count: torch and Python resolve their functions again after a
+peer attaches or detaches. A real run pays for that once rather than in every block."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured: pairs of blocks, steps in a block, and when it has to end (of time.monotonic).
+class Sampling:
+    """How much is measured.
 
-    periods: of a peer that works now and then, how many its watched blocks cover at least.
+    Attributes:
+        pairs: Pairs of blocks for each peer.
+        steps: Steps in a block.
+        deadline: End of the measurement, by time.monotonic().
+        periods: Periods that the watched blocks of a periodic peer cover at least.
     """
 
     pairs: int
     steps: int
-    until: float = math.inf
+    deadline: float = math.inf
     periods: int = 2
 
-    def watched_steps(self, kind: type[Peer]) -> int:
-        """In each watched block of such a peer."""
-        covered = self.periods * kind.period if kind.period > 1 else 0
+    def watched_steps(self, peer: type[Peer]) -> int:
+        """Steps in each watched block of this peer."""
+        covered = self.periods * peer.period if peer.period > 1 else 0
         return max(self.steps, math.ceil(covered / self.pairs))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds per step of each bare and each watched block, in pairs of neighbours. said: what the peer says itself."""
+    """Seconds per step of each bare and each watched block, in pairs of neighbours.
+
+    Attributes:
+        own_model: Whether the peer had a model of its own.
+        self_reported: Figures that the peer reports about itself.
+    """
 
     name: str
-    gives: Gives
+    coverage: Coverage
     own_model: bool
     bare: list[float]
     watched: list[float]
-    said: dict[str, float] = field(default_factory=dict)
+    self_reported: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
-        """Of a typical pair: geometric mean of the pairs' ratios without the fifth at either end.
+        """Geometric mean of the pairs' ratios, without the lowest and the highest fifth.
 
-        Neighbours share the pace of a machine that drifts, and which of them is first takes turns. On 18 pairs of bare
-        blocks it wavers by 0.6 % (standard deviation), the ratio of medians by 1.0 %, that of means by 0.8 %.
+        Neighbours share the speed of a machine that drifts, and the order within a pair alternates. On 18 pairs of bare
+        blocks its standard deviation is 0.6 %; that of the ratio of medians is 1.0 %, of the ratio of means 0.8 %.
         """
-        logarithms = sorted(math.log(each) for each in self.pairs)
-        cut = int(TRIM * len(logarithms))
+        logarithms = sorted(math.log(ratio) for ratio in self.pairs)
+        cut = int(TRIMMED_SHARE * len(logarithms))
         return math.exp(mean(logarithms[cut : len(logarithms) - cut]))
 
     @property
     def mean_ratio(self) -> float:
-        """What rare but heavy steps cost is in it in full, and what the machine did meanwhile."""
+        """Ratio of the means: includes rare expensive steps in full, and all disturbances by the machine."""
         return mean(self.watched) / mean(self.bare)
 
     @property
     def pairs(self) -> list[float]:
         return [watched / bare for bare, watched in zip(self.bare, self.watched, strict=True)]
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
+    def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "own_model": self.own_model,
             "ratio": round(self.ratio, 5),
             "mean_ratio": round(self.mean_ratio, 5),
             "median_pair": round(median(self.pairs), 5),
-            "bare_seconds": [round(each, 7) for each in self.bare],
-            "watched_seconds": [round(each, 7) for each in self.watched],
-            **self.said,
+            "bare_seconds": [round(seconds, 7) for seconds in self.bare],
+            "watched_seconds": [round(seconds, 7) for seconds in self.watched],
+            **self.self_reported,
         }
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A peer that is left out, and why."""
+class Skipped:
+    """A peer that was not measured, and the reason."""
 
     name: str
-    why: str
+    reason: str
 
 
 def compare(
-    kind: Kind,
+    spec: TrainingSpec,
     peers: Sequence[type[Peer]],
-    effort: Effort,
+    sampling: Sampling,
     *,
     seed: int = 0,
-    done: Callable[[], None] = lambda: None,
-) -> list[Outcome | Missing]:
-    """Measures these peers on one model, in turn, and those that need one of their own against it.
+    on_pair: Callable[[], None] = lambda: None,
+) -> list[Outcome | Skipped]:
+    """Measures these peers in turn, on one model, or on models of their own where they cannot be detached.
 
-    done: called after each pair. A peer that cannot run is Missing; the others are measured all the same, and all of
-    them equally often. Every other round goes backwards: else one peer's blocks would always follow another's, and
-    what that one leaves behind.
+    All peers are measured equally often. Every second round runs in reverse order: otherwise the blocks of one peer
+    would always follow those of the same other peer.
+
+    Args:
+        on_pair: Called after each pair.
+
+    Returns:
+        One entry for each peer; Skipped for a peer that cannot run.
     """
-    bare = Training(kind, seed)
-    bare.calibrate(CALIBRATION)
+    bare = Training(spec, seed)
+    bare.calibrate(CALIBRATION_STEPS)
     with ExitStack() as stack:
-        places: list[_Place | Missing] = []
-        for each in peers:
+        subjects: list[_Subject | Skipped] = []
+        for peer in peers:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-            places.append(_place(each, bare, seed, folder, effort))
-        for number in range(WARM + effort.pairs):
-            going = number == 0 or time.monotonic() < effort.until
-            for at in range(len(places))[:: -1 if number % 2 else 1]:
-                place = places[at]
-                if going and isinstance(place, _Place):
-                    places[at] = _measured(place, bare, number, effort)
-                done()
-        return [place.outcome() if isinstance(place, _Place) else place for place in places]
+            subjects.append(_subject(peer, bare, seed, folder, sampling))
+        for number in range(WARMUP_PAIRS + sampling.pairs):
+            in_time = number == 0 or time.monotonic() < sampling.deadline
+            for index in range(len(subjects))[:: -1 if number % 2 else 1]:
+                subject = subjects[index]
+                if in_time and isinstance(subject, _Subject):
+                    subjects[index] = _with_one_more_pair(subject, bare, number, sampling)
+                on_pair()
+        return [subject.outcome() if isinstance(subject, _Subject) else subject for subject in subjects]
 
 
-class _Place:
-    """One peer, its model, and what was measured of it."""
+class _Subject:
+    """A peer, its training and its measurements so far."""
 
     def __init__(self, peer: Peer, steps: int) -> None:
         self.peer = peer
         self.steps = steps
         self.bare: list[float] = []
         self.watched: list[float] = []
-        if peer.own:
+        if peer.own_model:
             peer.training.peer = peer
             peer.attach()
 
-    def block(self) -> float:
+    def watched_block(self) -> float:
         peer = self.peer
-        if peer.own:
+        if peer.own_model:
             return seconds_per_step(peer.training, self.steps)
         peer.attach()
         peer.training.peer = peer
@@ -156,67 +173,62 @@ class _Place:
             peer.training.peer = None
             peer.detach()
 
-    def outcome(self) -> Outcome | Missing:
+    def outcome(self) -> Outcome | Skipped:
         peer = self.peer
         try:
-            said = peer.close()
+            reported = peer.close()
         except Exception as error:  # noqa: BLE001 - other people's packages
-            return Missing(peer.name, _words(error))
-        first = min(WARM, len(self.bare) - 1)  # where the time was up at once, one pair has to do
-        return Outcome(peer.name, peer.gives, peer.own, self.bare[first:], self.watched[first:], said)
+            return Skipped(peer.name, _message(error))
+        first = min(WARMUP_PAIRS, len(self.bare) - 1)  # one pair counts where the deadline passed at once
+        return Outcome(peer.name, peer.coverage, peer.own_model, self.bare[first:], self.watched[first:], reported)
 
 
-def _place(kind: type[Peer], bare: Training, seed: int, folder: Path, effort: Effort) -> _Place | Missing:
+def _subject(peer: type[Peer], bare: Training, seed: int, folder: Path, sampling: Sampling) -> _Subject | Skipped:
     try:
-        training = Training(bare.kind, seed) if kind.own else bare
-        if kind.own:
-            training.calibrate(CALIBRATION)
-        return _Place(kind(training, folder), effort.watched_steps(kind))
+        training = Training(bare.spec, seed) if peer.own_model else bare
+        if peer.own_model:
+            training.calibrate(CALIBRATION_STEPS)
+        return _Subject(peer(training, folder), sampling.watched_steps(peer))
     except ImportError as error:
-        return Missing(kind.name, f"{error.name or error} is not installed")
+        return Skipped(peer.name, f"{error.name or error} is not installed")
     except Exception as error:  # noqa: BLE001 - other people's packages
-        return Missing(kind.name, _words(error))
+        return Skipped(peer.name, _message(error))
 
 
-def _measured(place: _Place, bare: Training, number: int, effort: Effort) -> _Place | Missing:
-    """One more pair; which of the two comes first takes turns."""
+def _with_one_more_pair(subject: _Subject, bare: Training, number: int, sampling: Sampling) -> _Subject | Skipped:
+    """Measures one more pair; the order within the pair alternates."""
     try:
-        watched = place.block() if number % 2 else None
-        alone = seconds_per_step(bare, effort.steps)
-        watched = place.block() if watched is None else watched
+        watched = subject.watched_block() if number % 2 else None
+        alone = seconds_per_step(bare, sampling.steps)
+        watched = subject.watched_block() if watched is None else watched
     except Exception as error:  # noqa: BLE001 - other people's packages
         with suppress(Exception):
-            place.peer.close()
-        return Missing(place.peer.name, _words(error))
-    place.bare.append(alone)
-    place.watched.append(watched)
-    return place
-
-
-SETTLING = 0.01
-"""Seconds, and one step at least, at the beginning of a block that do not count, bare or watched: torch and Python look
-their functions up anew after a peer has put itself on or off. A run pays for that once, not in every block."""
+            subject.peer.close()
+        return Skipped(subject.peer.name, _message(error))
+    subject.bare.append(alone)
+    subject.watched.append(watched)
+    return subject
 
 
 def seconds_per_step(training: Training, steps: int) -> float:
-    """Mean over a block. The device is waited for at its end only, as programs do."""
-    end = time.perf_counter() + SETTLING
+    """Mean over a block, which synchronises with the device only at its end, as programs do."""
+    end = time.perf_counter() + SETTLING_SECONDS
     training.step()
     while time.perf_counter() < end:
         training.step()
-    _settle(training.kind.device)
+    _synchronize(training.spec.device)
     began = time.perf_counter()
     for _ in range(steps):
         training.step()
-    _settle(training.kind.device)
+    _synchronize(training.spec.device)
     return (time.perf_counter() - began) / steps
 
 
-def _settle(device: str) -> None:
+def _synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def _words(error: Exception) -> str:
-    said = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {said}"
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}"

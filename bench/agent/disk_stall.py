@@ -1,11 +1,11 @@
-"""Whether a step ever waits for the disk: while another process writes a checkpoint of several GB beside the journal.
+"""Measures whether a training step waits for the disk while another process writes a large checkpoint.
 
-    python -m bench.agent.disk_stall [--gigabytes 4] [--seconds 15] [--write]
+    python -m bench.agent.disk_stall [--gigabytes 4] [--seconds 15] [--quick] [--write]
 
-First steps of one small GPT in alternating blocks: bare, watched with the journal on disk, watched with the open
-segment on tmpfs; without load, then for as long as the checkpoint takes. Then a row every 2 ms into a journal of each
-kind, for as long as another one takes: many more writes, for waits are rare. A call that the kernel put to sleep is
-told from one that was only preempted by its count of voluntary context switches.
+First: steps of one small GPT in alternating blocks, bare, watched with the journal on disk, and watched with the open
+segment on tmpfs; without load, then for the duration of a checkpoint. Then: a row every 2 ms into a journal of each
+mode, for the duration of another checkpoint, because waits are rare. The count of voluntary context switches
+distinguishes a call that waited from a call that was only preempted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,25 +28,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
-from rich.table import Table
 
 import ammeter
 from ammeter.journal import Journal
 from ammeter.watching import setup
 from ammeter.wire.frames import Steps
 from bench.common.paths import RESULTS, ROOT
+from bench.common.tables import Row, markdown_table, terminal_table
 from bench.common.trainer import GPT, Shape
 
 SHAPE = Shape(vocabulary=96, context=64, layers=4, heads=4, width=96)
-BATCH = 4
-KINDS = ("bare", "journal on disk", "open segment on tmpfs")
-BLOCK = 20
-"""Steps of one kind before the next has its turn."""
+BATCH_SIZE = 4
+MODES = ("bare", "journal on disk", "open segment on tmpfs")
+BLOCK_STEPS = 20
+"""Steps in one mode before the next mode."""
 
 ROW_SECONDS = 0.002
 ROW_BYTES = 3000
 
-CHECKPOINT = """
+CHECKPOINT_WRITER = """
 import os, sys
 path, left, sync = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "sync"
 block = os.urandom(2**20) * 16
@@ -60,20 +60,20 @@ with open(path, "wb") as file:
     os.fsync(file.fileno())
 os.unlink(path)
 """
-"""Two at once: one is left to the kernel until its end, one is synced every 256 MiB, as writers of shards do."""
+"""Two run at once: one syncs only at its end, the other every 256 MiB, as writers of shards do."""
 
 
 @dataclass
 class Times:
-    """Seconds of the steps of one kind, of each call of Journal.append in them, and of those calls that slept."""
+    """Seconds of the steps in one mode, of each call of Journal.append, and of the calls that waited."""
 
     steps: list[float] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
-    asleep: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
 
 
-def main() -> int:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
     folder = options.folder.absolute()
     needed = int((options.gigabytes + 2) * 2**30)
     free = shutil.disk_usage(folder).free
@@ -82,46 +82,44 @@ def main() -> int:
         return 1
     console = Console()
     with tempfile.TemporaryDirectory(dir=folder, prefix="ammeter-stall-") as place, console.status("measuring ..."):
-        quiet, loaded, alone = measure(Path(place), options.gigabytes, options.seconds)
-    where = f"{platform.machine()}, {os.cpu_count()} cores, a checkpoint of {options.gigabytes:g} GB in two files"
+        unloaded, loaded, rows_only = measure(Path(place), options.gigabytes, options.seconds)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, a checkpoint of {options.gigabytes:g} GB in two files"
     rows = [
-        *_rows(quiet, "steps"),
+        HEADINGS,
+        *_rows(unloaded, "steps"),
         *_rows(loaded, "steps beside a checkpoint"),
-        *_rows(alone, "rows beside a checkpoint"),
+        *_rows(rows_only, "rows beside a checkpoint"),
     ]
-    table = Table(*HEADINGS, title=where)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(terminal_table(rows, machine))
     if options.write:
-        (RESULTS / "stall.md").write_text(markdown(rows, where, options.gigabytes))
+        (RESULTS / "stall.md").write_text(markdown(rows, machine, options.gigabytes))
     return 0
 
 
-Measured = dict[str, Times]
+TimesByMode = dict[str, Times]
 
 
-def measure(place: Path, gigabytes: float, seconds: float) -> tuple[Measured, Measured, Measured]:
-    """(steps without load, steps beside a checkpoint, rows alone beside a checkpoint)."""
+def measure(place: Path, gigabytes: float, seconds: float) -> tuple[TimesByMode, TimesByMode, TimesByMode]:
+    """Returns steps without load, steps beside a checkpoint, and rows beside a checkpoint."""
     training = Training(place)
     try:
-        training.block({kind: Times() for kind in KINDS})
-        until = time.monotonic() + seconds
-        quiet = training.run(lambda: time.monotonic() < until)
-        with _checkpoint(place, gigabytes) as writes:
-            loaded = training.run(writes)
+        training.block({mode: Times() for mode in MODES})
+        end = time.monotonic() + seconds
+        unloaded = training.run(lambda: time.monotonic() < end)
+        with _checkpoint(place, gigabytes) as is_writing:
+            loaded = training.run(is_writing)
     finally:
         training.close()
-    with _checkpoint(place, gigabytes) as writes:
-        return quiet, loaded, _rows_alone(place, writes)
+    with _checkpoint(place, gigabytes) as is_writing:
+        return unloaded, loaded, _rows_only(place, is_writing)
 
 
 @contextmanager
 def _checkpoint(place: Path, gigabytes: float) -> Iterator[Callable[[], bool]]:
-    """Yields what says whether the checkpoint is still being written."""
-    words = [sys.executable, "-c", CHECKPOINT]
+    """Starts two writers and yields a function that returns whether they still write."""
+    command = [sys.executable, "-c", CHECKPOINT_WRITER]
     size = str(int(gigabytes * 1e9 / 2))
-    writers = [subprocess.Popen([*words, str(place / f"{how}.pt"), size, how]) for how in ("sync", "late")]
+    writers = [subprocess.Popen([*command, str(place / f"{sync}.pt"), size, sync]) for sync in ("sync", "late")]
     try:
         yield lambda: any(writer.poll() is None for writer in writers)
     finally:
@@ -130,18 +128,18 @@ def _checkpoint(place: Path, gigabytes: float) -> Iterator[Callable[[], bool]]:
             writer.wait()
 
 
-def _rows_alone(place: Path, goes_on: Callable[[], bool]) -> Measured:
+def _rows_only(place: Path, is_writing: Callable[[], bool]) -> TimesByMode:
     hot = setup.HOT_FOLDER / f"ammeter-stall-{os.getpid()}"
     journals = {
-        KINDS[1]: Journal(place / "rows-on-disk"),
-        KINDS[2]: Journal(place / "rows-on-tmpfs", hot=hot, hot_bytes=2**30, segment_bytes=2**29),
+        MODES[1]: Journal(place / "rows-on-disk"),
+        MODES[2]: Journal(place / "rows-on-tmpfs", hot=hot, hot_bytes=2**30, segment_bytes=2**29),
     }
-    found = {kind: Times() for kind in journals}
+    found = {mode: Times() for mode in journals}
     row = Steps(1, 1, bytes(ROW_BYTES))
     try:
-        while goes_on():
-            for kind, journal in journals.items():
-                _timed(journal.append, row, found[kind])
+        while is_writing():
+            for mode, journal in journals.items():
+                _timed(journal.append, row, found[mode])
             time.sleep(ROW_SECONDS)
     finally:
         for journal in journals.values():
@@ -151,53 +149,53 @@ def _rows_alone(place: Path, goes_on: Callable[[], bool]) -> Measured:
 
 
 def _timed(append: Callable[[Steps], bool], frame: Steps, times: Times) -> bool:
-    began, slept = time.perf_counter(), _sleeps()
+    began, switches = time.perf_counter(), _voluntary_switches()
     try:
         return append(frame)
     finally:
         times.appends.append(time.perf_counter() - began)
-        if _sleeps() > slept:
-            times.asleep.append(times.appends[-1])
+        if _voluntary_switches() > switches:
+            times.waits.append(times.appends[-1])
 
 
 class Training:
-    """One model that trains on, now bare, now under one of two watching sessions."""
+    """One model, trained in turn bare and under each of two watching sessions."""
 
     def __init__(self, place: Path) -> None:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         self._model = GPT(SHAPE)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
-        self._data = torch.randint(SHAPE.vocabulary, (64, BATCH, SHAPE.context + 1))
+        self._data = torch.randint(SHAPE.vocabulary, (64, BATCH_SIZE, SHAPE.context + 1))
         self._count = 0
         self._times = Times()
         self._runs = {}
         tmpfs = setup.HOT_FOLDER
-        for kind, hot in zip(KINDS[1:], (place / "none", tmpfs), strict=True):
+        for mode, hot in zip(MODES[1:], (place / "none", tmpfs), strict=True):
             setup.HOT_FOLDER = hot
-            self._runs[kind] = run = ammeter.watch(self._model, self._optimizer, dir=place / kind.replace(" ", "-"))
+            self._runs[mode] = run = ammeter.watch(self._model, self._optimizer, dir=place / mode.replace(" ", "-"))
             assert run._session is not None, "nothing to measure: AMMETER_DISABLE is set"
             self._time_appends(run._session.journal)
             run._session.unsubscribe()
         setup.HOT_FOLDER = tmpfs
 
-    def run(self, goes_on: Callable[[], bool]) -> dict[str, Times]:
-        found = {kind: Times() for kind in KINDS}
+    def run(self, goes_on: Callable[[], bool]) -> TimesByMode:
+        found = {mode: Times() for mode in MODES}
         while goes_on():
             self.block(found)
         return found
 
     def block(self, found: dict[str, Times]) -> None:
-        """BLOCK steps of each kind; who begins changes."""
-        for kind in KINDS[self._count % 3 :] + KINDS[: self._count % 3]:
-            session = self._runs[kind]._session if kind in self._runs else None
-            self._times = found[kind]
+        """BLOCK_STEPS steps in each mode; the first mode rotates."""
+        for mode in MODES[self._count % 3 :] + MODES[: self._count % 3]:
+            session = self._runs[mode]._session if mode in self._runs else None
+            self._times = found[mode]
             if session:
                 session.subscribe()
-            for _ in range(BLOCK):
+            for _ in range(BLOCK_STEPS):
                 began = time.perf_counter()
                 self._step()
-                found[kind].steps.append(time.perf_counter() - began)
+                found[mode].steps.append(time.perf_counter() - began)
             if session:
                 session.unsubscribe()
         self._count += 1
@@ -223,7 +221,7 @@ class Training:
         journal.append = timed  # type: ignore[method-assign, assignment] # what is measured, in this process only
 
 
-def _sleeps() -> int:
+def _voluntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
@@ -233,45 +231,50 @@ HEADINGS = (
 )
 
 
-def _rows(found: Measured, what: str) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for kind, times in found.items():
-        steps, appends, asleep = (1000 * np.array(each) for each in (times.steps, times.appends, times.asleep))
-        told, ours = [""] * 4, [""] * 6
+def _rows(found: TimesByMode, what: str) -> list[Row]:
+    rows: list[Row] = []
+    for mode, times in found.items():
+        steps, appends, waits = (1000 * np.array(seconds) for seconds in (times.steps, times.appends, times.waits))
+        step_cells, append_cells = [""] * 4, [""] * 6
         if steps.size:
-            told = [f"{steps.size}", *(f"{each:.1f}" for each in (np.median(steps), *_tail(steps)))]
-        if kind != "bare" and appends.size:
-            ours = [f"{appends.size}", *(f"{each:.2f}" for each in _tail(appends))]
-            ours += [f"{asleep.size}", f"{asleep.sum():.1f}", f"{asleep.max(initial=0):.1f}"]
-        rows.append((what, kind, *told, *ours))
+            step_cells = [f"{steps.size}", *(f"{value:.1f}" for value in (np.median(steps), *_tail(steps)))]
+        if mode != "bare" and appends.size:
+            append_cells = [f"{appends.size}", *(f"{value:.2f}" for value in _tail(appends))]
+            append_cells += [f"{waits.size}", f"{waits.sum():.1f}", f"{waits.max(initial=0):.1f}"]
+        rows.append((what, mode, *step_cells, *append_cells))
     return rows
 
 
 def _tail(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """99th percentile and maximum."""
     return float(np.quantile(values, 0.99)), float(values.max())
 
 
-def markdown(rows: list[tuple[str, ...]], where: str, gigabytes: float) -> str:
+def markdown(rows: Sequence[Row], machine: str, gigabytes: float) -> str:
     lines = [
         "# Whether a step waits for the disk",
         "",
-        f"{where}. Blocks of {BLOCK} steps of each kind in turn. "
+        f"{machine}. Blocks of {BLOCK_STEPS} steps in each mode in turn. "
         f"Written by `python -m bench.agent.disk_stall --gigabytes {gigabytes:g} --write`.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *markdown_table(rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=4.0, help="size of the checkpoint (4)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="how long the steps without load are measured (15)")
-    parser.add_argument("--folder", type=Path, default=ROOT, help="where journal and checkpoint lie (the repository)")
-    parser.add_argument("--write", action="store_true", help="keep the table in bench/results/stall.md")
-    return parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of the steps without load (15)")
+    parser.add_argument("--folder", type=Path, default=ROOT, help="folder of journal and checkpoint (the repository)")
+    parser.add_argument("--quick", action="store_true", help="only checks that it runs: 0.5 GB and 3 seconds")
+    parser.add_argument("--write", action="store_true", help="write the table to bench/results/stall.md")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        if options.write:
+            parser.error("--quick measures too little for bench/results; leave out --write")
+        options.gigabytes, options.seconds = 0.5, 3.0
+    return options
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Everything that needs a GPU, in one script and one result: is watched training the same, what does it cost there.
+"""Runs everything that needs a GPU: tests of unchanged training, cost of a step, cost of reading gradients.
 
     make gpu [ARGS="--only tests,cost,kernel | --cpu"]
 
-Three parts, each a process with a time of its own, together under eight minutes: the tests of tests/gpu; a step of
-GPT-2 small, bare and watched; the kernel that reads all gradients against a copy of their memory. Writes
-bench/results/gpu.md after each part, so that what one part breaks does not cost the others' results. Ends with 1 when
-a part failed. --cpu tries the script itself, at tiny sizes, and keeps nothing unless --out names a file.
+The three parts are processes with a time limit each, together under eight minutes: the tests of tests/gpu; a step of
+GPT-2 small, bare and watched; the kernel that reads all gradients, compared with a copy of their memory. The script
+writes bench/results/gpu.md after each part, so that a failing part keeps the results of the others. It exits with 1 if
+a part failed. --cpu tries the script at tiny sizes and writes a file only where --out names one.
 """
 
 from __future__ import annotations
@@ -25,27 +25,31 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from bench.agent import __main__ as agent
-from bench.agent import report as tables
-from bench.agent.training import Kind
+from bench.agent import report
+from bench.agent.plan import Plan
+from bench.agent.runner import measure
+from bench.agent.training import TrainingSpec
 from bench.common.paths import RESULTS, ROOT
+from bench.common.tables import markdown_table
 from bench.common.trainer import Shape
-from bench.stats import __main__ as stats
+from bench.stats import cpu as stats_cpu
+from bench.stats import cuda as stats_cuda
+from bench.stats.timing import HEADINGS, gradients
 
 GPT_2_SMALL = Shape(vocabulary=50304, context=1024, layers=12, heads=12, width=768)
 TINY = Shape(vocabulary=32, context=8, layers=1, heads=2, width=8)
-SHORT = Shape(vocabulary=96, context=64, layers=2, heads=2, width=64)
-"""A step of a few milliseconds, which are the host's."""
+HOST_BOUND = Shape(vocabulary=96, context=64, layers=2, heads=2, width=64)
+"""A step of a few milliseconds, in which the host is the bottleneck."""
 
 COMMAND = [sys.executable, "-m", "bench.agent.gpu"]
 
-TAIL = 4_000
-"""Characters that are kept of a part that failed."""
+MAX_ERROR_CHARS = 4_000
+"""Characters of error output that the result keeps from a failed part."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """title: of its section. seconds: until it is ended."""
+    """A section of the result. seconds: the time limit."""
 
     title: str
     seconds: float
@@ -56,17 +60,17 @@ PARTS = {
     "cost": Part("What does a step cost?", 180),
     "kernel": Part("What does reading all gradients cost?", 75),
 }
-SPARE = 25
-"""Seconds of its time that a part keeps back for what it cannot interrupt."""
+RESERVED_SECONDS = 25
+"""Time that a part reserves for work that it cannot interrupt."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if options.part:
-        return part(options.part, cpu=options.cpu)
+        return run_part(options.part, cpu=options.cpu)
     console = Console()
     if not options.cpu and not torch.cuda.is_available():
-        console.print("no CUDA device: there is nothing to run on. `make test` and `make bench` need none, and")
+        console.print("no CUDA device: this benchmark needs a GPU. `make test` and `make bench` need none, and")
         console.print("`make gpu ARGS=--cpu` tries this script at tiny sizes.")
         return 1
     names = [name for name in PARTS if name in options.only]
@@ -75,12 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = []
     for name in names:
         with console.status(f"{PARTS[name].title} (at most {PARTS[name].seconds:.0f} s)"):
-            ended, said = run(name, cpu=options.cpu)
-        failed += [name] if ended else []
-        sections += [f"## {PARTS[name].title}", "", said, ""]
-        if ended:
-            sections[-1:] = ["", f"**This part failed: {ended}.**", ""]
-        console.print(f"{name}: {ended or 'done'}", said, sep="\n", markup=False, highlight=False, soft_wrap=True)
+            failure, output = run_in_process(name, cpu=options.cpu)
+        failed += [name] if failure else []
+        sections += [f"## {PARTS[name].title}", "", output, ""]
+        if failure:
+            sections[-1:] = ["", f"**This part failed: {failure}.**", ""]
+        console.print(f"{name}: {failure or 'done'}", output, sep="\n", markup=False, highlight=False, soft_wrap=True)
         if out:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(document(sections, cpu=options.cpu))
@@ -95,30 +99,34 @@ def document(sections: Sequence[str], *, cpu: bool) -> str:
     return "\n".join(["# On a GPU", "", where, "", *sections]).rstrip("\n") + "\n"
 
 
-def run(name: str, *, cpu: bool, seconds: float | None = None) -> tuple[str, str]:
-    """(how it failed, or nothing; what it said) of one part, in a process group that is gone afterwards."""
+def run_in_process(name: str, *, cpu: bool, seconds: float | None = None) -> tuple[str, str]:
+    """Runs one part in a process group of its own and ends that group.
+
+    Returns:
+        The kind of failure, or "" without one; and the part's output.
+    """
     seconds = seconds or PARTS[name].seconds
     command = [*COMMAND, "--part", name, *(["--cpu"] if cpu else [])]
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=said, stderr=errors, cwd=ROOT, start_new_session=True)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT, start_new_session=True)
         try:
             code = process.wait(timeout=seconds)
-            ended = f"it ended with {code}" if code else ""
+            failure = f"it ended with {code}" if code else ""
         except subprocess.TimeoutExpired:
-            ended = f"it took longer than {seconds:.0f} s"
+            failure = f"it took longer than {seconds:.0f} s"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        said.seek(0)
+        output.seek(0)
         errors.seek(0)
-        text, error = said.read().strip(), errors.read()[-TAIL:].strip()
-    if ended and error:
+        text, error = output.read().strip(), errors.read()[-MAX_ERROR_CHARS:].strip()
+    if failure and error:
         text = f"{text}\n\n```\n{error}\n```".strip()
-    return ended, text
+    return failure, text
 
 
-def part(name: str, *, cpu: bool) -> int:
+def run_part(name: str, *, cpu: bool) -> int:
     """Prints the section of one part."""
     parts: dict[str, Callable[[bool], int]] = {"tests": _tests, "cost": _cost, "kernel": _kernel}
     return parts[name](cpu)
@@ -134,33 +142,45 @@ def _tests(cpu: bool) -> int:
 
 
 def _cost(cpu: bool) -> int:
-    """What has been measured is said at once: presets, short steps, then the others, which may take long."""
+    """Prints each result at once: presets, short steps, then the other peers, which may take long."""
     device, shape, batch = ("cpu", TINY, 2) if cpu else ("cuda", GPT_2_SMALL, 8)
-    long = tuple(Kind(precision, shape, batch, device) for precision in ("bf16", "fp16"))
-    short = tuple(replace(each, shape=TINY if cpu else SHORT) for each in long)
-    seconds = PARTS["cost"].seconds - SPARE
-    presets = agent.Plan(long, (), (), 2, 10, 4, 10, 5, 50, 1, 0.45 * seconds / 60)
-    steps = replace(presets, long=(), short=short, minutes=0.1 * seconds / 60)
-    others = replace(presets, long=(), others=long[:1], steps=2, minutes=0.45 * seconds / 60)
-    for plan in (presets, steps, others):
+    long = tuple(TrainingSpec(precision, shape, batch, device) for precision in ("bf16", "fp16"))
+    short = tuple(replace(spec, shape=TINY if cpu else HOST_BOUND) for spec in long)
+    minutes = (PARTS["cost"].seconds - RESERVED_SECONDS) / 60
+    presets = Plan(
+        long=long,
+        short=(),
+        others=(),
+        repeats=2,
+        pairs=10,
+        other_pairs=4,
+        short_pairs=10,
+        steps=5,
+        short_steps=50,
+        periods=1,
+        minutes=0.45 * minutes,
+    )
+    short_steps = replace(presets, long=(), short=short, minutes=0.1 * minutes)
+    others = replace(presets, long=(), others=long[:1], steps=2, minutes=0.45 * minutes)
+    for plan in (presets, short_steps, others):
         tiny = replace(plan, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=2) if cpu else plan
-        measured = agent.measure(tiny, ["ammeter", "nothing"] if cpu else [""], Console(quiet=True))
-        for section in measured.sections:
-            print(f"### {section.title}\n", *tables.piped(tables.details(section)), "", sep="\n")
-        print(*(f"- {remark}" for remark in tables.remarks(measured)), "", sep="\n", flush=True)
+        results = measure(tiny, ["ammeter", "nothing"] if cpu else [""], Console(quiet=True))
+        for section in results.sections:
+            print(f"### {section.title}\n", *markdown_table(report.details(section)), "", sep="\n")
+        print(*(f"- {remark}" for remark in report.remarks(results)), "", sep="\n", flush=True)
     return 0
 
 
 def _kernel(cpu: bool) -> int:
-    wrong = [] if cpu else stats.check_on_cuda()
-    for each in wrong:
-        print(f"- wrong: {each}")
+    errors = [] if cpu else stats_cuda.check()
+    for error in errors:
+        print(f"- wrong: {error}")
     if cpu:
-        timed = stats.ways_on_cpu(stats.some(5, 100, torch.float32, "cpu"), "5 x 100 float32", cold=False)
+        timings = stats_cpu.time_ways(gradients(5, 100, torch.float32), "5 x 100 float32", cold=False)
     else:
-        timed = stats.on_cuda()
-    print("\n".join(tables.piped([stats.HEADINGS, *(each.row for each in timed)])))
-    return 1 if wrong else 0
+        timings = stats_cuda.time_all()
+    print("\n".join(markdown_table([HEADINGS, *(timing.row for timing in timings)])))
+    return 1 if errors else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,10 +1,9 @@
-"""What was measured, as people read it: tables on the terminal, bench/results/agent.md and agent.json."""
+"""Presents the results: tables for the terminal, and bench/results/agent.md and agent.json."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from bench.agent.comparison import Missing, Outcome
+from bench.agent.comparison import Outcome, Skipped
+from bench.common.machine import cpu_model
+from bench.common.tables import Row, markdown_table, terminal_table
 
-SHORT_HEADINGS = ("watched by", "norms", "full statistics", "place of a NaN", "loss scale")
-HEADINGS = (
+COVERAGE_HEADINGS = ("watched by", "norms", "full statistics", "place of a NaN", "loss scale")
+DETAIL_HEADINGS = (
     "watched by",
     "pairs",
     "bare ms",
@@ -31,214 +32,205 @@ HEADINGS = (
 
 @dataclass
 class Section:
-    """One training: what was measured of each peer, by name, each repeat by itself."""
+    """The outcomes on one training: for each peer by name, one per repeat."""
 
-    kind: str
+    training: str
     precision: str
     short: bool
     repeats: dict[str, list[Outcome]] = field(default_factory=dict)
-    missing: list[Missing] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
-    def add(self, found: Iterable[Outcome | Missing]) -> None:
-        for each in found:
-            if isinstance(each, Missing):
-                self.missing.append(each)
+    def add(self, outcomes: Iterable[Outcome | Skipped]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Skipped):
+                self.skipped.append(outcome)
             else:
-                self.repeats.setdefault(each.name, []).append(each)
+                self.repeats.setdefault(outcome.name, []).append(outcome)
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """One of each peer, all its repeats together."""
-        return [together(each) for each in self.repeats.values()]
+        """One outcome for each peer, with all its repeats combined."""
+        return [combined(repeats) for repeats in self.repeats.values()]
 
     def ratios(self, name: str) -> list[float]:
-        """Of each repeat."""
-        return [each.ratio for each in self.repeats.get(name, [])]
+        """The ratio of each repeat."""
+        return [outcome.ratio for outcome in self.repeats.get(name, [])]
 
     @property
     def title(self) -> str:
-        return f"Short steps: {self.kind}" if self.short else self.kind
+        return f"Short steps: {self.training}" if self.short else self.training
 
     def ratio(self, name: str) -> str:
-        """As the first table has it; of several repeats, their middle, their smallest and their largest."""
+        """The ratio as the first table shows it; of several repeats their median, minimum and maximum."""
         ratios = self.ratios(name)
         if len(ratios) > 1:
             return f"{median(ratios):.3f} ({len(ratios)} repeats: {min(ratios):.3f} to {max(ratios):.3f})"
-        return "".join(f"{each:.2f}" if each > 1.1 else f"{each:.3f}" for each in ratios) or "–"
+        return "".join(f"{ratio:.2f}" if ratio > 1.1 else f"{ratio:.3f}" for ratio in ratios) or "–"
 
 
 @dataclass
-class Measured:
-    """Everything. load: of the machine, before; plan: steps in a block, in words; seconds: that it took."""
+class Results:
+    """All results.
+
+    Attributes:
+        load: Load of the machine before the measurement.
+        plan: Steps in a block, in words.
+        seconds: Duration of the measurement.
+    """
 
     load: float
     plan: str
     sections: list[Section] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, kind: str, precision: str, found: Iterable[Outcome | Missing], *, short: bool) -> None:
+    def add(self, training: str, precision: str, outcomes: Iterable[Outcome | Skipped], *, short: bool) -> None:
         for section in self.sections:
-            if (section.kind, section.short) == (kind, short):
-                section.add(found)
+            if (section.training, section.short) == (training, short):
+                section.add(outcomes)
                 return
-        self.sections.append(Section(kind, precision, short))
-        self.sections[-1].add(found)
+        self.sections.append(Section(training, precision, short))
+        self.sections[-1].add(outcomes)
 
     @property
     def long(self) -> list[Section]:
-        return [each for each in self.sections if not each.short]
+        return [section for section in self.sections if not section.short]
 
     @property
-    def where(self) -> str:
-        """The machine, in words."""
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+    def machine(self) -> str:
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_model()
         return f"{device}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
-def together(repeats: Sequence[Outcome]) -> Outcome:
-    """All blocks of several repeats; of what they say of themselves, the middle."""
+def combined(repeats: Sequence[Outcome]) -> Outcome:
+    """All blocks of several repeats, and the medians of their self-reported figures."""
     first = repeats[0]
     return Outcome(
         first.name,
-        first.gives,
+        first.coverage,
         first.own_model,
-        [block for each in repeats for block in each.bare],
-        [block for each in repeats for block in each.watched],
-        {name: median(each.said[name] for each in repeats) for name in first.said},
+        [block for outcome in repeats for block in outcome.bare],
+        [block for outcome in repeats for block in outcome.watched],
+        {name: median(outcome.self_reported[name] for outcome in repeats) for name in first.self_reported},
     )
 
 
-def comparison(measured: Measured) -> list[tuple[str, ...]]:
-    """The table people quote: what one gets, and the ratio to a bare step."""
-    named = {each.name: each for section in measured.long for each in section.outcomes}
-    heading = (*SHORT_HEADINGS, *(f"{section.precision} ratio" for section in measured.long))
+def comparison(results: Results) -> list[Row]:
+    """The main table: the coverage of each peer and its ratio to a bare step."""
+    coverage = {outcome.name: outcome.coverage for section in results.long for outcome in section.outcomes}
+    heading = (*COVERAGE_HEADINGS, *(f"{section.precision} ratio" for section in results.long))
     rows = [
-        (name, gives.norms, gives.statistics, gives.place, gives.scale, *(each.ratio(name) for each in measured.long))
-        for name, gives in ((name, each.gives) for name, each in named.items())
+        (
+            name,
+            provided.norms,
+            provided.statistics,
+            provided.place,
+            provided.scale,
+            *(section.ratio(name) for section in results.long),
+        )
+        for name, provided in coverage.items()
     ]
     return [heading, *rows]
 
 
-def details(section: Section) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [HEADINGS]
-    for each in section.outcomes:
-        low, middle, high = quartiles(each.pairs)
+def details(section: Section) -> list[Row]:
+    rows: list[Row] = [DETAIL_HEADINGS]
+    for outcome in section.outcomes:
+        low, middle, high = quartiles(outcome.pairs)
         rows.append(
             (
-                each.name + (" *" if each.own_model else ""),
-                str(len(each.pairs)),
-                f"{1000 * median(each.bare):.2f}",
-                f"{1000 * median(each.watched):.2f}",
-                f"{each.ratio:.3f}",
+                outcome.name + (" *" if outcome.own_model else ""),
+                str(len(outcome.pairs)),
+                f"{1000 * median(outcome.bare):.2f}",
+                f"{1000 * median(outcome.watched):.2f}",
+                f"{outcome.ratio:.3f}",
                 f"{low:.3f} / {middle:.3f} / {high:.3f}",
-                f"{max(each.pairs):.3f}",
-                f"{each.mean_ratio:.3f}",
+                f"{max(outcome.pairs):.3f}",
+                f"{outcome.mean_ratio:.3f}",
             )
         )
     return rows
 
 
-def remarks(measured: Measured) -> list[str]:
-    """The repeats, what Ammeter says of itself, who was left out."""
-    said = []
-    for section in measured.sections:
+def remarks(results: Results) -> list[str]:
+    """The repeats, Ammeter's own account of its cost, and the skipped peers."""
+    lines = []
+    for section in results.sections:
         title = section.title
-        for name, ratios in ((name, section.ratios(name)) for name, found in section.repeats.items() if len(found) > 1):
-            said.append(
-                f"{title}: {name}: {len(ratios)} independent repeats: {', '.join(f'{each:.3f}' for each in ratios)}; "
-                f"median {median(ratios):.3f}, max {max(ratios):.3f}."
-            )
-        said += [
-            f"{title}: {each.name} says of itself {100 * each.said['overhead']:.2f} % of a step (median; "
-            f"{100 * each.said['mean_overhead']:.2f} % of all time); norms were read in "
-            f"{100 * each.said['norms']:.0f} % of the steps, full statistics in {100 * each.said['statistics']:.0f} %."
-            for each in section.outcomes
-            if "overhead" in each.said
-        ]
-        said += [f"{title}: left out: {each.name}: {each.why}." for each in section.missing]
-    return said
+        for name, outcomes in section.repeats.items():
+            if len(outcomes) > 1:
+                ratios = section.ratios(name)
+                lines.append(
+                    f"{title}: {name}: {len(ratios)} independent repeats: "
+                    f"{', '.join(f'{ratio:.3f}' for ratio in ratios)}; "
+                    f"median {median(ratios):.3f}, max {max(ratios):.3f}."
+                )
+        for outcome in section.outcomes:
+            if "overhead" in (reported := outcome.self_reported):
+                lines.append(
+                    f"{title}: {outcome.name} reports {100 * reported['overhead']:.2f} % of a step as its own cost "
+                    f"(median; {100 * reported['mean_overhead']:.2f} % of all time). It read norms in "
+                    f"{100 * reported['norms']:.0f} % of the steps, full statistics in "
+                    f"{100 * reported['statistics']:.0f} %."
+                )
+        lines += [f"{title}: left out: {skipped.name}: {skipped.reason}." for skipped in section.skipped]
+    return lines
 
 
-def shown(measured: Measured) -> list[Table]:
-    """For the terminal."""
-    shown = [_rich("What one gets, and what a step takes", comparison(measured))] if measured.long else []
-    for section in measured.sections:
-        shown.append(_rich(section.title, details(section)))
-    return shown
+def terminal_tables(results: Results) -> list[Table]:
+    tables = [terminal_table(comparison(results), "Coverage and cost of a step")] if results.long else []
+    return tables + [terminal_table(details(section), section.title) for section in results.sections]
 
 
-def write(measured: Measured, folder: Path, command: str) -> None:
-    """agent.md and agent.json in a folder."""
+def write(results: Results, folder: Path, command: str) -> None:
+    """Writes agent.md and agent.json into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "agent.md").write_text(markdown(measured, command))
-    (folder / "agent.json").write_text(json.dumps(plain(measured, command), indent=1) + "\n")
+    (folder / "agent.md").write_text(markdown(results, command))
+    (folder / "agent.json").write_text(json.dumps(to_json(results, command), indent=1) + "\n")
 
 
-def markdown(measured: Measured, command: str) -> str:
-    lines = ["# What watching costs", "", *_story(measured, command), ""]
-    if measured.long:
-        lines += [*piped(comparison(measured)), ""]
-    for section in measured.sections:
-        lines += [f"## {section.title}", "", *piped(details(section)), ""]
-    lines += ["## Remarks", "", *(f"- {each}" for each in remarks(measured)), ""]
-    lines += ["A peer with * cannot be detached: it has a model of its own, of the same size and start.", ""]
+def markdown(results: Results, command: str) -> str:
+    lines = ["# The cost of watching", "", *_method(results, command), ""]
+    if results.long:
+        lines += [*markdown_table(comparison(results)), ""]
+    for section in results.sections:
+        lines += [f"## {section.title}", "", *markdown_table(details(section)), ""]
+    lines += ["## Remarks", "", *(f"- {remark}" for remark in remarks(results)), ""]
+    lines += ["A peer with * cannot be detached. It has a model of its own, of the same size and initial weights.", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _story(measured: Measured, command: str) -> list[str]:
+def _method(results: Results, command: str) -> list[str]:
     return [
-        f"{measured.where}; load before: {measured.load:.1f}; {measured.seconds / 60:.1f} minutes; `{command}`.",
+        f"{results.machine}; load before: {results.load:.1f}; {results.seconds / 60:.1f} minutes; `{command}`.",
         "",
         f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process "
-        f"({measured.plan}). Within budget: as often as 1 % of the time allows. The ratio is that of a typical pair of "
-        "neighbouring blocks: the geometric mean without the fifth of the pairs at either end, the same for every row. "
-        "Rare heavy steps are in full in the ratio of means only, and so is whatever else the machine did. "
+        f"({results.plan}). Within budget: as often as 1 % of the time allows. The ratio is that of a typical pair of "
+        "neighbouring blocks: the geometric mean without the lowest and the highest fifth, the same for every row. "
+        "The ratio of means includes rare expensive steps in full, and all disturbances by the machine. "
         "The first row compares bare blocks with bare blocks, as often as Ammeter's default preset is measured: "
-        "differences of the size of its own mean nothing; rows of fewer pairs waver more.",
+        "differences of its size have no meaning; rows with fewer pairs vary more.",
     ]
 
 
-def plain(measured: Measured, command: str) -> dict[str, Any]:
+def to_json(results: Results, command: str) -> dict[str, Any]:
     return {
         "command": command,
-        "where": measured.where,
-        "load": measured.load,
-        "seconds": round(measured.seconds, 1),
+        "where": results.machine,
+        "load": results.load,
+        "seconds": round(results.seconds, 1),
         "sections": [
             {
-                "kind": section.kind,
+                "kind": section.training,
                 "short": section.short,
-                "repeats": {name: [round(each, 5) for each in section.ratios(name)] for name in section.repeats},
-                "outcomes": [each.plain() for each in section.outcomes],
-                "missing": {each.name: each.why for each in section.missing},
+                "repeats": {name: [round(ratio, 5) for ratio in section.ratios(name)] for name in section.repeats},
+                "outcomes": [outcome.to_json() for outcome in section.outcomes],
+                "missing": {skipped.name: skipped.reason for skipped in section.skipped},
             }
-            for section in measured.sections
+            for section in results.sections
         ],
     }
-
-
-def piped(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """A table of Markdown."""
-    heading, *rest = ["| " + " | ".join(row) + " |" for row in rows]
-    return [heading, "|" + "---|" * len(rows[0]), *rest]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     ordered = sorted(values)
     return ordered[len(ordered) // 4], median(ordered), ordered[3 * len(ordered) // 4]
-
-
-def processor() -> str:
-    """What the system calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
-def _rich(title: str, rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(*rows[0], title=title)
-    for row in rows[1:]:
-        table.add_row(*row)
-    return table

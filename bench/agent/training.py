@@ -1,4 +1,4 @@
-"""The training that is measured: a GPT of a given size under autocast, one step at a time, with at most one peer."""
+"""The measured training: a GPT of a given size under autocast, one step at a time, with at most one peer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from bench.agent.peers import Peer
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-BATCHES = 64
-"""Different batches, over and over."""
+DISTINCT_BATCHES = 64
+"""Batches that the training repeats in a cycle."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A training: precision (a key of DTYPES), sizes, device, threads of the CPU (0: as many as torch takes)."""
+class TrainingSpec:
+    """Size and set-up of a training.
+
+    Attributes:
+        precision: A key of DTYPES.
+        threads: CPU threads; 0 for torch's default.
+    """
 
     precision: str
     shape: Shape
@@ -33,33 +38,47 @@ class Kind:
         return f"{self.precision}, {size:,} weights"
 
 
-class Training:
-    """step() does one; `peer`, where there is one, is called in it as a program would call it."""
+LONG_STEPS = (
+    TrainingSpec("bf16", Shape(vocabulary=96, context=128, layers=4, heads=4, width=320)),
+    TrainingSpec("fp16", Shape(vocabulary=96, context=80, layers=4, heads=4, width=64)),
+)
+"""About 80 ms a step on two cores. The float16 model is smaller: few CPUs multiply float16 natively."""
 
-    def __init__(self, kind: Kind, seed: int = 0) -> None:
-        torch.set_num_threads(kind.threads or _THREADS)
+SHORT_STEPS = (
+    TrainingSpec("bf16", Shape(vocabulary=96, context=16, layers=1, heads=2, width=64), batch=4, threads=1),
+    TrainingSpec("fp16", Shape(vocabulary=96, context=16, layers=1, heads=2, width=40), batch=2, threads=1),
+    TrainingSpec("fp32", Shape(vocabulary=96, context=48, layers=1, heads=2, width=64), batch=4, threads=1),
+)
+"""About 2 ms a step on one core."""
+
+
+class Training:
+    """A model with its optimizer; each step() calls the current peer, if there is one, as a program would."""
+
+    def __init__(self, spec: TrainingSpec, seed: int = 0) -> None:
+        torch.set_num_threads(spec.threads or _DEFAULT_THREADS)
         torch.manual_seed(seed)
-        self.kind = kind
+        self.spec = spec
         self.peer: Peer | None = None
-        self.model = GPT(kind.shape).to(kind.device)
+        self.model = GPT(spec.shape).to(spec.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.scaler = torch.amp.GradScaler(kind.device) if kind.precision == "fp16" else None
-        size = (BATCHES, kind.batch, kind.shape.context + 1)
-        self._data = torch.randint(kind.shape.vocabulary, size).to(kind.device)
-        self._done = 0
+        self.scaler = torch.amp.GradScaler(spec.device) if spec.precision == "fp16" else None
+        size = (DISTINCT_BATCHES, spec.batch, spec.shape.context + 1)
+        self._data = torch.randint(spec.shape.vocabulary, size).to(spec.device)
+        self._steps_done = 0
 
     def step(self) -> None:
-        kind, scaler, peer = self.kind, self.scaler, self.peer
-        batch = self._data[self._done % BATCHES]
-        self._done += 1
-        with torch.autocast(kind.device, DTYPES[kind.precision], enabled=kind.precision != "fp32"):
+        spec, scaler, peer = self.spec, self.scaler, self.peer
+        batch = self._data[self._steps_done % DISTINCT_BATCHES]
+        self._steps_done += 1
+        with torch.autocast(spec.device, DTYPES[spec.precision], enabled=spec.precision != "fp32"):
             loss = self.model(batch[:, :-1], batch[:, 1:])
         (scaler.scale(loss) if scaler else loss).backward()
         if scaler:
             scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if peer:
-            peer.gradients()
+            peer.on_gradients()
         if scaler:
             scaler.step(self.optimizer)
             scaler.update()
@@ -67,12 +86,12 @@ class Training:
             self.optimizer.step()
         self.optimizer.zero_grad()
         if peer:
-            peer.stepped(loss)
+            peer.on_step_end(loss)
 
     def calibrate(self, steps: int) -> None:
-        """Trains without a peer until the loss scale fits, which a young run pays for with skipped steps."""
+        """Trains without a peer until the loss scale fits; a new run skips steps until then."""
         for _ in range(steps):
             self.step()
 
 
-_THREADS = torch.get_num_threads()
+_DEFAULT_THREADS = torch.get_num_threads()

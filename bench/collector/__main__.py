@@ -1,205 +1,83 @@
-"""What collecting costs: values per second of the server's CPU, bytes on disk, and how long answers take.
+"""Measures the cost of collecting: values per second of server CPU, bytes on disk, response times.
 
-    make bench-collector [ARGS="--quick | --only ammeter,prometheus | --soak MINUTES | --write"]
+    make bench-collector [ARGS="--quick | --only ammeter,prometheus | --soak MINUTES | --against CHECKOUT | --write"]
 
-Eight ranks of 1,200 columns over real HTTP into a real `ammeter-server serve` with its verdicts, and the same numbers
-into VictoriaMetrics, Prometheus, MLflow and a table with a row per sample. A quarter of an hour on a machine that does
-nothing else. --soak keeps 200 live streams going instead, and says what came of it. --write keeps collector.md and
-collector.json in bench/results; then `python -m bench.common.readme` brings the figures into the README.
+Sends eight ranks of 1,200 columns by HTTP to `ammeter-server serve` with all its verdicts, and the same values to
+VictoriaMetrics, Prometheus, MLflow and a table with a row per sample. Takes a quarter of an hour on a machine without
+other load. --soak sends 200 live streams for a while instead. --against compares this checkout's collector with that of
+another checkout, such as a git worktree of an older commit. --write puts collector.md and collector.json into
+bench/results; `python -m bench.common.readme` then copies the figures into the README.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.collector import peers, soak
-from bench.collector import queries as asking
-from bench.collector import report as tables
-from bench.collector import servers as parts
-from bench.collector.ingest import Sender, feed
-from bench.collector.report import Measured, Taken
-from bench.collector.servers import MissingError, Part
-from bench.collector.synthetic_run import NANOSECONDS, Rank, run_of
-from bench.common.paths import RESULTS
+from bench.collector import against, report, servers, soak
+from bench.collector.runner import QUICK, Plan, measure
+from bench.common.machine import drop_settings
+from bench.common.options import benchmark_parser, make_command, parse_benchmark
 
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured. rows: (steps in a request, steps of each rank); rows_of_others: of remote write."""
-
-    ranks: int = 8
-    rows: tuple[tuple[int, int], ...] = ((100, 2000), (10, 2000), (1, 500))
-    rows_of_others: tuple[tuple[int, int], ...] = ((100, 2000), (1, 200))
-    row_per_sample: int = 1000
-    mlflow: int = 20
-    long: int = 1_000_000
-    runs: int = 10_000
-    live: int = 1_000
-    times: int = 40
-
-
-WARM = 4
-"""Steps that every rank sends first, which are not counted: nobody's first request is like the others."""
-
-QUICK = Plan(2, ((100, 400), (1, 50)), ((100, 400),), 100, 2, 20_000, 60, 20, 4)
-"""Only to see that it works."""
+SOAK_FILE = "collector-soak.txt"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    for name in [each for each in os.environ if each.startswith("AMMETER_")]:
-        del os.environ[name]
-    plan = QUICK if options.quick else Plan()
+    drop_settings()
+    if options.against:
+        return against.main(options.against, quick=options.quick)
     if options.soak:
         return _soak(60 * options.soak, options.write)
-    measured = measure(plan, options.only.split(","))
-    for line in tables.shown(measured):
+    results = measure(QUICK if options.quick else Plan(), options.only.split(","))
+    for line in report.terminal_lines(results):
         print(line)
-    held = [] if options.quick or options.only else tables.limits(measured)
-    for limit in held:
-        print(limit.told)
+    limits = [] if options.quick or options.only else report.limits(results)
+    for limit in limits:
+        print(limit)
     if options.write:
-        measured.soak = _soaked(options.write)
-        tables.write(measured, options.write, f'make bench-collector ARGS="{" ".join(arguments or sys.argv[1:])}"')
+        results.soak = _last_soak(options.write)
+        report.write(results, options.write, make_command("bench-collector", arguments))
         print(f"written to {options.write}; for the README: python -m bench.common.readme")
-    return 0 if all(limit.holds for limit in held) else 1
-
-
-def measure(plan: Plan, only: Sequence[str] = ("",)) -> Measured:
-    """Everything of a plan whose name has one of these words in it."""
-    measured, began = Measured(load=os.getloadavg()[0]), time.monotonic()
-    ways: dict[str, Callable[[Plan, Measured, Path], None]] = {
-        "ammeter": _ammeter,
-        "victoria-metrics": lambda plan, measured, folder: _database(parts.victoria, plan, measured, folder),
-        "prometheus": lambda plan, measured, folder: _database(parts.prometheus, plan, measured, folder),
-        "rows": _rows,
-        "mlflow": _mlflow,
-    }
-    for name, way in ways.items():
-        if not any(word.strip() in name for word in only):
-            continue
-        with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
-            try:
-                way(plan, measured, Path(folder))
-            except (MissingError, RuntimeError) as missing:  # what was measured before it is kept
-                measured.missing.append(f"{name}: {missing}")
-        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    measured.seconds = time.monotonic() - began
-    return measured
-
-
-def _ammeter(plan: Plan, measured: Measured, folder: Path) -> None:
-    for rows, steps in plan.rows:
-        part = parts.collector(_empty(folder, f"ammeter-{rows}"))
-        try:
-            ranks = _ranks(plan, steps)
-            feed(part, [Sender(rank, WARM) for rank in _ranks(plan, WARM)])
-            measured.taken.append(Taken(rows, feed(part, [Sender(rank, rows) for rank in ranks])))
-            if (rows, steps) == plan.rows[0]:
-                _ask_ours(plan, measured, part, ranks[0])
-        finally:
-            part.stop()
-
-
-def _ask_ours(plan: Plan, measured: Measured, part: Part, rank: Rank) -> None:
-    names = asking.columns_of(rank)
-    measured.asked += [
-        asking.curves(part, rank, ["loss"], _one(rank), plan.times),
-        asking.curves(part, rank, names, _many(rank, names), plan.times),
-        asking.curves(part, rank, names, f"{_many(rank, names)}, float32", plan.times, "float32"),
-        asking.long_run(part, plan.long, plan.times),
-        *asking.many_runs(part, plan.runs, plan.live, plan.times),
-    ]
-
-
-def _database(start: Callable[[Path], Part], plan: Plan, measured: Measured, folder: Path) -> None:
-    for rows, steps in plan.rows_of_others:
-        part = start(_empty(folder, f"{start.__name__}-{rows}"))
-        try:
-            ranks = _ranks(plan, steps)
-            peers.remote_write(part, run_of(plan.ranks, WARM, ranks[0].begin), WARM, WARM)
-            fed = peers.remote_write(part, ranks, rows, steps)
-            if (rows, steps) == plan.rows_of_others[0]:
-                names, matching = asking.columns_of(ranks[0]), asking.matching
-                measured.asked += [
-                    asking.samples(part, ranks[0], "loss", _one(ranks[0]), plan.times),
-                    asking.samples(part, ranks[0], matching(names), _many(ranks[0], names), plan.times),
-                ]
-        finally:
-            part.stop()
-        measured.taken.append(
-            Taken(rows, replace(fed, came=0, stored=part.stored()))
-        )  # some of it was in memory until now
-
-
-def _rows(plan: Plan, measured: Measured, folder: Path) -> None:
-    fed = peers.row_per_sample(folder, _ranks(plan, plan.row_per_sample)[0], 100, plan.row_per_sample)
-    measured.taken.append(Taken(100, fed))
-
-
-def _mlflow(plan: Plan, measured: Measured, folder: Path) -> None:
-    measured.taken.append(Taken(1, peers.mlflow(folder, _ranks(plan, plan.mlflow)[0], 1, plan.mlflow)))
-
-
-def _ranks(plan: Plan, steps: int) -> list[Rank]:
-    return run_of(plan.ranks, steps, time.time_ns() - steps * NANOSECONDS)
-
-
-def _one(rank: Rank) -> str:
-    return f"one column over {rank.steps:,} steps"
-
-
-def _many(rank: Rank, names: Sequence[str]) -> str:
-    return f"{len(names)} columns over {rank.steps:,} steps"
-
-
-def _empty(folder: Path, name: str) -> Path:
-    found = folder / name
-    found.mkdir()
-    return found
+    return 0 if all(limit.is_met for limit in limits) else 1
 
 
 def _soak(seconds: float, write: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
-        part = parts.collector(Path(folder))
+        server = servers.collector(Path(folder))
         try:
-            found = soak.soak(part, seconds)
+            result = soak.soak(server, seconds)
         finally:
-            part.stop()
-    for line in found.words:
+            server.stop()
+    for line in result.lines:
         print(line)
     if write:
         write.mkdir(parents=True, exist_ok=True)
-        (write / SOAKED).write_text("\n".join(found.words) + "\n")
-        print(f"kept in {write / SOAKED}; the next --write takes it along")
-    return 0 if found.holds else 1
+        (write / SOAK_FILE).write_text("\n".join(result.lines) + "\n")
+        print(f"written to {write / SOAK_FILE}; the next --write copies it into collector.md")
+    return 0 if result.passes else 1
 
 
-SOAKED = "collector-soak.txt"
-
-
-def _soaked(folder: Path) -> list[str]:
-    """What the last soak that was kept has come to."""
-    kept = folder / SOAKED
-    return kept.read_text().splitlines() if kept.is_file() else []
+def _last_soak(folder: Path) -> list[str]:
+    """The lines of the last soak that was written into this folder."""
+    path = folder / SOAK_FILE
+    return path.read_text().splitlines() if path.is_file() else []
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only to see that it works: numbers are not worth keeping")
-    parser.add_argument("--only", default="", metavar="WORDS", help="what has one of these words in its name")
-    parser.add_argument("--soak", type=float, metavar="MINUTES", help="keep 200 live streams going for so long instead")
-    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
-    options = parser.parse_args(arguments)
-    if options.write == RESULTS and (options.quick or options.only):
-        parser.error("--quick and --only measure too little to be kept in bench/results; name another folder")
+    parser = benchmark_parser(
+        __doc__,
+        quick="only checks that everything runs, in about a minute; the numbers are too noisy to keep",
+        only="stores whose names contain one of these words",
+    )
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="send 200 live streams for this long instead")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another checkout's collector")
+    options = parse_benchmark(parser, arguments)
+    if options.against and (options.only or options.write or options.soak):
+        parser.error("--against prints its result; leave out --only, --soak and --write")
     return options
 
 

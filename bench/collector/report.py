@@ -1,213 +1,220 @@
-"""What was measured of the collector, as people read it: on the terminal, in bench/results/collector.md and .json."""
+"""Presents the results: lines for the terminal, and bench/results/collector.md and collector.json."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from bench.agent.report import piped, processor
-from bench.collector.ingest import Fed
-from bench.collector.queries import ALONE, MEANWHILE, Asked, list_of, scrape_of
+from bench.collector.latencies import BATCH_ALONE, BATCH_DURING_SCRAPES, Latency, list_label, scrape_label
+from bench.collector.senders import IngestCost
+from bench.common.machine import cpu_and_cores
+from bench.common.tables import Row, markdown_table
 
 HEADINGS = (
     "stored in",
     "steps per request",
     "million values per second of CPU",
     "bytes per value on disk, at once",
-    "when it was done",
+    "after deferred work",
 )
-DETAILS = (
+DETAIL_HEADINGS = (
     "stored in",
     "steps per request",
     "values",
     "requests",
     "CPU s",
-    "with what it put off",
+    "with deferred work",
     "wall s",
     "bytes sent each",
 )
 
-LIST, SCRAPE = list_of(10_000), scrape_of(1_000)
+LIST, SCRAPE = list_label(10_000), scrape_label(1_000)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What one server took, so many steps to a request."""
+class Ingested:
+    """The cost of one store. rows: steps per request."""
 
     rows: int
-    fed: Fed
+    fed: IngestCost
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Something that has to hold, as it was found."""
+    """A required figure and its measured value."""
 
-    words: str
-    wanted: float
-    found: float
+    name: str
+    bound: float
+    measured: float
     at_most: bool = False
 
     @property
-    def holds(self) -> bool:
-        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
+    def is_met(self) -> bool:
+        return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
-    @property
-    def told(self) -> str:
-        bound = f"at {'most' if self.at_most else 'least'} {self.wanted:g}"
-        return f"{self.words}: {self.found:.2f}, {bound}: {'holds' if self.holds else 'missed'}"
+    def __str__(self) -> str:
+        bound = f"at {'most' if self.at_most else 'least'} {self.bound:g}"
+        return f"{self.name}: {self.measured:.2f}, {bound}: {'met' if self.is_met else 'missed'}"
 
 
 @dataclass
-class Measured:
-    """Everything. missing: what could not be measured here, and why."""
+class Results:
+    """All results.
 
-    taken: list[Taken] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    Attributes:
+        missing: Stores that could not be measured, with the reason.
+        soak: Lines of the last soak.
+        seconds: Duration of the measurement.
+        load: Load of the machine before the measurement.
+    """
+
+    ingested: list[Ingested] = field(default_factory=list)
+    latencies: list[Latency] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     soak: list[str] = field(default_factory=list)
     seconds: float = 0.0
     load: float = 0.0
 
     def rate(self, name: str, rows: int) -> float:
-        """Of one that was measured; 0 where it was not."""
-        return next((each.fed.rate for each in self.taken if (each.fed.name, each.rows) == (name, rows)), 0.0)
+        """Values per second of CPU of one store; 0 where it was not measured."""
+        costs = ((ingested.fed, ingested.rows) for ingested in self.ingested)
+        return next((cost.rate for cost, steps in costs if (cost.name, steps) == (name, rows)), 0.0)
 
 
-def limits(measured: Measured) -> list[Limit]:
-    """What has to hold of what was measured."""
-    ours, theirs = measured.rate("ammeter", 100), measured.rate("victoria-metrics", 100)
+def limits(results: Results) -> list[Limit]:
+    ours, theirs = results.rate("ammeter", 100), results.rate("victoria-metrics", 100)
     found = [
         Limit("million values per second of CPU, 100 steps to a request", 20.0, ours),
-        Limit("the same, 1 step to a request", 1.0, measured.rate("ammeter", 1)),
+        Limit("the same, 1 step to a request", 1.0, results.rate("ammeter", 1)),
     ]
-    found += _in_time({each.what: each for each in measured.asked if each.name == "ammeter"})
+    found += _latency_limits({latency.what: latency for latency in results.latencies if latency.name == "ammeter"})
     return found + ([Limit("times VictoriaMetrics' remote write", 5.0, ours / theirs)] if theirs else [])
 
 
-def _in_time(asked: Mapping[str, Asked]) -> list[Limit]:
-    """What answers may take, of those that were asked for."""
-    p95 = {what: asked[what].p95 for what in (LIST, SCRAPE, ALONE, MEANWHILE) if what in asked}
+def _latency_limits(latencies: Mapping[str, Latency]) -> list[Limit]:
+    """Limits of the response times that were measured."""
+    labels = (LIST, SCRAPE, BATCH_ALONE, BATCH_DURING_SCRAPES)
+    p95 = {what: latencies[what].p95 for what in labels if what in latencies}
     found = [
-        Limit(f"ms of 95 in 100, {what}", wanted, p95[what], at_most=True)
-        for what, wanted in ((LIST, 50.0), (SCRAPE, 300.0))
+        Limit(f"95th percentile in ms, {what}", bound, p95[what], at_most=True)
+        for what, bound in ((LIST, 50.0), (SCRAPE, 300.0))
         if what in p95
     ]
-    if {ALONE, MEANWHILE} <= p95.keys():
-        more = p95[MEANWHILE] - p95[ALONE]
-        found.append(Limit("ms that scrapes hold up a batch, of 95 in 100", 20.0, more, at_most=True))
+    if {BATCH_ALONE, BATCH_DURING_SCRAPES} <= p95.keys():
+        more = p95[BATCH_DURING_SCRAPES] - p95[BATCH_ALONE]
+        found.append(Limit("delay of a batch by scrapes, 95th percentile in ms", 20.0, more, at_most=True))
     return found
 
 
-def comparison(measured: Measured) -> list[tuple[str, ...]]:
-    """The table people quote."""
+def comparison(results: Results) -> list[Row]:
+    """The main table."""
     return [
         HEADINGS,
         *(
             (
-                each.fed.name,
-                str(each.rows),
-                _figures(each.fed.rate),
-                _share(each.fed.came, each),
-                _share(each.fed.stored, each),
+                ingested.fed.name,
+                str(ingested.rows),
+                _two_digits(ingested.fed.rate),
+                _bytes_per_value(ingested.fed.came, ingested),
+                _bytes_per_value(ingested.fed.stored, ingested),
             )
-            for each in measured.taken
+            for ingested in results.ingested
         ),
     ]
 
 
-def answers(measured: Measured) -> list[tuple[str, ...]]:
-    """What was asked, whoever answered side by side: ms, and in brackets the 95th percentile."""
-    names = list(dict.fromkeys(each.name for each in measured.asked))
-    rows = list(dict.fromkeys(each.what for each in measured.asked))
-    found = {(each.what, each.name): each.words for each in measured.asked}
+def latency_table(results: Results) -> list[Row]:
+    """Median response times, with 95th percentile and maximum, one column per server."""
+    names = list(dict.fromkeys(latency.name for latency in results.latencies))
+    requests = list(dict.fromkeys(latency.what for latency in results.latencies))
+    cells = {(latency.what, latency.name): latency.cell for latency in results.latencies}
     return [
         ("ms (95 %, largest)", *names),
-        *((what, *(found.get((what, name), "–") for name in names)) for what in rows),
+        *((what, *(cells.get((what, name), "–") for name in names)) for what in requests),
     ]
 
 
-def shown(measured: Measured) -> list[str]:
-    """For the terminal."""
-    tables = [comparison(measured), answers(measured)] if measured.asked else [comparison(measured)]
+def terminal_lines(results: Results) -> list[str]:
+    tables = [comparison(results), latency_table(results)] if results.latencies else [comparison(results)]
     lines = ["  ".join(f"{cell:<30}" for cell in row).rstrip() for table in tables for row in (*table, ("",))]
-    return [*lines, *measured.soak, *(f"left out: {each}" for each in measured.missing)]
+    return [*lines, *results.soak, *(f"left out: {missing}" for missing in results.missing)]
 
 
-def write(measured: Measured, folder: Path, command: str) -> None:
+def write(results: Results, folder: Path, command: str) -> None:
+    """Writes collector.md and collector.json into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "collector.md").write_text(markdown(measured, command))
-    plain = {"command": command, "where": where(), **msgspec.to_builtins(measured)}
-    (folder / "collector.json").write_text(json.dumps(plain, indent=1) + "\n")
+    (folder / "collector.md").write_text(markdown(results, command))
+    fields = msgspec.to_builtins(results)
+    fields = {JSON_NAMES.get(name, name): value for name, value in fields.items()}
+    document = {"command": command, "where": cpu_and_cores(), **fields}
+    (folder / "collector.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
-def markdown(measured: Measured, command: str) -> str:
-    lines = ["# What collecting costs", "", *_story(measured, command), "", *piped(comparison(measured)), ""]
-    lines += ["## What has to hold", "", *(f"- {each.told}" for each in limits(measured)), ""]
-    if measured.asked:
-        lines += ["## Answers", "", *_about_answers(), "", *piped(answers(measured)), ""]
-    if measured.soak:
-        lines += ["## Hours of live streams", "", *(f"- {each}" for each in measured.soak), ""]
-    lines += ["## In full", "", *piped(_details(measured)), ""]
-    lines += [f"- left out: {each}" for each in measured.missing]
+JSON_NAMES = {"ingested": "taken", "latencies": "asked"}
+"""Names in collector.json, which are older than those of the fields."""
+
+
+def markdown(results: Results, command: str) -> str:
+    lines = ["# The cost of collecting", "", *_method(results, command), "", *markdown_table(comparison(results)), ""]
+    lines += ["## Limits", "", *(f"- {limit}" for limit in limits(results)), ""]
+    if results.latencies:
+        lines += ["## Response times", "", *_about_latencies(), "", *markdown_table(latency_table(results)), ""]
+    if results.soak:
+        lines += ["## Live streams for a while", "", *(f"- {line}" for line in results.soak), ""]
+    lines += ["## Details", "", *markdown_table(_details(results)), ""]
+    lines += [f"- left out: {missing}" for missing in results.missing]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def where() -> str:
-    return f"{processor()}, {os.cpu_count()} cores"
-
-
-def _story(measured: Measured, command: str) -> list[str]:
+def _method(results: Results, command: str) -> list[str]:
     return [
-        f"{where()}; load before: {measured.load:.1f}; {measured.seconds / 60:.1f} minutes; `{command}`.",
+        f"{cpu_and_cores()}; load before: {results.load:.1f}; {results.seconds / 60:.1f} minutes; `{command}`.",
         "",
         "Eight ranks of 1,200 columns send 2,000 steps each (fewer where a request holds one step, and to MLflow), all"
-        " at once, over HTTP into a server of its own; counted is the server's CPU time, all of its threads, until the"
-        " last answer. Ammeter checks each batch, stores it in a transaction that is on disk before it is acknowledged,"
-        " and asks all of its verdicts about it. The others store. Remote write gets as much per request as Ammeter"
-        " does. A row per sample and MLflow have no server between: their CPU time is that of the process that stores."
-        " Bytes are those of all files, Ammeter's with its log taken in: right after the last answer, and once what was"
-        " put off was done; the time series databases were stopped for it. What is put off costs CPU as well: see the"
-        " last table.",
+        " at once, by HTTP to a server of its own. The CPU time is that of all threads of the server, until the last"
+        " response. Ammeter checks each batch, commits it to disk before it acknowledges it, and evaluates all its"
+        " verdicts. The others only store. Remote write carries as much per request as Ammeter does. The row per sample"
+        " and MLflow have no server: their CPU time is that of the storing process. Bytes are those of all files,"
+        " including SQLite's log: right after the last response, and after deferred work. The time series databases"
+        " were stopped before their files were counted. Deferred work costs CPU as well: see the last table.",
     ]
 
 
-def _about_answers() -> list[str]:
+def _about_latencies() -> list[str]:
     return [
-        "Milliseconds until the answer was read, in the middle and of 95 in 100. PromQL gives the samples as they are;"
-        " Ammeter the same, or 2,000 points of longer curves with all extremes."
+        "Milliseconds until the response was read: median, and in brackets the 95th percentile and the maximum. PromQL"
+        " returns the samples unchanged; Ammeter does too, or 2,000 points of longer curves with all extremes."
     ]
 
 
-def _details(measured: Measured) -> list[tuple[str, ...]]:
+def _details(results: Results) -> list[Row]:
     return [
-        DETAILS,
+        DETAIL_HEADINGS,
         *(
             (
-                fed.name,
-                str(each.rows),
-                f"{fed.values:,}",
-                f"{fed.requests:,}",
-                f"{fed.cpu:.2f}",
-                f"{fed.settled:.2f}",
-                f"{fed.wall:.1f}",
-                f"{fed.sent / fed.values:.2f}" if fed.sent else "–",
+                cost.name,
+                str(ingested.rows),
+                f"{cost.values:,}",
+                f"{cost.requests:,}",
+                f"{cost.cpu:.2f}",
+                f"{cost.settled:.2f}",
+                f"{cost.wall:.1f}",
+                f"{cost.sent / cost.values:.2f}" if cost.sent else "–",
             )
-            for each in measured.taken
-            for fed in (each.fed,)
+            for ingested in results.ingested
+            for cost in (ingested.fed,)
         ),
     ]
 
 
-def _share(size: int, of: Taken) -> str:
-    """Of each value, where it is known."""
-    return f"{size / of.fed.values:.2f}" if size else "–"
+def _bytes_per_value(size: int, ingested: Ingested) -> str:
+    """Bytes per value, or a dash where they are unknown."""
+    return f"{size / ingested.fed.values:.2f}" if size else "–"
 
 
-def _figures(rate: float) -> str:
-    """Two of them."""
+def _two_digits(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"

@@ -1,4 +1,4 @@
-"""200 live streams for a while: 25 trainings of 8 ranks, each of which sends its last ten steps once a second."""
+"""Sends 200 live streams for a while: 25 trainings of 8 ranks, each with ten steps once a second."""
 
 from __future__ import annotations
 
@@ -14,53 +14,59 @@ import msgspec
 import numpy as np
 
 from ammeter.wire import columns, frames
-from bench.collector.ingest import HEADERS
-from bench.collector.servers import Line, Part
-from bench.collector.synthetic_run import Rank, run_of
+from bench.collector.senders import HEADERS
+from bench.collector.servers import Connection, Server
+from bench.collector.synthetic_run import Rank, new_run
 
 RUNS, RANKS = 25, 8
-ROWS = 10
-EVERY = 1.0
-SENDERS = 8
-KEPT = 500
-"""Steps of numbers that a stream repeats."""
+BATCH_STEPS = 10
+BATCH_SECONDS = 1.0
+SENDER_THREADS = 8
+REPEATED_STEPS = 500
+"""Steps of values that a stream repeats."""
 
-PAGES = 4
-"""Pages of runs that are open. Each stays with a run for some messages of its /live, then goes to another."""
+OPEN_PAGES = 4
+"""Open pages of runs. Each follows a run's /live for some messages and then opens another run."""
 
-LOOKS = 20
-PAUSE = 1.0
-"""Seconds from one look at the collector's memory to the next."""
+MESSAGES_PER_PAGE = 20
+MEMORY_INTERVAL_SECONDS = 1.0
+"""Interval between two readings of the collector's memory."""
 
 CHARTS = "scale,grad_norm,loss,val_loss,skipped"
-"""What it draws."""
+"""Columns that the page draws."""
 
-BEHIND = 3.0
-"""Seconds that what a page shows may be behind, at most: of the moment right before it shows something newer."""
+MAX_LAG_SECONDS = 3.0
+"""Largest age of a page's newest point, taken right before the page shows a newer one."""
 
-SENT = 0.99
-"""Of the batches that were due, those that have to be sent: else the senders were slower than live streams are."""
+MIN_SENT_SHARE = 0.99
+"""Share of the due batches that the senders have to send; otherwise they are slower than live streams."""
 
-FLAT = 1.05
-"""What memory may have grown to by the end, from what it was after a third of the time, by a line through all of it."""
+MAX_MEMORY_GROWTH = 1.05
+"""Largest memory at the end, as a multiple of that after a third of the time, on a fitted line."""
 
 
 @dataclass
-class Soaked:
-    """What came of it. sent: of what was due, the share. behind: seconds; resident: bytes, at equal distances."""
+class SoakResult:
+    """Findings of a soak.
+
+    Attributes:
+        sent: Share of the due batches that were sent.
+        lags: Ages of the pages' newest points in seconds.
+        resident: Bytes of memory at equal intervals.
+    """
 
     streams: int = 0
     seconds: float = 0.0
     values: int = 0
     cpu: float = 0.0
     errors: list[str] = field(default_factory=list)
-    behind: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
     sent: float = 1.0
 
     @property
-    def course(self) -> tuple[float, float]:
-        """Bytes of memory after a third of the time and at last, by the line that fits what was seen in between."""
+    def memory_line(self) -> tuple[float, float]:
+        """Memory after a third of the time and at the end, on the line fitted to the readings."""
         later = self.resident[len(self.resident) // 3 :]
         if len(later) < 2:
             return float(later[0]), float(later[0])
@@ -68,130 +74,143 @@ class Soaked:
         return float(begin), float(begin + slope * (len(later) - 1))
 
     @property
-    def grown(self) -> float:
-        begin, end = self.course
+    def memory_growth(self) -> float:
+        begin, end = self.memory_line
         return end / begin
 
     @property
-    def holds(self) -> bool:
-        return not self.errors and self.sent >= SENT and max(self.behind) <= BEHIND and self.grown <= FLAT
+    def passes(self) -> bool:
+        return (
+            not self.errors
+            and self.sent >= MIN_SENT_SHARE
+            and max(self.lags) <= MAX_LAG_SECONDS
+            and self.memory_growth <= MAX_MEMORY_GROWTH
+        )
 
     @property
-    def words(self) -> list[str]:
-        p95 = quantiles(self.behind, n=20)[-1]
-        begin, end = self.course
+    def lines(self) -> list[str]:
+        p95 = quantiles(self.lags, n=20)[-1]
+        begin, end = self.memory_line
         slope = (end - begin) / 2**20 / (2 / 3 * self.seconds / 60)
         return [
             f"{self.streams} live streams of 1,200 columns and ten steps a second for {self.seconds / 60:.1f} minutes:"
-            f" {self.values / self.seconds / 1e6:.2f} million values a second, {100 * self.sent:.1f} % of what was due,"
+            f" {self.values / self.seconds / 1e6:.2f} million values a second,"
+            f" {100 * self.sent:.1f} % of the due batches,"
             f" {100 * self.cpu / self.seconds:.0f} % of one core, {len(self.errors)} errors"
-            + "".join(f"; {each}" for each in self.errors[:3]),
-            f"{PAGES} open pages of runs, right before they show what is new: {median(self.behind):.2f} s behind in the"
-            f" middle, {p95:.2f} s of 95 in 100, {max(self.behind):.2f} s at most; {BEHIND:g} s are allowed.",
+            + "".join(f"; {error}" for error in self.errors[:3]),
+            f"{OPEN_PAGES} open pages of runs, right before each update: median lag {median(self.lags):.2f} s,"
+            f" 95th percentile {p95:.2f} s, maximum {max(self.lags):.2f} s; the limit is {MAX_LAG_SECONDS:g} s.",
             f"Memory: {self.resident[0] / 2**20:.0f} MiB at first, {max(self.resident) / 2**20:.0f} MiB at most,"
-            f" {self.resident[-1] / 2**20:.0f} MiB at last. From a third of the time on it grew by {slope:.2f} MiB a"
-            f" minute, to {self.grown:.3f} times; {FLAT:g} are allowed. Minute by minute: {self._by_minute}.",
+            f" {self.resident[-1] / 2**20:.0f} MiB at the end. After a third of the time it grew by {slope:.2f} MiB a"
+            f" minute, to {self.memory_growth:.3f} times; the limit is {MAX_MEMORY_GROWTH:g}."
+            f" Minute by minute: {self._by_minute}.",
         ]
 
     @property
     def _by_minute(self) -> str:
-        every = max(1, round(60 * len(self.resident) / max(self.seconds, 1)))
-        return ", ".join(f"{each / 2**20:.0f}" for each in self.resident[every - 1 :: every])
+        per_minute = max(1, round(60 * len(self.resident) / max(self.seconds, 1)))
+        return ", ".join(f"{size / 2**20:.0f}" for size in self.resident[per_minute - 1 :: per_minute])
 
 
-def soak(part: Part, seconds: float, runs: int = RUNS, ranks: int = RANKS) -> Soaked:
-    """Feeds a collector for so long, with pages open on it."""
-    every = [_Live(rank) for _ in range(runs) for rank in run_of(ranks, KEPT, time.time_ns())]
-    found = Soaked(streams=len(every))
-    over = threading.Event()
-    shown = [live for live in every if live.rank.rank == 0]
+def soak(server: Server, seconds: float, runs: int = RUNS, ranks: int = RANKS) -> SoakResult:
+    """Sends live streams to a collector for this long, with pages open on it."""
+    streams = [_LiveStream(rank) for _ in range(runs) for rank in new_run(ranks, REPEATED_STEPS, time.time_ns())]
+    result = SoakResult(streams=len(streams))
+    done = threading.Event()
+    shown = [stream for stream in streams if stream.rank.rank == 0]
     threads = [
-        threading.Thread(target=_send, args=(part.port, every[number::SENDERS], over, found))
-        for number in range(SENDERS)
-    ] + [threading.Thread(target=_follow, args=(part.port, shown, over, found, number)) for number in range(PAGES)]
-    cpu, began = part.cpu(), time.monotonic()
+        threading.Thread(target=_send, args=(server.port, streams[number::SENDER_THREADS], done, result))
+        for number in range(SENDER_THREADS)
+    ] + [
+        threading.Thread(target=_open_pages, args=(server.port, shown, done, result, number))
+        for number in range(OPEN_PAGES)
+    ]
+    cpu, began = server.cpu_seconds(), time.monotonic()
     for thread in threads:
         thread.start()
     while time.monotonic() < began + seconds:
-        time.sleep(min(PAUSE, seconds))
-        found.resident.append(part.resident())
-    over.set()
+        time.sleep(min(MEMORY_INTERVAL_SECONDS, seconds))
+        result.resident.append(server.resident_bytes())
+    done.set()
     for thread in threads:
         thread.join()
-    found.seconds, found.cpu = time.monotonic() - began, part.cpu() - cpu
-    found.values = sum(live.step for live in every) * every[0].rank.schema.width
-    due = len(every) * ROWS * int(seconds / EVERY)
-    found.sent = sum(live.step for live in every) / max(due, 1)
-    return found
+    result.seconds, result.cpu = time.monotonic() - began, server.cpu_seconds() - cpu
+    result.values = sum(stream.step for stream in streams) * streams[0].rank.schema.width
+    due = len(streams) * BATCH_STEPS * int(seconds / BATCH_SECONDS)
+    result.sent = sum(stream.step for stream in streams) / max(due, 1)
+    return result
 
 
-class _Live:
-    """A rank that trains now. moment: when its last row that was acknowledged was made, in ns."""
+class _LiveStream:
+    """The stream of a rank that trains now."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank = replace(rank, begin=time.time_ns())
-        self._numbers = self.rank.view
+        self._values = self.rank.view
         self.step = 0
         self._offset = 0
 
-    def send(self, line: Line) -> None:
-        """Its next ROWS rows, the last of which was made now."""
-        now, begin = time.time_ns(), self.step % (KEPT - ROWS)
-        kept = self._numbers.rows(begin, begin + ROWS)
-        steps = kept.steps - begin + self.step
-        times = now - (steps[-1] - steps) * int(EVERY * 1e9 / ROWS)
+    def send(self, connection: Connection) -> None:
+        """Sends the next rows, the last with the present time."""
+        now, begin = time.time_ns(), self.step % (REPEATED_STEPS - BATCH_STEPS)
+        repeated = self._values.rows(begin, begin + BATCH_STEPS)
+        steps = repeated.steps - begin + self.step
+        times = now - (steps[-1] - steps) * int(BATCH_SECONDS * 1e9 / BATCH_STEPS)
         items: list[frames.Item] = [] if self.step else [self.rank.hello]
-        items.append(columns.pack(replace(kept, steps=steps, times=times)))
+        items.append(columns.pack(replace(repeated, steps=steps, times=times)))
         body = frames.encode_batch(frames.Batch(items=items))
-        place = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames"
+        path = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames"
         end = self._offset + len(body)
-        line.post(f"{place}?offset={self._offset}&end={end}", body, HEADERS)
-        self._offset, self.step = end, self.step + ROWS
+        connection.post(f"{path}?offset={self._offset}&end={end}", body, HEADERS)
+        self._offset, self.step = end, self.step + BATCH_STEPS
 
 
-def _send(port: int, several: Sequence[_Live], over: threading.Event, found: Soaked) -> None:
+def _send(port: int, streams: Sequence[_LiveStream], done: threading.Event, result: SoakResult) -> None:
     due = time.monotonic()
-    with Line(port) as line:
-        while not over.is_set():
-            for live in several:
+    with Connection(port) as connection:
+        while not done.is_set():
+            for stream in streams:
                 try:
-                    live.send(line)
-                except Exception as error:  # noqa: BLE001 - counted and told, the others go on
-                    found.errors.append(f"{type(error).__name__}: {error}"[:200])
-                    line.reset()
-            due += EVERY
-            over.wait(max(0.0, due - time.monotonic()))
+                    stream.send(connection)
+                except Exception as error:  # noqa: BLE001 - counted and reported; the other streams continue
+                    result.errors.append(f"{type(error).__name__}: {error}"[:200])
+                    connection.reset()
+            due += BATCH_SECONDS
+            done.wait(max(0.0, due - time.monotonic()))
 
 
-def _follow(port: int, several: Sequence[_Live], over: threading.Event, found: Soaked, number: int) -> None:
-    """An open page: is told of one run for a while, then of another."""
-    chance = random.Random(number)
-    while not any(live.step for live in several) and not over.wait(EVERY):
+def _open_pages(
+    port: int, streams: Sequence[_LiveStream], done: threading.Event, result: SoakResult, seed: int
+) -> None:
+    """Opens the page of one run after another."""
+    rng = random.Random(seed)
+    while not any(stream.step for stream in streams) and not done.wait(BATCH_SECONDS):
         pass
-    while not over.is_set():
-        there = [live for live in several if live.step]
+    while not done.is_set():
+        started = [stream for stream in streams if stream.step]
         try:
-            with Line(port) as told, Line(port) as asks:
-                _look(told, asks, chance.choice(there), over, found)
-        except Exception as error:  # noqa: BLE001 - counted and told, the page is opened again
-            found.errors.append(f"{type(error).__name__}: {error}"[:200])
+            with Connection(port) as live, Connection(port) as requests:
+                _show_page(live, requests, rng.choice(started), done, result)
+        except Exception as error:  # noqa: BLE001 - counted and reported; the page is opened again
+            result.errors.append(f"{type(error).__name__}: {error}"[:200])
 
 
-def _look(told: Line, asks: Line, live: _Live, over: threading.Event, found: Soaked) -> None:
-    """Is told what changes, as the page of a run is, and asks each time for what it draws then; notes how old what it
-    shows is right before it shows more."""
-    path, newest, reached = f"/api/v1/runs/{live.rank.run}", 0.0, -1
-    asks.get(path)
-    asks.get(f"{path}/incidents?page_size=100")
-    for _, message in zip(range(LOOKS), told.follow(f"{path}/live"), strict=False):
-        if over.is_set():
+def _show_page(
+    live: Connection, requests: Connection, stream: _LiveStream, done: threading.Event, result: SoakResult
+) -> None:
+    """Reads what the page of a run reads after each live message, and records the lag before each update."""
+    path, newest, reached = f"/api/v1/runs/{stream.rank.run}", 0.0, -1
+    requests.get(path)
+    requests.get(f"{path}/incidents?page_size=100")
+    for _, message in zip(range(MESSAGES_PER_PAGE), live.follow(f"{path}/live"), strict=False):
+        if done.is_set():
             return
         if not message:
             continue
-        asked = {"names": CHARTS, "rank": live.rank.rank, "points": 2000, "from": reached + 1}
-        drawn = msgspec.json.decode(asks.get(f"{path}/series?{urlencode(asked)}"))["axes"]
-        asks.get(f"{path}/events?page_size=25")
+        query = {"names": CHARTS, "rank": stream.rank.rank, "points": 2000, "from": reached + 1}
+        drawn = msgspec.json.decode(requests.get(f"{path}/series?{urlencode(query)}"))["axes"]
+        requests.get(f"{path}/events?page_size=25")
         if newest and drawn:
-            found.behind.append(time.time() - newest)
+            result.lags.append(time.time() - newest)
         if drawn:
-            newest, reached = max((each["times"][-1], each["steps"][-1]) for each in drawn)
+            newest, reached = max((axis["times"][-1], axis["steps"][-1]) for axis in drawn)

@@ -1,10 +1,11 @@
-"""What reading all gradients costs against moving their memory once, and against their norms alone by torch.
+"""Measures reading all gradients, compared with one pass over their memory and with torch's norms.
 
-    python -m bench.stats [--cuda] [--write]
+    python -m bench.stats [--cuda] [--quick] [--write]
 
-On the CPU: 50 tensors of 100,000 elements, out of the caches, and 50 of 1,000. With --cuda: 300 tensors, 1 GB, against
-a copy on the device; before that, whether the kernels give the numbers of torch's operators and wait for nothing. Ends
-with 1 where they do not. --write keeps the table in bench/results/stats.md or stats-cuda.md.
+On the CPU: 50 tensors of 100,000 elements outside the caches, and 50 of 1,000. With --cuda: 300 tensors, 1 GB, compared
+with a copy on the device, after a check that the kernels agree with torch's operators and never synchronise; exits with
+1 if they do not. --quick reads one small set of tensors. --write puts the table into bench/results/stats.md or
+stats-cuda.md.
 """
 
 from __future__ import annotations
@@ -12,192 +13,67 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
-from ammeter.tensors import available, cpu, native
-from ammeter.tensors.cuda import KINDS, Device, rows
+from ammeter.tensors import available
 from bench.common.paths import RESULTS
-
-HEADINGS = ("what", "gradients", "microseconds", "GB/s", "times memory once")
-REPEATS = 25
-CACHES = 64 * 2**20
-"""Bytes that are written between two readings on the CPU."""
+from bench.common.tables import markdown_table, terminal_table
+from bench.stats import cpu, cuda
+from bench.stats.timing import HEADINGS, Timing, gradients
 
 
-@dataclass(frozen=True)
-class Timed:
-    """One way of reading. moved: bytes read and written. once: GB/s of reading memory and doing nothing with it."""
-
-    what: str
-    gradients: str
-    seconds: float
-    moved: int
-    once: float
-
-    @property
-    def row(self) -> tuple[str, ...]:
-        rate = self.moved / self.seconds / 1e9
-        return self.what, self.gradients, f"{self.seconds * 1e6:.1f}", f"{rate:.1f}", f"{self.once / rate:.2f}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuda", action="store_true", help="measure on the GPU")
-    parser.add_argument("--write", action="store_true", help="keep the table in bench/results")
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
     console = Console()
     if options.cuda and not torch.cuda.is_available():
         console.print("no CUDA device: leave out --cuda to measure on the CPU")
         return 1
-    wrong = check_on_cuda() if options.cuda else []
-    for each in wrong:
-        console.print(each)
-    timed = on_cuda() if options.cuda else on_cpu()
-    console.print(table(timed))
+    if options.quick:
+        torch.set_num_threads(1)
+        timings = cpu.time_ways(gradients(50, 1_000, torch.float32), "50 x 1,000 float32, cached", cold=False)
+        console.print(terminal_table(rows_of(timings)))
+        return 0
+    errors = cuda.check() if options.cuda else []
+    for error in errors:
+        console.print(error)
+    timings = cuda.time_all() if options.cuda else cpu.time_all()
+    console.print(terminal_table(rows_of(timings)))
     if options.write:
         name = "stats-cuda.md" if options.cuda else "stats.md"
-        (RESULTS / name).write_text(markdown(timed, options.cuda))
-    return bool(wrong)
+        (RESULTS / name).write_text(markdown(timings, options.cuda))
+    return bool(errors)
 
 
-def on_cpu() -> list[Timed]:
-    torch.set_num_threads(1)
-    timed = []
-    for dtype in (*KINDS, torch.float64):
-        gradients = some(50, 100_000, dtype, "cpu")
-        timed += ways_on_cpu(gradients, f"50 x 100,000 {str(dtype).removeprefix('torch.')}", cold=True)
-    return timed + ways_on_cpu(some(50, 1_000, torch.float32, "cpu"), "50 x 1,000 float32, cached", cold=False)
+def rows_of(timings: Sequence[Timing]) -> list[tuple[str, ...]]:
+    return [HEADINGS, *(timing.row for timing in timings)]
 
 
-def ways_on_cpu(gradients: list[torch.Tensor], what: str, *, cold: bool) -> list[Timed]:
-    words, reader = [each.view(torch.int64) for each in gradients], native.Reader()
-    size = sum(each.nbytes for each in gradients)
-    ways: dict[str, Callable[[], object]] = {
-        "memory once: torch.sum of each as int64": lambda: [each.sum() for each in words],
-        "ammeter, everything": lambda: reader.read(gradients),
-        "ammeter, norms": lambda: reader.norms(gradients),
-        "torch._foreach_norm": lambda: torch._foreach_norm(gradients, 2),
-        "ammeter without a compiler": lambda: cpu.read(gradients),
-    }
-    seconds = {name: timed_on_cpu(read, cold=cold) for name, read in ways.items()}
-    once = size / next(iter(seconds.values())) / 1e9
-    return [Timed(name, what, each, size, once) for name, each in seconds.items()]
-
-
-def timed_on_cpu(read: Callable[[], object], *, cold: bool) -> float:
-    """Median seconds. cold: out of the caches."""
-    elsewhere = torch.zeros(CACHES // 4)
-    taken = []
-    for _ in range(REPEATS if cold else 10 * REPEATS):
-        if cold:
-            elsewhere.add_(1)
-        began = time.perf_counter()
-        read()
-        taken.append(time.perf_counter() - began)
-    return median(taken)
-
-
-def on_cuda() -> list[Timed]:
-    timed = []
-    for dtype in KINDS:
-        gradients = some(300, 2**30 // dtype.itemsize // 300, dtype, "cuda")
-        timed += ways_on_cuda(gradients, f"300, 1 GB of {str(dtype).removeprefix('torch.')}")
-    return timed
-
-
-def ways_on_cuda(gradients: list[torch.Tensor], what: str) -> list[Timed]:
-    size = sum(each.nbytes for each in gradients)
-    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
-    target, reader = torch.empty_like(source), Device()
-    copied = timed_on_cuda(lambda: target.copy_(source))
-    once = 2 * size / copied / 1e9
-    ways: dict[str, Callable[[], object]] = {
-        "ammeter, everything": lambda: reader.read(gradients),
-        "ammeter, everything and the spectrum": lambda: reader.read_with_spectrum(gradients),
-        "torch._foreach_norm": lambda: torch._foreach_norm(gradients, 2),
-    }
-    first = Timed("memory once: copy on the device", what, copied, 2 * size, once)
-    return [first, *(Timed(name, what, timed_on_cuda(read), size, once) for name, read in ways.items())]
-
-
-def timed_on_cuda(read: Callable[[], object]) -> float:
-    """Median seconds on the device."""
-    for _ in range(3):
-        read()
-    taken = []
-    for _ in range(REPEATS):
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        began.record()
-        read()
-        ended.record()
-        ended.synchronize()
-        taken.append(float(began.elapsed_time(ended)) / 1e3)
-    return median(taken)
-
-
-def check_on_cuda() -> list[str]:
-    """What is wrong: with the numbers, or because a reading waited for the device."""
-    wrong = []
-    for dtype in KINDS:
-        random = torch.randint(0, 256, (3_000_001 * dtype.itemsize,), dtype=torch.uint8, device="cuda").view(dtype)
-        gradients = [random, random[1:77], random[16:], *some(20, 5_000, dtype, "cuda"), random[:0]]
-        reader = Device()
-        reader.read(gradients)
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            read = reader.read(gradients)
-        except RuntimeError as error:
-            wrong.append(f"{dtype}: a reading waits for the device: {error}")
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        if reader.slow:
-            wrong.append(f"{dtype}: the kernels do not run: {reader.slow}")
-            continue
-        found, expected = read.cpu().numpy(), rows(gradients).cpu().numpy()
-        if not (
-            np.array_equal(found[:, 1:], expected[:, 1:])
-            and np.allclose(found[:, 0], expected[:, 0], rtol=1e-12, atol=0, equal_nan=True)
-        ):
-            wrong.append(f"{dtype}: the kernels and torch's operators disagree by {np.abs(found - expected).max(0)}")
-    return wrong
-
-
-def some(number: int, size: int, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    """Gradients of ordinary size that differ from one another."""
-    torch.manual_seed(0)
-    return [(torch.randn(size, device=device) * 10.0 ** (-2 - at % 5)).to(dtype) for at in range(number)]
-
-
-def table(timed: list[Timed]) -> Table:
-    shown = Table(*HEADINGS)
-    for each in timed:
-        shown.add_row(*each.row)
-    return shown
-
-
-def markdown(timed: list[Timed], cuda: bool) -> str:
-    where = torch.cuda.get_device_name() if cuda else f"1 thread, {platform.machine()}"
-    by = available()["cuda" if cuda else "cpu"]
+def markdown(timings: Sequence[Timing], cuda: bool) -> str:
+    machine = torch.cuda.get_device_name() if cuda else f"1 thread, {platform.machine()}"
+    method = available()["cuda" if cuda else "cpu"]
     lines = [
-        "# What reading all gradients costs",
+        "# The cost of reading all gradients",
         "",
-        f"{where}, torch {torch.__version__}, {by}; medians. Written by "
+        f"{machine}, torch {torch.__version__}, {method}; medians. Written by "
         f"`python -m bench.stats {'--cuda ' if cuda else ''}--write`.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(each.row) + " |" for each in timed),
+        *markdown_table(rows_of(timings)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cuda", action="store_true", help="measure on the GPU")
+    parser.add_argument("--quick", action="store_true", help="only checks that it runs on the CPU, in seconds")
+    parser.add_argument("--write", action="store_true", help="write the table to bench/results")
+    options = parser.parse_args(arguments)
+    if options.quick and (options.cuda or options.write):
+        parser.error("--quick measures too little to keep, and only on the CPU; leave out --cuda and --write")
+    return options
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.common.trainer import REGISTRY, Fault, build_parser
 from bench.zoo import healthy
+from bench.zoo.trainer import REGISTRY, Fault, build_parser
 
 STEPS = 150
 """Of a training, or so many times that as a verdict may take. A broken one has as many as its healthy twin, for the

@@ -13,7 +13,8 @@ from statistics import median
 import msgspec
 import torch
 
-from bench.agent.report import piped, processor
+from bench.common.machine import cpu_model
+from bench.common.tables import markdown_table
 from bench.zoo.detectors import CAUSE, EYES, PART
 from bench.zoo.plan import LONG, STEPS
 from bench.zoo.scoring import Healthy, Judged, Limit, own_alarm
@@ -68,14 +69,21 @@ def write(measured: Measured, folder: Path, command: str) -> None:
 def markdown(measured: Measured, command: str) -> str:
     missed, disturbed = misses(measured), alarms(measured)
     lines = ["# The zoo: what is found of what is broken on purpose", "", *_story(measured, command), ""]
-    lines += [*piped(comparison(measured)), "", *_about_the_comparison(), ""]
-    lines += ["## What has to hold", "", *piped(held(measured)), ""]
-    lines += ["## Fault by fault", "", *piped(by_fault(measured)), "", *_about_the_faults(), ""]
+    lines += [*markdown_table(comparison(measured)), "", *_about_the_comparison(), ""]
+    lines += ["## What has to hold", "", *markdown_table(held(measured)), ""]
+    lines += ["## Fault by fault", "", *markdown_table(by_fault(measured)), "", *_about_the_faults(), ""]
     lines += ["## What was missed", "", *([f"- {each}" for each in missed] or ["Nothing."]), ""]
     if measured.frugal:
-        lines += ["## At the default budget", "", *piped(at_default_budget(measured)), "", *_about_the_budget(), ""]
+        lines += [
+            "## At the default budget",
+            "",
+            *markdown_table(at_default_budget(measured)),
+            "",
+            *_about_the_budget(),
+            "",
+        ]
         lines += [*(f"- {each}" for each in too_frugal(measured)), ""]
-    lines += ["## Healthy runs", "", *piped(by_program(measured)), ""]
+    lines += ["## Healthy runs", "", *markdown_table(by_program(measured)), ""]
     lines += ["## False alarms", "", *([f"- {each}" for each in disturbed] or ["None."]), ""]
     return "\n".join(lines)
 
@@ -223,7 +231,7 @@ def _story(measured: Measured, command: str) -> list[str]:
     faults = len({each.case.what for each in measured.broken})
     goes = " FILE held what earlier goes had tried." if "--go-on" in command else ""
     return [
-        f"Written by `{command}` on {processor()}, {os.cpu_count()} cores, torch {torch.__version__}.{goes}",
+        f"Written by `{command}` on {cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}.{goes}",
         "",
         f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with the seeds"
         f" {', '.join(map(str, seeds))},"

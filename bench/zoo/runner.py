@@ -22,13 +22,13 @@ from ammeter.recording import budget
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import SCALARS, Event, Hello, Schema, Steps
-from bench.common.trainer import REGISTRY, data
-from bench.common.trainer import train as trainer
 from bench.zoo import detectors as zoo_eyes
 from bench.zoo import healthy
 from bench.zoo.detectors import Others, Said
 from bench.zoo.plan import FIRST_LIFE, Case
 from bench.zoo.processes import TRAINING_SECONDS, Ended, train, trained
+from bench.zoo.trainer import REGISTRY, data
+from bench.zoo.trainer import train as trainer
 
 READINGS = (budget.EVERY, budget.EVERY, budget.EVERY, 0.04)
 """Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them

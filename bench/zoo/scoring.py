@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from bench.common.trainer import REGISTRY, Fault, Told
 from bench.zoo.detectors import ANOMALY, EYES, Said, names, saw
 from bench.zoo.plan import Case
 from bench.zoo.runner import Culprit, Result
+from bench.zoo.trainer import REGISTRY, Fault, Told
 
 SLOWER = "slower-than-fp32"
 

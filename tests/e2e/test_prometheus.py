@@ -24,7 +24,7 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.db import connect, migrations
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.maintenance.retention import retain
-from bench.collector.servers import Part, collector
+from bench.collector.servers import Server, collector
 from tests.alerting import Prometheus
 from tests.e2e.real import wait_for
 from tests.server.databases import postgresql
@@ -44,7 +44,7 @@ scrape_configs:
 class Balancer:
     """Gives each request to the next replica, and to the one after it where that does not answer."""
 
-    def __init__(self, replicas: list[Part]) -> None:
+    def __init__(self, replicas: list[Server]) -> None:
         turns = count()
         self.answered = answered = Counter[int]()
 
@@ -95,17 +95,17 @@ def database() -> Iterator[str]:
 
 
 @pytest.fixture
-def replicas(database: str, tmp_path: Path) -> Iterator[list[Part]]:
+def replicas(database: str, tmp_path: Path) -> Iterator[list[Server]]:
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda name: collector(tmp_path / name, database), "ab"))
         try:
             yield both
         finally:
-            list(pool.map(Part.stop, both))
+            list(pool.map(Server.stop, both))
 
 
 @pytest.fixture
-def balancer(replicas: list[Part]) -> Iterator[Balancer]:
+def balancer(replicas: list[Server]) -> Iterator[Balancer]:
     balancer = Balancer(replicas)
     yield balancer
     balancer.stop()
@@ -133,7 +133,7 @@ def applied(run: str) -> str:
 
 
 def test_counters_never_fall_and_series_end_with_their_runs(
-    database: str, tmp_path: Path, replicas: list[Part], balancer: Balancer, prometheus: Prometheus
+    database: str, tmp_path: Path, replicas: list[Server], balancer: Balancer, prometheus: Prometheus
 ) -> None:
     with (
         httpx.Client(base_url=replicas[0].url, timeout=30) as a,

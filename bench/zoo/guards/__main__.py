@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
-from bench.agent.report import piped
 from bench.common.paths import RESULTS
+from bench.common.tables import markdown_table
 from bench.zoo.guards import healthy_runs as zoo_idle
 from bench.zoo.guards.healthy_runs import Idle
 from bench.zoo.guards.training import Run, Training, converted, go_on, healthy_run, losses, run
@@ -198,7 +198,7 @@ def table_of_idle(runs: Sequence[Idle]) -> list[str]:
         " all losses and the weights at the end are the same to the last bit, and no guard did anything but write its"
         " checkpoints.",
         "",
-        *piped(zoo_idle.table(runs)),
+        *markdown_table(zoo_idle.table(runs)),
         "",
         *(f"- {each}" for each in runs if not each.left_alone),
         "",

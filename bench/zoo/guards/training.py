@@ -21,8 +21,8 @@ from ammeter import journal
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import Hello, Schema, Steps
-from bench.common.trainer import REGISTRY, checkpoint, read_options, train
 from bench.zoo.guards.healthy_runs import told
+from bench.zoo.trainer import REGISTRY, checkpoint, read_options, train
 
 
 @dataclass(frozen=True)

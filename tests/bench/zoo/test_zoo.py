@@ -13,7 +13,6 @@ import pytest
 
 from bench.common import readme
 from bench.common.paths import ROOT
-from bench.common.trainer import REGISTRY
 from bench.zoo import __main__ as zoo
 from bench.zoo import detectors as zoo_eyes
 from bench.zoo import plan as zoo_plan
@@ -25,6 +24,7 @@ from bench.zoo.plan import Case, Plan
 from bench.zoo.report import Measured
 from bench.zoo.runner import Culprit, Result, Row
 from bench.zoo.scoring import Healthy, Judged
+from bench.zoo.trainer import REGISTRY
 
 CASE = Case("scale-collapse", "gpt", "fp16", "adamw", 0, 20)
 GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("faults.py", 30, 40)])

@@ -1,0 +1,85 @@
+"""Ammeter as a peer, once for each preset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+import ammeter
+from ammeter import journal
+from ammeter.wire.frames import SCALARS, Steps
+from bench.agent.peers import NOT_PROVIDED, Coverage, Peer
+from bench.agent.training import Training
+
+
+class Ammeter(Peer):
+    """One watched session, which is unsubscribed between its blocks."""
+
+    name = "ammeter"
+    coverage = Coverage("within budget", "within budget", "forward, backward", "each step")
+    preset = "default"
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        super().__init__(training, folder)
+        self._folder = folder
+        self._run = ammeter.watch(
+            training.model, training.optimizer, training.scaler, dir=folder, name="bench", preset=self.preset
+        )
+        session = self._run._session
+        if session is None:
+            raise RuntimeError("Ammeter did not start; unset AMMETER_DISABLE, and see its warning above")
+        self._session = session
+        session.unsubscribe()
+
+    def attach(self) -> None:
+        self._session.subscribe()
+
+    def detach(self) -> None:
+        self._session.unsubscribe()
+
+    def on_step_end(self, loss: torch.Tensor) -> None:
+        self._run.log(samples=self.training.spec.batch)
+
+    def close(self) -> dict[str, float]:
+        governor, faults = self._session.governor, self._session.faults
+        self._run.close()
+        if faults:
+            raise RuntimeError(f"probes of Ammeter failed: {faults}; see its warning above")
+        full, requested = governor.full.taken, max(1, governor.full.taken + governor.full.refused)
+        read = {"norms": (full + governor.norms.taken) / requested, "statistics": full / requested}
+        return {**read, **own_cost(self._folder)}
+
+
+class AmmeterLight(Ammeter):
+    name = "ammeter, preset light"
+    coverage = Coverage("within budget", NOT_PROVIDED, "forward, backward", "each step")
+    preset = "light"
+
+
+class AmmeterFull(Ammeter):
+    name = "ammeter, preset full"
+    coverage = Coverage("each step", "each step", "forward, backward", "each step")
+    preset = "full"
+
+
+PRESETS: tuple[type[Ammeter], ...] = (Ammeter, AmmeterLight, AmmeterFull)
+
+
+def own_cost(folder: Path) -> dict[str, float]:
+    """Shares of step time spent inside Ammeter, median and mean, from the journals below a folder."""
+    overhead_index, seconds_index = (list(SCALARS).index(name) for name in ("overhead_seconds", "step_seconds"))
+    rows = [
+        np.frombuffer(entry.frame.values, "<f4")[[overhead_index, seconds_index]]
+        for run in folder.iterdir()
+        for stream in journal.streams(run)
+        for entry in journal.read(stream)
+        if isinstance(entry.frame, Steps)
+    ]
+    costs = [(float(overhead), float(seconds)) for overhead, seconds in rows if overhead >= 0 and seconds > 0]
+    if not costs:
+        raise RuntimeError(f"no row in {folder} has overhead_seconds and step_seconds")
+    overhead, total = (sum(column) for column in zip(*costs, strict=True))
+    return {"overhead": median(cost / seconds for cost, seconds in costs), "mean_overhead": overhead / total}

@@ -1,0 +1,99 @@
+"""Which peers the benchmark measures, on which trainings, how often and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.agent.ammeter_peers import PRESETS, Ammeter
+from bench.agent.comparison import WARMUP_PAIRS, Sampling
+from bench.agent.other_peers import OTHERS
+from bench.agent.peers import Nothing, Peer
+from bench.agent.training import LONG_STEPS, SHORT_STEPS, TrainingSpec
+
+LONG_STEP_MS, SHORT_STEP_MS, OTHER_STEP_MS = 105, 2.2, 140
+"""Expected durations of a step, by which the phases share the time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        long, short: Trainings with long and with short steps.
+        others: Trainings on which the other peers are measured as well.
+        repeats: Independent repeats of Ammeter's default preset.
+        pairs, other_pairs, short_pairs: Pairs of blocks of Ammeter's presets, of each other peer, of short steps.
+        minutes: Limit for all phases together.
+    """
+
+    long: Sequence[TrainingSpec] = LONG_STEPS
+    short: Sequence[TrainingSpec] = SHORT_STEPS
+    others: Sequence[TrainingSpec] = LONG_STEPS
+    repeats: int = 5
+    pairs: int = 18
+    other_pairs: int = 8
+    short_pairs: int = 16
+    steps: int = 5
+    short_steps: int = 100
+    periods: int = 2
+    minutes: float = 15.0
+
+
+QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, periods=0, minutes=1.5)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Peers that are measured together.
+
+    Attributes:
+        sampling: Without a deadline; the phase gets one when it begins.
+        step_ms: Expected duration of a step.
+    """
+
+    spec: TrainingSpec
+    peers: Sequence[type[Peer]]
+    sampling: Sampling
+    step_ms: float
+    seed: int = 0
+    short: bool = False
+
+    @property
+    def pairs(self) -> int:
+        return len(self.peers) * (WARMUP_PAIRS + self.sampling.pairs)
+
+    @property
+    def expected_ms(self) -> float:
+        steps = sum(self.sampling.steps + self.sampling.watched_steps(peer) for peer in self.peers)
+        return (WARMUP_PAIRS + self.sampling.pairs) * steps * self.step_ms
+
+
+def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:
+    """The phases of a plan: Ammeter first, before other packages start threads in this process.
+
+    The peer that does nothing is measured wherever the default preset is, in turn with it.
+
+    Args:
+        only: Words; a peer is measured if its name contains one of them.
+    """
+
+    def wanted(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
+        found = [peer for peer in peers if any(word.strip().lower() in peer.name.lower() for word in only)]
+        return [Nothing, *found] if Ammeter in found and Nothing not in found else found
+
+    presets, others, short = (
+        Sampling(pairs, steps, periods=plan.periods)
+        for pairs, steps in (
+            (plan.pairs, plan.steps),
+            (plan.other_pairs, plan.steps),
+            (plan.short_pairs, plan.short_steps),
+        )
+    )
+    phases = []
+    for spec in plan.long:
+        phases += [Phase(spec, wanted((Nothing, Ammeter)), presets, LONG_STEP_MS, seed) for seed in range(plan.repeats)]
+        phases.append(Phase(spec, wanted(PRESETS[1:]), presets, LONG_STEP_MS))
+    phases += [Phase(spec, wanted((Nothing, *PRESETS)), short, SHORT_STEP_MS, short=True) for spec in plan.short]
+    phases += [Phase(spec, [peer], others, OTHER_STEP_MS) for spec in plan.others for peer in wanted(OTHERS)]
+    return [phase for phase in phases if phase.peers]

@@ -1,0 +1,35 @@
+"""Each peer that needs no other package is measured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.agent import ammeter_peers, other_peers
+from bench.agent.ammeter_peers import PRESETS
+from bench.agent.comparison import Outcome
+from bench.common.paths import ROOT
+from tests.bench.agent.tiny import TINY, compared
+
+OF_TORCH = (other_peers.Norms, other_peers.DetectAnomaly, other_peers.EmptyHooks, other_peers.AbsmaxHooks)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_every_peer_that_needs_no_package_is_measured(precision: str) -> None:
+    found = compared(OF_TORCH, TINY[precision])
+    assert [each.name for each in OF_TORCH] == [each.name for each in found if isinstance(each, Outcome)]
+    assert not torch.is_anomaly_enabled()
+
+
+def test_each_preset_reports_its_cost_and_reads_as_often_as_promised() -> None:
+    said = {each.name: each.self_reported for each in compared(PRESETS, TINY["fp32"]) if isinstance(each, Outcome)}
+    assert {each.name for each in PRESETS} == set(said)
+    assert all(0 < each["overhead"] < 1 and 0 < each["mean_overhead"] < 1 for each in said.values())
+    assert (1, 1) == (said[ammeter_peers.AmmeterFull.name]["norms"], said[ammeter_peers.AmmeterFull.name]["statistics"])
+    assert 0 == said[ammeter_peers.AmmeterLight.name]["statistics"]
+
+
+def test_the_package_of_every_peer_has_a_pinned_version() -> None:
+    pinned = (ROOT / "bench" / "requirements.txt").read_text().splitlines()
+    versions = dict(line.split("==") for line in pinned if not line.startswith("#"))
+    assert {"wandb", "tensorboard", "transformers", "mlflow-skinny"} <= set(versions)

@@ -1,0 +1,52 @@
+"""A plan at its smallest, from measurement to result files."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.agent import __main__ as agent
+from bench.agent import report, runner
+from bench.agent.peers import Nothing
+from bench.common import readme
+from tests.bench.agent.tiny import PLAN
+
+
+def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_table(tmp_path: Path) -> None:
+    results = runner.measure(PLAN, ["ammeter", "do nothing"], Console(quiet=True))
+    report.write(results, tmp_path, "make bench")
+    result = json.loads((tmp_path / "agent.json").read_text())
+    for name in (Nothing.name, "ammeter"):
+        assert [2, 2, 1] == [len(each["repeats"][name]) for each in result["sections"]]
+    names = [each["name"] for each in result["sections"][0]["outcomes"]]
+    presets = [Nothing.name, "ammeter", "ammeter, preset light", "ammeter, preset full"]
+    assert [*presets, "module hooks that do nothing"] == names
+    assert presets == [each["name"] for each in result["sections"][2]["outcomes"]]
+    assert [6, 6, 3] == [len(each["bare_seconds"]) for each in result["sections"][0]["outcomes"][:3]]  # two repeats
+    text = (tmp_path / "agent.md").read_text()
+    first = readme.table(tmp_path / "agent.md").splitlines()
+    assert 2 + len(names) == len(first)
+    for name, row in ((Nothing.name, first[2]), ("ammeter", first[3])):
+        assert re.fullmatch(
+            rf"\| {re.escape(name)} \|.*\| \d\.\d{{3}} \(2 repeats: \d\.\d{{3}} to \d+\.\d{{3}}\) \|", row
+        )
+        assert f"{name}: 2 independent repeats" in text
+    assert "## Short steps: fp32" in text
+
+
+def test_peers_beyond_the_time_limit_are_skipped_by_name() -> None:
+    results = runner.measure(replace(PLAN, repeats=1, minutes=0.0), ["preset"], Console(quiet=True))
+    assert 3 == len(results.sections)
+    assert all([] == each.outcomes for each in results.sections)
+    assert "bf16, 1,464 weights: left out: ammeter, preset light: the time was up." in report.remarks(results)
+
+
+def test_quick_numbers_do_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        agent.main(["--quick", "--write"])
+    assert "name another folder" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""A plan at its smallest, from real servers to result files, and the limits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.collector import __main__ as collector
+from bench.collector import report, runner, senders, servers
+from bench.collector.latencies import BATCH_ALONE, BATCH_DURING_SCRAPES, Latency
+from bench.collector.report import Ingested, Results
+from bench.collector.runner import Plan
+from bench.collector.senders import IngestCost
+from bench.collector.servers import MissingError
+from bench.common import readme
+
+TINY = Plan(2, ((10, 20), (1, 2)), ((10, 20),), 20, 1, 2000, 3, 2, 3)
+
+
+def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(senders, "IDLE_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(senders, "MAX_IDLE_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "_program_path", missing)
+    results = runner.measure(TINY, ["ammeter", "victoria", "prometheus"])
+    assert ["victoria-metrics: there is none", "prometheus: there is none"] == results.missing
+    assert [("ammeter", 10, 2 * 20 * 1200), ("ammeter", 1, 2 * 2 * 1200)] == [
+        (each.fed.name, each.rows, each.fed.values) for each in results.ingested
+    ]
+    report.write(results, tmp_path, "make bench-collector")
+    assert 4 == len(readme.table(tmp_path / "collector.md").splitlines())
+    text = (tmp_path / "collector.md").read_text()
+    for what in ("200 columns over 20 steps", "one column over 2,000 steps", "/metrics with 2 live runs"):
+        assert f"| {what} |" in text
+    assert [10, 1] == [each["rows"] for each in json.loads((tmp_path / "collector.json").read_text())["taken"]]
+
+
+def missing(name: str) -> str:
+    raise MissingError("there is none")
+
+
+def test_a_missed_limit_is_reported() -> None:
+    cost = IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
+    results = Results([Ingested(100, cost), Ingested(1, replace(cost, values=999_999))])
+    assert [True, False] == [each.is_met for each in report.limits(results)]
+    results.ingested.append(Ingested(100, replace(cost, name="victoria-metrics", values=6_100_000)))
+    *_, times = report.limits(results)
+    assert "times VictoriaMetrics' remote write: 4.92, at least 5: missed" == str(times)
+
+
+def test_slow_responses_and_delayed_batches_miss_their_limits() -> None:
+    cost = IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
+    took = {report.LIST: 51.0, report.SCRAPE: 299.0, BATCH_ALONE: 5.0, BATCH_DURING_SCRAPES: 26.0}
+    asked = [Latency(what, "ammeter", 1.0, p95, 900.0, 1) for what, p95 in took.items()]
+    found = report.limits(Results([Ingested(100, cost)], asked))[2:]
+    assert [False, True, False] == [each.is_met for each in found]
+    assert "delay of a batch by scrapes, 95th percentile in ms: 21.00, at most 20: missed" == str(found[-1])
+
+
+def test_quick_numbers_do_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        collector.main(["--quick", "--write"])
+    assert "name another folder" in capsys.readouterr().err

@@ -1,23 +1,17 @@
-"""A process that has imported torch and forks a child for each program it is told of: seconds less for each of many.
-
-A child runs its script as __main__ and ends as an interpreter does. Run as a script this is that process; Nursery
-talks to it.
-"""
+"""The same program, run once bare and once watched."""
 
 from __future__ import annotations
 
-import gc
-import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.agent.programs import Ended
+from tests import forked
+from tests.agent.programs import Ended, end_group
 
 BEGIN = """
 import hashlib, os, signal, sys, threading, time
@@ -82,43 +76,34 @@ WATCHED = "\nfrom ammeter import watch\n" + "\n" * (BARE.count("\n") - 2)
 """As many lines, so that both programs speak of the same."""
 
 
-class Nursery:
-    """start() it, have programs run, stop() it."""
+def run(body: str, folder: Path, *, watched: bool, seconds: float = 60, **environment: str) -> Ended:
+    """Runs a program to its end, its journal in folder/ammeter.
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=Path(__file__).parents[2],
+    Its output goes to files: a process that it leaves behind may hold them open.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(BEGIN + (WATCHED if watched else BARE) + textwrap.dedent(body))
+    settings = {**os.environ, "AMMETER_DIR": str(folder / "ammeter"), **environment}
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = forked.Popen(
+            [sys.executable, script],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=folder,
+            env=settings,
+            start_new_session=True,
         )
-
-    def run(self, body: str, folder: Path, *, watched: bool, seconds: float = 60, **environment: str) -> Ended:
-        """Runs a program to its end, its journal in folder/ammeter."""
-        folder.mkdir(parents=True, exist_ok=True)
-        script = folder / "script.py"
-        script.write_text(BEGIN + (WATCHED if watched else BARE) + textwrap.dedent(body))
-        environment = {"AMMETER_DIR": str(folder / "ammeter"), **environment}
-        asked = {"folder": str(folder), "environment": environment, "seconds": seconds}
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        out, err = ((folder / name).read_text() for name in ("out", "err"))
-        err = err.partition("nanobind: leaked")[
-            0
-        ]  # triton's word at the end of an interpreter whose objects are frozen
-        return Ended(answer["code"], out, err, folder / "ammeter", answer["left"])
-
-    def stop(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(30)
-        assert self._process.stdout
-        self._process.stdout.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    left = end_group(process.pid)
+    return Ended(
+        process.returncode, (folder / "out").read_text(), (folder / "err").read_text(), folder / "ammeter", left
+    )
 
 
 @dataclass
@@ -156,78 +141,8 @@ def _without_us(err: str) -> list[str]:
     return kept
 
 
-def twins(nursery: Nursery, body: str, folder: Path, seconds: float = 60, **environment: str) -> Twins:
+def twins(body: str, folder: Path, seconds: float = 60, **environment: str) -> Twins:
     """A program that says bits() of what it trained; `watch` is ammeter's in the one, and does nothing in the other."""
-    bare = nursery.run(body, folder / "bare", watched=False, seconds=seconds, **environment)
-    watched = nursery.run(body, folder / "watched", watched=True, seconds=seconds, **environment)
+    bare = run(body, folder / "bare", watched=False, seconds=seconds, **environment)
+    watched = run(body, folder / "watched", watched=True, seconds=seconds, **environment)
     return Twins(bare, watched)
-
-
-def main() -> None:
-    import torch
-
-    import ammeter.watching.setup  # noqa: F401 - so that no child has to
-
-    gc.freeze()  # the end of an interpreter looks at every object it knows: in a child, that is every page copied
-
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            sys.stdin.close()
-            _become(asked)
-            return
-        print(json.dumps(_await(child, asked["seconds"])), flush=True)
-
-
-def _await(child: int, seconds: float) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while not (found := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.killpg(child, 9)
-        time.sleep(0.005)
-    return {"code": os.waitstatus_to_exitcode(found[1]), "left": _end_group(child)}
-
-
-def _end_group(group: int) -> bool:
-    """Whether a process of the group is left, which is ended then."""
-    deadline = time.monotonic() + 5
-    try:
-        while time.monotonic() < deadline:
-            os.killpg(group, 0)
-            time.sleep(0.01)
-        os.killpg(group, 9)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _become(asked: dict[str, Any]) -> None:
-    """This process is the program from here on."""
-    folder = Path(asked["folder"])
-    os.setsid()
-    os.chdir(folder)
-    os.environ.update(asked["environment"])
-    for number, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, folder / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-        (2, folder / "err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    ):
-        file = os.open(path, flags)
-        os.dup2(file, number)
-        if file > 2:
-            os.close(file)
-    script = folder / "script.py"
-    sys.argv = [str(script)]
-    main = sys.modules["__main__"]
-    for name in [name for name in vars(main) if not name.startswith("__")]:
-        delattr(main, name)
-    vars(main)["__file__"] = str(script)
-    vars(main)["__spec__"] = None
-    code = compile(script.read_text(), str(script), "exec")
-    exec(code, vars(main))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Programs as people write them, each run in an interpreter of its own, and what it left in its journal."""
+"""Programs as people write them, each run in a process of its own, and what it left in its journal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from ammeter import journal
 from ammeter.wire.frames import Bye, Steps
+from tests import forked
 
 BEGIN = """
 import os, signal, sys
@@ -51,7 +52,7 @@ class Program:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.communicate()
-            left = _end_group(self.process.pid)
+            left = end_group(self.process.pid)
         return Ended(self.process.returncode, out, err, self.folder, left)
 
 
@@ -81,12 +82,24 @@ class Ended:
 
 
 def start(body: str, folder: Path, *, begin: str = BEGIN, **environment: str) -> Program:
-    """Starts the program in a process group of its own; `folder` gets its script and its journal."""
+    """Starts the program in a process group of its own; `folder` gets its script and its journal.
+
+    It is a fork of a process that has imported torch.
+    """
+    return _start(forked.Popen, begin + textwrap.dedent(body), folder, environment)
+
+
+def start_fresh(body: str, folder: Path, *, begin: str = BEGIN, **environment: str) -> Program:
+    """As start(), in a new interpreter: for what is about its start, its imports or its memory."""
+    return _start(subprocess.Popen, begin + textwrap.dedent(body), folder, environment)
+
+
+def _start(popen: type[subprocess.Popen[str]], body: str, folder: Path, environment: dict[str, str]) -> Program:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
-    script.write_text(begin + textwrap.dedent(body))
+    script.write_text(body)
     dir = folder / "ammeter"
-    process = subprocess.Popen(
+    process = popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -109,7 +122,7 @@ def bye(frames: list[Any]) -> tuple[str, str] | None:
     return said[0] if said else None
 
 
-def _end_group(group: int, seconds: float = 5) -> bool:
+def end_group(group: int, seconds: float = 5) -> bool:
     """Whether a process of the group outlives the program for long; it is killed then. Python's own need a moment."""
     deadline = time.monotonic() + seconds
     while _signal(group, 0):

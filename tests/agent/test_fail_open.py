@@ -13,7 +13,7 @@ import pytest
 from ammeter.wire.frames import Lost
 from tests import parts
 from tests.agent import programs
-from tests.agent.nursery import BARE, BEGIN, WATCHED, Nursery, twins
+from tests.agent.nursery import BARE, BEGIN, WATCHED, twins
 from tests.agent.programs import bye, steps
 from tests.agent.training import events
 
@@ -30,13 +30,6 @@ ON_DISK = (
     "import ammeter.watching.setup; from pathlib import Path; ammeter.watching.setup.HOT_FOLDER = Path('/nowhere')\n"
 )
 """Where there is no tmpfs."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    started = Nursery()
-    yield started
-    started.stop()
 
 
 # -- the program ---------------------------------------------------------------------------------------------------
@@ -380,11 +373,9 @@ PROGRAMS: dict[str, tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_trains_the_same_bits_and_its_steps_are_there_when_it(
-    name: str, nursery: Nursery, tmp_path: Path
-) -> None:
+def test_a_program_trains_the_same_bits_and_its_steps_are_there_when_it(name: str, tmp_path: Path) -> None:
     wanted, body = PROGRAMS[name]
-    both = twins(nursery, body, tmp_path)
+    both = twins(body, tmp_path)
     assert [] == both.told()
     assert 0 == both.watched.code
     for frames in both.watched.streams():
@@ -444,10 +435,10 @@ ENDS: dict[str, tuple[int, tuple[str, str] | None, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_program_ends_as_it_would_have_ended_when_it(name: str, nursery: Nursery, tmp_path: Path) -> None:
+def test_a_program_ends_as_it_would_have_ended_when_it(name: str, tmp_path: Path) -> None:
     code, goodbye, body = ENDS[name]
     begin = "run = watch(model, optimizer, scaler)\nfor _ in range(5):\n    step()\nprint(bits(), flush=True)\n"
-    both = twins(nursery, begin + textwrap.dedent(body), tmp_path)
+    both = twins(begin + textwrap.dedent(body), tmp_path)
     assert [] == both.told()
     assert code == both.watched.code
     frames = both.watched.stream()
@@ -512,8 +503,8 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_a_notebook_may_watch_several_times(name: str, nursery: Nursery, tmp_path: Path) -> None:
-    both = twins(nursery, LEFT + textwrap.dedent(SEVERAL[name]) + "\nprint(bits())\n", tmp_path)
+def test_a_notebook_may_watch_several_times(name: str, tmp_path: Path) -> None:
+    both = twins(LEFT + textwrap.dedent(SEVERAL[name]) + "\nprint(bits())\n", tmp_path)
     assert [] == both.told()
     streams = both.watched.streams()
     assert [4, 4, 4] == [len(steps(frames)) for frames in streams], "a watch() of the same objects ends the one before"
@@ -550,7 +541,7 @@ if __name__ == "__main__":
 
 def alone(body: str, folder: Path, **environment: str) -> tuple[programs.Ended, programs.Ended]:
     """The same program bare and watched, each in an interpreter of its own."""
-    both = [(programs.start(body, folder / name, begin=BEGIN + how, **environment)) for name, how in HOW.items()]
+    both = [(programs.start_fresh(body, folder / name, begin=BEGIN + how, **environment)) for name, how in HOW.items()]
     bare, watched = (each.end() for each in both)
     assert (bare.code, bare.out, bare.err) == (watched.code, watched.out, watched.err)
     assert 0 == bare.code
@@ -589,7 +580,7 @@ def test_disabled_means_that_nothing_is_imported_patched_or_written(tmp_path: Pa
         print(sorted(name for name in set(sys.modules) - before if name.startswith(("ammeter", "torch._dynamo"))))
         print(patched == (torch.amp.GradScaler.step, torch.Tensor.backward), bits())
         """
-    started = programs.start(body, tmp_path, begin=BEGIN + WATCHED, AMMETER_DISABLE="1").end()
+    started = programs.start_fresh(body, tmp_path, begin=BEGIN + WATCHED, AMMETER_DISABLE="1").end()
     assert (0, "") == (started.code, started.err)
     assert started.out.startswith("['ammeter.environment.settings']\nTrue ")
     assert not started.folder.exists()
@@ -610,18 +601,16 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
-def test_a_folder_that_is_read_only_leaves_training_unwatched_with_one_line(
-    nursery: Nursery, small: Path, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_read_only_leaves_training_unwatched_with_one_line(small: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-    both = twins(nursery, TRAIN, tmp_path, AMMETER_DIR=str(small / "journals"))
+    both = twins(TRAIN, tmp_path, AMMETER_DIR=str(small / "journals"))
     (line,) = both.told()
     assert "ammeter cannot watch this run (OSError: [Errno 30] Read-only file system" in line
 
 
 @pytest.mark.parametrize("tmpfs", [True, False])
 def test_a_disk_that_is_full_leaves_training_as_it_is_and_what_is_lost_is_counted(
-    tmpfs: bool, nursery: Nursery, small: Path, tmp_path: Path
+    tmpfs: bool, small: Path, tmp_path: Path
 ) -> None:
     filler = small / "filler"
     body = f"open({str(filler)!r}, 'wb').write(b'x' * (2**20 - 60_000))\n{'' if tmpfs else ON_DISK}"
@@ -629,7 +618,7 @@ def test_a_disk_that_is_full_leaves_training_as_it_is_and_what_is_lost_is_counte
         "(model, optimizer, scaler)", "(*parts_of_this_run, preset='full')"
     )
     body = body.replace("run.close()", f"os.unlink({str(filler)!r})\nstep()\nrun.close()")
-    both = twins(nursery, body, tmp_path, AMMETER_DIR=str(small / "journals"))
+    both = twins(body, tmp_path, AMMETER_DIR=str(small / "journals"))
     assert [] == both.told()
     frames = both.watched.at(small / "journals").stream()
     assert ("closed", "") == bye(frames)
@@ -638,14 +627,14 @@ def test_a_disk_that_is_full_leaves_training_as_it_is_and_what_is_lost_is_counte
     assert tmpfs == (lost == 0)
 
 
-def test_a_disk_that_stays_full_is_no_reason_to_wait(nursery: Nursery, small: Path, tmp_path: Path) -> None:
+def test_a_disk_that_stays_full_is_no_reason_to_wait(small: Path, tmp_path: Path) -> None:
     body = ON_DISK + TRAIN.replace("range(30)", "range(900)")
-    both = twins(nursery, body, tmp_path, AMMETER_DIR=str(small))
+    both = twins(body, tmp_path, AMMETER_DIR=str(small))
     assert [] == both.told()
     assert 0 < len(steps(both.watched.at(small).stream())) <= 900
 
 
-def test_a_journal_that_vanishes_in_the_middle_leaves_training_as_it_is(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_journal_that_vanishes_in_the_middle_leaves_training_as_it_is(tmp_path: Path) -> None:
     for tmpfs in (True, False):
         body = ("" if tmpfs else ON_DISK) + TRAIN.replace("    run.log", "    vanish()\n    run.log")
         vanish = """
@@ -655,20 +644,18 @@ def test_a_journal_that_vanishes_in_the_middle_leaves_training_as_it_is(nursery:
                 shutil.rmtree(os.environ["AMMETER_DIR"], ignore_errors=True)
 
             """
-        both = twins(nursery, textwrap.dedent(vanish) + body, tmp_path / str(tmpfs))
+        both = twins(textwrap.dedent(vanish) + body, tmp_path / str(tmpfs))
         assert [] == both.told()
         assert not both.watched.folder.exists()
 
 
-def test_nearing_its_cap_the_journal_keeps_fewer_steps_and_training_the_same_bits(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_nearing_its_cap_the_journal_keeps_fewer_steps_and_training_the_same_bits(tmp_path: Path) -> None:
     cap = "import ammeter.journal; ammeter.journal.Journal.__init__.__kwdefaults__.update(cap_bytes=60_000)\n"
     body = ON_DISK + cap + TRAIN.replace("range(30)", "range(600)")
     body = body.replace("ammeter.journal.Journal", "ammeter.journal.writer.Journal").replace(
         "cap_bytes=60_000", "cap_bytes=60_000, segment_bytes=4_000"
     )
-    both = twins(nursery, body, tmp_path)
+    both = twins(body, tmp_path)
     assert [] == both.told()
     frames = both.watched.stream()
     lost = sum(frame.steps for frame in frames if isinstance(frame, Lost) and frame.reason == "journal-cap")
@@ -697,11 +684,11 @@ except BlockingIOError:
 """
 
 
-def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(tmp_path: Path) -> None:
     if os.geteuid() != 0 or os.uname().machine not in ("x86_64", "aarch64"):
         parts.missing("the limit is set by root, by the numbers of system calls that are known here")
     get, set_ = (125, 126) if os.uname().machine == "x86_64" else (90, 91)
-    both = twins(nursery, NO_PROCESS.format(get=get, set=set_) + TRAIN.replace("run.close()", "os._exit(0)"), tmp_path)
+    both = twins(NO_PROCESS.format(get=get, set=set_) + TRAIN.replace("run.close()", "os._exit(0)"), tmp_path)
     assert [] == both.told()
     assert both.watched.out.startswith("no process\n")
     assert [] == list(both.watched.folder.rglob("hot"))
@@ -710,15 +697,15 @@ def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(nu
     assert len(written) > 5  # of the last 20 ms none is: how many those are is up to the machine
 
 
-def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(nursery: Nursery, tmp_path: Path) -> None:
-    both = twins(nursery, ON_DISK + TRAIN, tmp_path)
+def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(tmp_path: Path) -> None:
+    both = twins(ON_DISK + TRAIN, tmp_path)
     assert [] == both.told()
     assert 30 == len(steps(both.watched.stream()))
     assert [] == [*both.watched.folder.rglob("hot"), *both.watched.folder.rglob("mirror*")]
 
 
 @pytest.mark.parametrize("at", [-1, 9], ids=["before it is used", "in the middle"])
-def test_a_tmpfs_that_fills_up_costs_no_row(at: int, nursery: Nursery, small: Path, tmp_path: Path) -> None:
+def test_a_tmpfs_that_fills_up_costs_no_row(at: int, small: Path, tmp_path: Path) -> None:
     filler = str(small / "filler")
     hot = "import ammeter.watching.setup; from pathlib import Path\n"
     hot += f"ammeter.watching.setup.HOT_FOLDER = Path({str(small)!r}); ammeter.watching.setup.HOT_FREE_BYTES = 0\n"
@@ -736,14 +723,12 @@ def test_a_tmpfs_that_fills_up_costs_no_row(at: int, nursery: Nursery, small: Pa
     before = f"if {at} < 0:\n    fill({filler!r})\n"
     full = f"    if each == {at}:\n        fill({filler!r})\n    step()\n"
     loop = before + TRAIN.replace("for _ in", "for each in").replace("    step()\n", full)
-    both = twins(nursery, hot + textwrap.dedent(begin) + loop, tmp_path)
+    both = twins(hot + textwrap.dedent(begin) + loop, tmp_path)
     assert [] == both.told()
     assert list(range(30)) == steps(both.watched.stream())
 
 
-def test_a_descriptor_that_the_program_closes_and_uses_again_is_not_written_to(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_a_descriptor_that_the_program_closes_and_uses_again_is_not_written_to(tmp_path: Path) -> None:
     body = """
         run = watch(model, optimizer, scaler)
         for _ in range(5):
@@ -759,6 +744,6 @@ def test_a_descriptor_that_the_program_closes_and_uses_again_is_not_written_to(
         print(bits())
         """
     for tmpfs in (True, False):
-        both = twins(nursery, ("" if tmpfs else ON_DISK) + textwrap.dedent(body), tmp_path / str(tmpfs))
+        both = twins(("" if tmpfs else ON_DISK) + textwrap.dedent(body), tmp_path / str(tmpfs))
         assert [] == both.told()
         assert 0 == both.watched.code

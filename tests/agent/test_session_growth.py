@@ -51,7 +51,7 @@ print(json.dumps(seen))
 @pytest.mark.parametrize("preset", ["default", "full"])
 def test_a_long_run_grows_in_nothing(preset: str, tmp_path: Path) -> None:
     begin = PROGRAM.format(cap=CAP, steps=STEPS, every=EVERY, preset=preset)
-    ended = programs.start("", tmp_path, begin=begin).end(seconds=270)
+    ended = programs.start_fresh("", tmp_path, begin=begin).end(seconds=270)
     assert (0, "") == (ended.code, ended.err)
     seen = json.loads(ended.out)
     late = [(EVERY * at, resident) for at, (resident, _, _) in enumerate(seen)][len(seen) // 2 :]

@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from ammeter.wire.frames import Lost
+from tests import forked
 from tests.e2e.real import Collector, free_port, wait_for
 from tests.parts import need
 from tests.server.feeding import STEP, Stream, train
@@ -145,7 +146,7 @@ class Training:
         settings = {"AMMETER_DIR": str(folder / "runs"), "AMMETER_URL": url, "AMMETER_BUDGET": "0.05"}
         words = [sys.executable, "program.py", kind, name, str(steps), "0.02", json.dumps(tags)]
         with self._log.open("w") as errors:
-            self.process = subprocess.Popen(
+            self.process = forked.Popen(
                 words,
                 cwd=folder,
                 env={**os.environ, **settings, "OMP_NUM_THREADS": "1"},
@@ -158,7 +159,7 @@ class Training:
     def run(self) -> str:
         """Its id, once it has begun."""
         assert self.process.stdout is not None
-        run = self.process.stdout.readline().strip()
+        run: str = self.process.stdout.readline().strip()
         assert run, f"ended with {self.process.wait(20)} before it began: {self._log.read_text()}"
         return run
 

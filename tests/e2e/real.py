@@ -19,6 +19,7 @@ from typing import Any
 
 from ammeter import journal
 from ammeter.wire import columns, frames
+from tests import forked
 from tests.e2e import stored
 
 DEADLINE = 60.0
@@ -41,7 +42,9 @@ class Collector:
         command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(self.port)]
         command += ["--database-url", self.database_url, *self._words]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = forked.Popen(
+                command, imports=forked.COLLECTOR, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
         wait_for(lambda: self._answers(), "the collector is ready", self.log)
         return self
 
@@ -238,7 +241,8 @@ class Training:
         self._errors = folder / f"training-{time.time_ns()}.log"
         command = [*prefix, sys.executable, str(program), *map(str, words)]
         with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
+            popen = subprocess.Popen if prefix else forked.Popen
+            self.process = popen(
                 command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         assert self.process.stdout is not None

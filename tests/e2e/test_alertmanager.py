@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import forked
 from tests.alerting import Alertmanager, Pager, alertmanager, until
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, break_down, train
@@ -50,7 +50,7 @@ def test_a_fault_in_training_reaches_the_pager_with_what_to_do_and_a_runbook_tha
     _, pager = alerting
     command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
+    forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
     told = until(lambda: next(iter(pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
     (alert,) = told.alerts
     assert ("/page", "firing") == (told.path, alert["status"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.e2e.real import Collector, wait_for
 from tests.e2e.test_faults import reported
 
@@ -49,7 +49,7 @@ def train(folder: Path, collector: Collector, *words: str) -> str:
     (folder / "program.py").write_text(PROGRAM)
     settings = {"AMMETER_DIR": str(folder / "runs"), "AMMETER_URL": collector.url, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(folder / "program.py"), *words]
-    ran = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120)
+    ran = forked.run(command, env={**os.environ, **settings}, capture_output=True, timeout=120)
     assert 0 == ran.returncode, ran.stderr
     run = ran.stdout.strip()
     wait_for(lambda: collector.ask(f"/api/v1/runs/{run}")["state"] == "ended", "the run has ended", collector.log)

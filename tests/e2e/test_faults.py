@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from ammeter.__main__ import main
 from ammeter.verdicts.framework.finding import Finding
+from tests import forked
 from tests.agent.verdicts.claims import unfounded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,8 +22,8 @@ MIDDLE = "blocks.1"
 
 def faults() -> list[str]:
     """Names in the trainer's own registry."""
-    listed = subprocess.run(
-        [sys.executable, "trainer/train.py", "--list-faults"], cwd=ROOT, capture_output=True, text=True
+    listed = forked.run(
+        [sys.executable, "trainer/train.py", "--list-faults"], cwd=ROOT, capture_output=True, timeout=60
     )
     assert 0 == listed.returncode, listed.stderr
     return [line.partition("@")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")]
@@ -138,7 +138,7 @@ def train(folder: Path, *words: str) -> int:
     command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--eval-every", "1000", *words]
     environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     environment |= {"AMMETER_BUDGET": "0.5"} if READ_OFTEN & set(words) else {}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    ran = forked.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120)
     assert ran.returncode in (0, *ENDS.values()), ran.stderr
     return ran.returncode
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ammeter import journal
+from tests import forked
 from tests.e2e.test_faults import ROOT, reported, train
 
 NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "resume-mismatch", "run-stalled"}
@@ -79,7 +80,7 @@ def test_a_run_that_stands_still_is_the_one_finding(
 ) -> None:
     command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "run-stalled"]
     environment = {**os.environ, "AMMETER_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as run:
+    with forked.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as run:
         try:
             wait_for_steps(tmp_path, 30)
             assert [] == reported(tmp_path, capsys)[1]["findings"]

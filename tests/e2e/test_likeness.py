@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.e2e.real import Collector, wait_for
 
 PROGRAM = """
@@ -54,7 +54,7 @@ def train(folder: Path, collector: Collector, *words: object, run: str = "") -> 
     settings |= {"AMMETER_RUN_ID": run} if run else {}
     command = [sys.executable, str(folder / "program.py"), *map(str, words)]
     environment = {**os.environ, **settings}
-    ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    ran = forked.run(command, env=environment, cwd=folder, capture_output=True, timeout=120)
     assert 0 == ran.returncode, ran.stderr
     return ran.stdout.strip()
 

@@ -33,6 +33,7 @@ from ammeter.wire.frames import CONTENT_TYPE, Batch, Bye, Hello, Schema, encode_
 from ammeter_server.db import Store, connect
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge
+from tests import forked
 from tests.agent.streams import BROKEN, HEALTHY, Stream, views
 from tests.agent.test_report import written
 from tests.agent.verdicts.test_all import chaos
@@ -170,7 +171,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def trained(folder: Path, fault: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--eval-every", "1000", "--fault", fault]
     environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    return forked.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("size", [2, 50, 10_000])

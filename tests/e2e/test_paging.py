@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 import ammeter
+from tests import forked
 from tests.agent.training import Recipe, train
 from tests.e2e.real import Collector, Receiver, wait_for
 
@@ -77,11 +77,10 @@ def test_report_says_without_a_server_what_the_collector_says(fault: str, collec
     outcome = train(FAULTS[fault], watched=True, dir=tmp_path / "j", url=collector.url)
     wait_for(lambda: collector.ask(f"/api/v1/runs/{outcome.run}")["state"] == "ended", "the run has ended")
     incidents = collector.ask(f"/api/v1/runs/{outcome.run}/incidents")["items"]
-    reported = subprocess.run(
+    reported = forked.run(
         [sys.executable, "-m", "ammeter", "report", str(tmp_path / "j" / outcome.run), "--json"],
         capture_output=True,
-        text=True,
-        check=False,
+        timeout=60,
     )
     report = json.loads(reported.stdout)
     said = [{key: finding[key] for key in SHARED} for finding in report["findings"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import forked
 from tests.alerting import Alertmanager, Pager, Prometheus, alertmanager, replaced, shipped, until
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, break_down, train
@@ -42,7 +43,7 @@ class Watch:
     def notify_test(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"AMMETER_SERVER_ALERTMANAGER_URL": self.alertmanager.url} | settings
         command = [sys.executable, "-m", "ammeter_server", "notify", "test", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return forked.run(command, imports=forked.COLLECTOR, env=environment, capture_output=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_a_fault_in_training_is_scraped_and_somebody_is_paged_with_a_runbook_tha
 ) -> None:
     command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": watch.collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
+    forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
     told = until(lambda: next(iter(watch.pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
     (alert,) = told.alerts
     assert ("/page", "firing") == (told.path, alert["status"])

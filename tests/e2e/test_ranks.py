@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.e2e.real import Collector, wait_for
 from tests.e2e.test_faults import ROOT, reported
 
@@ -32,7 +32,7 @@ def train(folder: Path, collector: Collector, *words: str) -> str:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, "trainer/train.py", "--tiny", "--steps", "40", "--eval-every", "1000", *words]
     settings = {"AMMETER_URL": collector.url, "AMMETER_DIR": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120)
+    ran = forked.run(command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, timeout=120)
     assert 0 == ran.returncode, ran.stderr[-3000:]
     (run,) = (folder / "runs").iterdir()
     return run.name

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 import checkpoint
 import train
+from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 
@@ -86,7 +86,7 @@ def test_a_resumed_run_goes_on_with_exactly_the_same_numbers(
 def test_a_run_that_was_killed_resumes_from_its_last_checkpoint(tmp_path: Path, tiny: Trains) -> None:
     path = tmp_path / "run.pt"
     command = [sys.executable, str(TRAINER / "train.py"), "--tiny", "--steps", "12", "--checkpoint-every", "5"]
-    killed = subprocess.run(
+    killed = forked.run(
         [*command, "--checkpoint", str(path), "--fault", "run-lost@8"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

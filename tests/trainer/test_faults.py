@@ -21,6 +21,7 @@ import faults
 import faults_values
 import train
 from breaking import as_large_models_have_it, middle_block
+from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 SMALLEST_NORMAL = 2.0**-14  # of float16
@@ -528,7 +529,7 @@ def test_an_unsupported_operator_ends_the_run_at_its_step(precision: str, arch: 
 def test_a_lost_run_is_killed_at_its_step_without_a_word() -> None:
     command = [sys.executable, str(TRAINER / "train.py"), "--tiny", "--log-every", "1", "--fault", "run-lost@3"]
     environment = os.environ | {"AMMETER_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    run = forked.run(command, env=environment, capture_output=True, timeout=60)
     assert -signal.SIGKILL == run.returncode
     assert run.stdout.splitlines()[-1].startswith("step   3/200")
     assert "" == run.stderr

@@ -1,0 +1,172 @@
+"""Runs Python programs as forks of a process that has done their imports: subprocess.Popen without the three seconds.
+
+Use it for a program that trains or a collector that serves. Use subprocess where the test is about the start of an
+interpreter (`ammeter run`, .pth files, PYTHON* and OMP_* variables) or reads the process's command line or parent.
+tests/fork_server.py has the other end and the list of differences.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TRAINING = ("torch", "torch._dynamo", "ammeter.start")
+"""What a program imports that trains."""
+
+COLLECTOR = ("ammeter_server.__main__", "ammeter_server.app", "uvicorn")
+"""What `ammeter-server serve` imports."""
+
+AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH_LOGS")
+"""Variables with these beginnings are read once, by the interpreter or by torch when it is imported."""
+
+_FOLDER = Path(__file__).parent
+_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(int(sys.argv[2]), sys.argv[3:])"
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process that runs `sys.executable ARGUMENTS`, with subprocess.Popen's interface.
+
+    Takes cwd, env, stdin, stdout, stderr, text and start_new_session. The fork server starts with the first process and
+    lasts as long as this one.
+    """
+
+    def __init__(self, command: Sequence[str | Path], *, imports: Sequence[str] = TRAINING, **options: Any) -> None:
+        assert sys.executable == command[0], f"{command[0]} is not this interpreter; start it with subprocess"
+        assert command[1] in ("-m", "-c") or not str(command[1]).startswith("-"), (
+            f"{command[1]} is for a new interpreter"
+        )
+        unknown = options.keys() - {"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"}
+        assert not unknown, f"a fork cannot be given {sorted(unknown)}; start it with subprocess"
+        self._server = _server(tuple(imports))
+        super().__init__([str(word) for word in command], **options)
+
+    def _execute_child(
+        self,
+        args: list[str],
+        _executable: Any,
+        _preexec: Any,
+        _close_fds: Any,
+        _pass_fds: Any,
+        cwd: Any,
+        env: Any,
+        *rest: Any,
+    ) -> None:
+        """Asks the server for a fork, where subprocess.Popen forks and executes."""
+        pipes = rest[3:9]  # each as (ours, the child's) for output and error, and the other way round for input
+        start_new_session = rest[-2]
+        child_in, child_out, child_err = pipes[0], pipes[3], pipes[5]
+        streams = [given if given != -1 else own for own, given in enumerate((child_in, child_out, child_err))]
+        environment = dict(os.environ if env is None else env)
+        self._server.check(environment)
+        request = {
+            "arguments": args[1:],
+            "folder": str(Path(cwd or ".").resolve()),
+            "environment": environment,
+            "session": start_new_session,
+        }
+        status, status_of_child = os.pipe()
+        self._status = os.fdopen(status, "rb", buffering=0)
+        self._server.send(json.dumps(request).encode(), [*streams, status_of_child])
+        os.close(status_of_child)
+        self.pid = self._number()
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        """The exit code, None while the process runs."""
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        """What os.waitpid(self.pid, flags) answers for a child of one's own."""
+        if self.returncode is not None:
+            return 0, 0
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        if not poll.poll(0 if flags else None):
+            return 0, 0
+        status = self._number()
+        self._status.close()
+        return self.pid, status
+
+    def _number(self) -> int:
+        data = self._status.read(4)
+        assert data, "the fork server has ended"
+        return int.from_bytes(data, "little")
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    timeout: float,
+    check: bool = False,
+    capture_output: bool = False,
+    input: str | None = None,
+    imports: Sequence[str] = TRAINING,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run(), with text for what it captures."""
+    if capture_output:
+        options["stdout"] = options["stderr"] = subprocess.PIPE
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with Popen(command, imports=imports, text=True, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+class _Server:
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(_FOLDER), str(theirs.fileno()), *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self._stop)
+
+    def check(self, environment: dict[str, str]) -> None:
+        """Raises AssertionError where the program asks for something that a fork cannot have any more."""
+        names = [name for name in {*environment, *self._environment} if name.startswith(AT_START)]
+        for name in names:
+            own, asked = self._environment.get(name), environment.get(name)
+            assert own == asked, f"{name} is {asked!r} and was {own!r} at the start; start the program with subprocess"
+
+    def send(self, request: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(self._channel, [request], descriptors)
+
+    def _stop(self) -> None:
+        self._channel.close()
+        self._process.wait(10)
+
+
+@functools.cache
+def _server(modules: tuple[str, ...]) -> _Server:
+    return _Server(modules)

@@ -5,7 +5,7 @@ hundreds of such programs. A child of this server starts with these imports done
 tests/forked.py is the client, which calls main() in a new interpreter.
 
 The child differs from a fresh interpreter in these points only:
-- site, .pth files, PYTHON* and OMP_* variables were read when the server started;
+- site, .pth files, OMP_* and PYTHON* variables other than PYTHONPATH were read when the server started;
 - the command line in /proc is the server's, and so is the parent;
 - the modules named to the server are in sys.modules;
 - torch has found no triton, whose library reports leaks at the end of an interpreter with frozen objects.
@@ -112,6 +112,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 def _run_program(request: dict[str, Any]) -> None:
     """Does what `python ARGUMENTS` does, in this interpreter; the caller ends it."""
     first, *words = request["arguments"]
+    folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[1:1] = [folder for folder in folders if folder not in sys.path]
     sys.orig_argv = [sys.executable, first, *words]
     main = vars(sys.modules["__main__"])
     for name in [name for name in main if not name.startswith("__")]:

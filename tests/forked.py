@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-TRAINING = ("torch", "torch._dynamo", "ammeter.start")
+TRAINING = ("torch", "torch._dynamo", "ammeter.watching.setup")
 """What a program imports that trains."""
 
 COLLECTOR = ("ammeter_server.__main__", "ammeter_server.app", "uvicorn")

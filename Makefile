@@ -49,7 +49,7 @@ parts:
 	@sh tests/parts.sh
 
 test: install parts
-	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # docker-compose.yml with real containers: builds the images, brings the services up, and looks at them.
 containers: install

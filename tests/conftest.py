@@ -10,7 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from tests import quick
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="run the tests of what has changed; tests/quick.py says how")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--quick") and quick.is_ignored(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files marked `long` come first: one that begins last is waited for by all other workers."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    if config.getoption("--quick"):
+        quick.select(config, items)
 
 
 def _journal_files() -> set[str]:

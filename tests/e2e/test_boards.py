@@ -14,6 +14,8 @@ import pytest
 from tests.e2e.fleet import Fleet, busy, fleet
 from tests.e2e.real import wait_for
 
+pytestmark = pytest.mark.long
+
 BOARDS = {
     file.stem: json.loads(file.read_text())
     for file in (Path(__file__).parents[2] / "dashboards" / "boards").glob("*.json")

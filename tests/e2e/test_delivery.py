@@ -17,6 +17,8 @@ from ammeter.wire import frames as wire
 from tests.e2e.real import Collector, Road, Training, last_words, wait_for
 from tests.parts import need
 
+pytestmark = pytest.mark.long
+
 OUTAGE = 2 * 10**9
 """Nanoseconds that the collector is of no use: a hundred steps of the training."""
 

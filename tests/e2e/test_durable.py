@@ -16,6 +16,8 @@ from tests.e2e.real import Collector, wait_for
 from tests.e2e.sixteen import Sender, Told, all_at_once, holds_what_was_sent, way, written
 from tests.server.databases import PostgreSQL, folder_of_its_own
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 2
 LONGEST = 10.0
 """Seconds that nobody waits longer for an answer while PostgreSQL is down."""

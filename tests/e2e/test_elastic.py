@@ -16,6 +16,8 @@ from ammeter.report.diagnosis import diagnose
 from tests.e2e.real import Collector, Receiver, wait_for
 from tests.server.feeding import curves
 
+pytestmark = pytest.mark.long
+
 SCRIPT = """
 import os, signal, time, torch
 import torch.distributed as distributed

@@ -29,6 +29,8 @@ from tests.alerting import Pager, Prometheus, alertmanager, replaced, shipped, u
 from tests.e2e.real import Collector
 from tests.parts import need
 
+pytestmark = pytest.mark.long
+
 DISK = 10**12
 """Bytes of the disk that the database lies on."""
 

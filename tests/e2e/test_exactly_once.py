@@ -19,6 +19,8 @@ from tests.e2e.real import Collector, wait_for
 from tests.e2e.sixteen import PROJECT, RUNS, Sender, Told, all_at_once, holds_what_was_sent, way, written
 from tests.server.databases import postgresql
 
+pytestmark = pytest.mark.long
+
 BATCHES = 10_000
 OF_A_STREAM = 640
 SEED = 20

@@ -16,6 +16,8 @@ from ammeter.verdicts.framework.finding import Finding
 from tests import forked
 from tests.agent.verdicts.claims import unfounded
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MIDDLE = "blocks.1"
 

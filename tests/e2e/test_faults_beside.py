@@ -14,6 +14,8 @@ import pytest
 from ammeter.__main__ import main
 from tests.e2e.test_faults import ROOT, train
 
+pytestmark = pytest.mark.long
+
 NAMES = {"slower-than-fp32", "validation-drift", "not-comparable", "not-reproducible"}
 Output = pytest.CaptureFixture[str]
 Bases = Callable[[tuple[str, ...]], Path]

@@ -18,6 +18,8 @@ from ammeter import journal
 from tests import forked
 from tests.e2e.test_faults import ROOT, reported, train
 
+pytestmark = pytest.mark.long
+
 NAMES = {"checkpoint-exposed", "checkpoint-incomplete", "gradient-spike", "resume-mismatch", "run-stalled"}
 NAMES |= {"checkpoint-stale", "sign-flip", "stagnation"}
 Output = pytest.CaptureFixture[str]

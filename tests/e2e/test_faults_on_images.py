@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "trainer"))  # where `python trainer/train.py` fin
 import train
 from faults import REGISTRY
 
+pytestmark = pytest.mark.long
+
 Output = pytest.CaptureFixture[str]
 
 OTHER_PLACES = {

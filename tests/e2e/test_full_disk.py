@@ -20,6 +20,8 @@ from tests.e2e.sixteen import Sender, Told, all_at_once, holds_what_was_sent, wa
 from tests.server.databases import PostgreSQL, folder_of_its_own
 from tests.server.disks import Disk, small_disk
 
+pytestmark = pytest.mark.long
+
 LEFT = 16 * 2**10
 """Bytes that are left on the disk: more than none, and less than a database needs to go on for long."""
 

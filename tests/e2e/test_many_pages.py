@@ -15,6 +15,8 @@ from tests.alerting import Pager, Prometheus, Told, alertmanager, shipped, until
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, break_down, train
 
+pytestmark = pytest.mark.long
+
 RUNS = 500
 PAGE = "AmmeterNonfiniteGradient"
 

@@ -30,6 +30,8 @@ from tests.e2e.real import wait_for
 from tests.server.databases import postgresql
 from tests.server.feeding import STEP, Stream, break_down, train
 
+pytestmark = pytest.mark.long
+
 COUNTERS = '{job="ammeter",__name__=~"ammeter_.*(_total|_bucket|_count|_sum)"}'
 
 CONFIG = """

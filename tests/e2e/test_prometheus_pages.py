@@ -18,6 +18,8 @@ from tests.alerting import Alertmanager, Pager, Prometheus, alertmanager, replac
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, break_down, train
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent.parent
 PAGE = "AmmeterNonfiniteGradient"
 

@@ -15,6 +15,8 @@ from tests import forked
 from tests.e2e.real import Collector, wait_for
 from tests.e2e.test_faults import ROOT, reported
 
+pytestmark = pytest.mark.long
+
 NAMES = {"ranks-disagree"}
 Output = pytest.CaptureFixture[str]
 

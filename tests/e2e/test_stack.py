@@ -21,6 +21,8 @@ from deploy.compose import ROOT
 from tests.alerting import until
 from tests.parts import need
 
+pytestmark = pytest.mark.long
+
 ADDRESS = re.compile(r"^  (the page|Prometheus|Alertmanager|receiver) +(http://127\.0\.0\.1:\d+)", re.MULTILINE)
 RUN = re.compile(r"/runs/([0-9a-f-]{36})$", re.MULTILINE)
 VARIABLES = {"AMMETER_DATABASE_PASSWORD": "d", "AMMETER_GRAFANA_PASSWORD": "g", "AMMETER_SECRETS": "secrets"}

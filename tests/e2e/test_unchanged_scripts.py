@@ -15,6 +15,8 @@ from ammeter import journal
 from ammeter.report.diagnosis import diagnose
 from ammeter.wire.frames import Hello
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = Path(__file__).with_name("scripts")
 
 

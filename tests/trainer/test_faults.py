@@ -24,6 +24,8 @@ from breaking import as_large_models_have_it, middle_block
 from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
+pytestmark = pytest.mark.long
+
 SMALLEST_NORMAL = 2.0**-14  # of float16
 STEPS = 60
 

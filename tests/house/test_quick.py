@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.quick import ROOT, TESTS, is_ignored, files_for
+from tests.quick import ROOT, TESTS, files_for, is_ignored
 
 
 def test_a_source_file_leads_to_the_folder_that_mirrors_its_own() -> None:

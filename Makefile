@@ -61,6 +61,7 @@ check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
 # What the benchmark compares with, apart from .venv, whose packages it sees. Without a network it measures Ammeter alone.
 $(PEERS)/.installed: bench/requirements.txt | $(STAMP)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ammeter.redaction import Redactor
 from ammeter_server.auth import tokens
 from ammeter_server.auth.tokens import TokenError
-from ammeter_server.cli import notify, storage
+from ammeter_server.cli import notify, run_deletion, storage
 from ammeter_server.cli import tokens as token_command
 from ammeter_server.config.settings import Settings, SettingsError, from_environment, split_urls
 from ammeter_server.db import (
@@ -28,7 +28,6 @@ from ammeter_server.db import (
     reason_of,
 )
 from ammeter_server.db.engine import database_file, without_password
-from ammeter_server.maintenance import run_deletion
 
 _redactor = Redactor(remembers=False)
 
@@ -158,7 +157,7 @@ def test_notify(asked: argparse.Namespace) -> int:
 
 def write_runbooks(asked: argparse.Namespace) -> int:
     """Writes the runbooks as a folder of plain pages."""
-    from ammeter_server.cli import runbook_pages
+    from ammeter_server.ops import runbook_pages
 
     try:
         count = runbook_pages.write(Path(asked.folder))

@@ -9,7 +9,19 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from ammeter_server import web
-from ammeter_server.api import audit, compare, events, heatmap, histogram, incidents, live, runs, series, tensors
+from ammeter_server.api import (
+    audit,
+    compare,
+    events,
+    heatmap,
+    histogram,
+    incidents,
+    live,
+    run_deletion,
+    runs,
+    series,
+    tensors,
+)
 from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
 from ammeter_server.auth.ingest_cache import Admission
 from ammeter_server.auth.reader_limits import Readers
@@ -25,7 +37,6 @@ from ammeter_server.http.security_headers import SecurityHeaders
 from ammeter_server.ingest import endpoint
 from ammeter_server.ingest.writer_queue import Intake
 from ammeter_server.judging.worker import Sweeper
-from ammeter_server.maintenance import run_deletion
 from ammeter_server.maintenance.worker import Keeper
 from ammeter_server.notify.channel import open_channels
 from ammeter_server.ops import dashboards, health, metrics, openapi, prometheus_rules, runbooks

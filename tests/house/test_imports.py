@@ -11,9 +11,6 @@ import pytest
 
 from tests.house import tree
 
-FOR_THE_SERVER = ("wire", "verdicts", "redaction")
-"""Packages of the agent that the collector may use. redaction: both cut the same secrets."""
-
 WITHOUT_TORCH = (
     "doctor",
     "environment.cgroups",
@@ -42,35 +39,6 @@ READS_ENVIRONMENT = {
     "server/ammeter_server/config/settings.py": "the collector's settings",
     "server/ammeter_server/cli/demo/__init__.py": "hands the environment on to the processes it starts",
 }
-
-
-def _module(imported: str, package: str, known: dict[str, Path]) -> str | None:
-    """The module of this package that a dotted name lies in; None for others' and for the package's __version__."""
-    first, _, rest = imported.partition(".")
-    if first != package or rest == "__version__":
-        return None
-    while rest and rest not in known:
-        rest = rest.rpartition(".")[0]
-    return rest
-
-
-def test_the_agent_knows_nothing_of_the_server() -> None:
-    found = [(path.name, name) for path in tree.modules(tree.AGENT).values() for name in tree.imports(path)]
-    assert [] == [each for each in found if each[1].startswith("ammeter_server")]
-
-
-def test_of_the_agent_the_server_uses_frames_blocks_and_verdicts_only() -> None:
-    known = tree.modules(tree.AGENT)
-    used = {
-        (path.name, _module(imported, "ammeter", known))
-        for path in tree.modules(tree.SERVER).values()
-        for imported in tree.imports(path)
-    }
-    assert [] == sorted(
-        f"{name} -> {module}"
-        for name, module in used
-        if module is not None and module.partition(".")[0] not in FOR_THE_SERVER
-    )
 
 
 @pytest.mark.parametrize("package", [tree.AGENT, tree.SERVER], ids=["agent", "server"])
@@ -172,19 +140,6 @@ def test_the_environment_is_read_in_few_places_and_each_has_its_reason() -> None
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv") and _root(node) == "os"
     }
     assert set(READS_ENVIRONMENT) == found
-
-
-FOR_TYPES = ("sqlalchemy.Row", "sqlalchemy.Connection")
-
-
-def test_only_the_tables_and_their_queries_know_sql() -> None:
-    found = {
-        name.partition(".")[0]
-        for name, path in tree.modules(tree.SERVER).items()
-        for imported in tree.imports(path)
-        if imported.startswith(("sqlalchemy", "alembic")) and imported not in FOR_TYPES
-    }
-    assert {"db"} == found
 
 
 def test_only_one_file_of_the_agent_speaks_http() -> None:

@@ -1,0 +1,1 @@
+"""Frames, columns and rank lives: the formats that agent and server share."""

@@ -1,0 +1,104 @@
+"""An upgrade of the collector: it reads the release's database, and goes on with the release's agents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.compat import answers
+from tests.compat.processes import DEADLINE, Collector, Training
+from tests.compat.release import JOURNALS, NEW, Installation
+from tests.e2e.real import free_port, wait_for
+
+RUNS = sorted(path.name for path in JOURNALS.iterdir())
+STEPS, BAD_FROM = 160, 60
+OF_THE_RELEASE = re.compile(r"ammeter_(?!collector_)")
+
+
+def test_the_answers_about_runs_of_the_release_stay_the_same(
+    release: Installation, copy_database: Callable[[], str], tmp_path: Path
+) -> None:
+    before_url, after_url = copy_database(), copy_database()
+    NEW.run("ammeter_server", "migrate", "--database-url", after_url)
+    with Collector(release, tmp_path, before_url) as before, Collector(NEW, tmp_path, after_url) as after:
+        assert RUNS == sorted(run["id"] for run in after.items("/api/v1/runs"))
+
+        def compared() -> list[str]:
+            """Judging goes on in both, so that an incident may close in one a moment before the other."""
+            return list(answers.lacking(timeless(answers.everything(before, RUNS)), answers.everything(after, RUNS)))
+
+        wait_for(lambda: not compared(), "both answer the same", lambda: "\n".join(compared()), DEADLINE)
+        assert answers.everything(after, RUNS)["/api/v1/incidents"]
+
+
+def timeless(found: dict[str, Any]) -> dict[str, Any]:
+    """Without the metrics of the process that answers, and without the moment at which a judge closed an incident."""
+    found["/metrics"] = {name: value for name, value in found["/metrics"].items() if OF_THE_RELEASE.match(name)}
+    for path, answer in found.items():
+        for incident in answer if path.endswith("/incidents") else [answer]:
+            if path.startswith("/api/v1/incidents") or path.endswith("/incidents"):
+                incident.pop("closed", None)
+    return found
+
+
+def test_an_agent_of_the_release_goes_on_over_an_upgrade_of_the_collector(
+    release: Installation, copy_database: Callable[[], str], tmp_path: Path
+) -> None:
+    database_url, port = copy_database(), free_port()
+    token = create_token(release, database_url)
+    before = Collector(release, tmp_path, database_url, port, token)
+    with before:
+        training = Training(
+            release,
+            tmp_path / "training",
+            STEPS,
+            bad_from=BAD_FROM,
+            pause=0.05,
+            environment={"AMMETER_URL": before.url, "AMMETER_TOKEN": token, "AMMETER_FLUSH": "60"},
+            name="upgraded",
+            project="compat",
+        )
+        path = f"/api/v1/runs/{training.run}"
+        wait_for(lambda: open_incidents(before, path), "an incident is open", before.log, DEADLINE)
+        (opened,) = open_incidents(before, path)
+        steps = before.ask(path)["counters"]["steps"]
+    NEW.run("ammeter_server", "migrate", "--database-url", database_url)
+    with Collector(NEW, tmp_path, database_url, port, token) as after:
+        assert steps < STEPS, "the training ended too early for this test"
+        training.wait()
+        wait_for(lambda: after.ask(path)["state"] == "ended", "the run has ended", after.log, DEADLINE)
+        found = after.ask(path)
+        assert (STEPS, BAD_FROM, STEPS - BAD_FROM) == tuple(
+            found["counters"][name] for name in ("steps", "applied", "skipped")
+        )
+        assert ({}, {}) == (found["lost"], found["faults"])
+        series = after.ask(f"{path}/series?names=samples")
+        assert [16.0] * STEPS == series["items"][0]["values"]
+        assert list(range(STEPS)) == series["axes"][0]["steps"]
+        wait_for(lambda: incident_of(after, path)["last_step"] == STEPS - 1, "it is judged to its end", after.log)
+        incident = incident_of(after, path)
+        assert opened["id"] == incident["id"]
+        assert "scale-collapse" in [found["verdict"] for found in incident["consequences"]]
+        shown = after.metrics()
+        assert STEPS - BAD_FROM == shown[f'ammeter_steps_total{{outcome="skipped",run="{training.run}"}}']
+        assert {"compat"} == {run["project"] for run in after.items("/api/v1/runs")}
+        assert {*RUNS, training.run} == {run["id"] for run in after.items("/api/v1/runs")}
+
+
+def create_token(version: Installation, database_url: str) -> str:
+    said = version.run("ammeter_server", "token", "create", "compat", "--database-url", database_url)
+    return said.split()[-1]
+
+
+def incident_of(collector: Collector, path: str) -> dict[str, Any]:
+    """The only one about the loss. Where the upgrade took long there was one about the silence, too."""
+    (found,) = collector.items(f"{path}/incidents?verdict=nonfinite-loss")
+    return dict(found)
+
+
+def open_incidents(collector: Collector, path: str) -> list[dict[str, Any]]:
+    """None as well before the run's first batch."""
+    found = collector.items("/api/v1/incidents")
+    return [incident for incident in found if incident["state"] == "open" and path.endswith(incident["run"])]

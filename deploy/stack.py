@@ -128,8 +128,8 @@ def _addresses(place: Place) -> Iterator[str]:
 def _demonstrate(place: Place, running: list[Process]) -> bool:
     """Trains with a fault, and says where it can be seen. Returns whether it was seen everywhere."""
     run, token = str(uuid.uuid4()), (place.folder / "secrets" / "token").read_text()
-    command = [sys.executable, str(ROOT / "trainer" / "train.py"), *TRAINING]
-    say(f"training with a fault: python trainer/train.py {' '.join(TRAINING)}")
+    command = [sys.executable, str(ROOT / "trainer" / "broken.py"), *TRAINING]
+    say(f"training with a fault: python trainer/broken.py {' '.join(TRAINING)}")
     journals, log = place.folder / "journals", place.folder / "training.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
     own = {"AMMETER_URL": f"http://{place.address('collector')}", "AMMETER_TOKEN": token}

@@ -1,46 +1,73 @@
-"""Everything a run needs to go on exactly where it was, in one file that is whole or absent and only its owner's."""
+"""Saves and restores a run, so that it continues with exactly the same numbers.
+
+A checkpoint is one file: complete or absent, and readable only by its owner.
+"""
 
 import os
 import random
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
 
-Parts = dict[str, Any]  # whatever has state_dict() and load_state_dict(): model, optimizer, scheduler, scaler
-Recipe = dict[str, str | int | float]
+from options import Options
+
+Parts = dict[str, Any]  # objects with state_dict() and load_state_dict()
 
 
-def save(path: Path, parts: Parts, progress: dict[str, int], recipe: Recipe) -> None:
-    """Write the state of all parts, how far the run is and what it is made of."""
-    state = {name: part.state_dict() for name, part in parts.items()}
-    write(path, {"parts": state, "progress": progress, "recipe": recipe, "random": random_state()})
+@dataclass
+class Progress:
+    """Position of the run: the part of its state that no torch object has."""
+
+    step: int = 0  # attempts of the optimizer, applied or skipped
+    applied: int = 0
+    batches: int = 0
+
+    def count_applied(self, *_: Any) -> None:
+        """Counts a call of optimizer.step(), as its post-hook."""
+        self.applied += 1
 
 
-def restore(path: Path, parts: Parts, recipe: Recipe) -> dict[str, int]:
-    """Put every part and every random generator where it was; what is handed back says how far the run is.
+def save(path: Path, parts: Parts, progress: Progress, options: Options) -> None:
+    """Writes the state of all parts, the progress, and the recipe that the options give."""
+    states = {name: part.state_dict() for name, part in parts.items()}
+    write(path, {"parts": states, "progress": asdict(progress), "recipe": options.recipe(), "random": random_state()})
 
-    Raises ValueError where the run was made by another recipe: it would go on, but as another run.
+
+def restore(path: Path, parts: Parts, progress: Progress, options: Options) -> None:
+    """Puts the parts, the progress and the random generators where they were.
+
+    Raises:
+        SystemExit: the run is complete, or has another recipe and would continue as a different run.
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    for name, value in recipe.items():
-        if saved["recipe"][name] != value:
-            raise ValueError(
-                f"{path} was made with --{name} {saved['recipe'][name]}, not {value}; "
-                f"use --{name} {saved['recipe'][name]}, or another --checkpoint."
-            )
+    refuse_other_run(path, saved, options)
     for name, part in parts.items():
         part.load_state_dict(saved["parts"][name])
+    vars(progress).update(saved["progress"])
     restore_random(saved["random"])
-    progress: dict[str, int] = saved["progress"]
-    return progress
+
+
+def refuse_other_run(path: Path, saved: dict[str, Any], options: Options) -> None:
+    """Ends the program where the checkpoint does not fit the options."""
+    for name, value in options.recipe().items():
+        before = saved["recipe"][name]
+        if before != value:
+            sys.exit(
+                f"train.py: error: {path} was made with --{name} {before}, not {value}; "
+                f"use --{name} {before}, or another --checkpoint."
+            )
+    if saved["progress"]["step"] >= options.steps:
+        sys.exit(f"{path} is at step {saved['progress']['step']} of {options.steps} already; raise --steps to go on.")
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """All of it, or the file that was there before: never half. Mode 0600, whatever the umask."""
+    """Replaces the file in one step, with mode 0600 whatever the umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:  # made with 0600
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:  # created with 0600
         try:
             torch.save(state, file)
             file.flush()
@@ -57,7 +84,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """Where every generator stands that training may draw from."""
+    """State of every generator that training may draw from."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
 
@@ -65,5 +92,5 @@ def random_state() -> dict[str, Any]:
 def restore_random(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and state["cuda"]:  # a run may also go on without the GPU it began on
+    if torch.cuda.is_available() and state["cuda"]:  # a run may also continue without the GPU it started on
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,7 +1,7 @@
 """A small convolutional network with BatchNorm: blocks of two residual branches, attention pooling, a linear head.
 
-Every layer is a named submodule, also the activation, so that a finding can point at the place by its path. On a CPU
-torch convolves in float16 too, but takes four times as long as in float32 or bfloat16.
+Every layer is a named submodule, the activation too, so a finding can name any of them by its path. On a CPU torch
+convolves in float16 too, but takes four times as long as in float32 or bfloat16.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of the network. Multiples of 8 let tensor cores take every product."""
+    """Sizes of the network. Multiples of 8 let tensor cores compute every matrix product."""
 
     classes: int
     layers: int
@@ -22,7 +22,7 @@ class Shape:
 
 
 class Pointwise(nn.Module):
-    """Thinks about every pixel by itself, four times as wide: (batch, width, height, width) in and out."""
+    """Pixel-wise network, four times as many channels inside: (batch, channels, height, width) in and out."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Pointwise(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: what the neighbours show and what that means, each on a normalised copy and added back."""
+    """One layer: a convolution and a pixel-wise network, each with pre-normalisation and a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
     @property
     def mixes(self) -> nn.Conv2d:
-        """The last layer that looks beyond one pixel."""
+        """The last layer that mixes pixels."""
         return self.conv
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class Pool(nn.Module):
-    """One vector for an image, the mean over its pixels with learnt weights: (batch, width, ...) to (batch, width)."""
+    """Attention pooling: the mean over pixels with learnt weights, from (batch, width, ...) to (batch, width)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Pool(nn.Module):
         return y
 
     def weights(self, pixels: Tensor) -> Tensor:
-        """How much each pixel counts: (batch, pixels, 1), in sum 1."""
+        """Weights of the mean: (batch, pixels, 1), in sum 1."""
         weights: Tensor = self.softmax(self.score(pixels))
         return weights
 
 
 class CNN(nn.Module):
-    """Guesses what an image shows. What comes out is the mean cross-entropy of the guesses."""
+    """Classifies images. Its output is the mean cross-entropy of the predictions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class CNN(nn.Module):
         self.head = nn.Linear(shape.width, shape.classes)
 
     def forward(self, images: Tensor, targets: Tensor) -> Tensor:
-        """The loss in nats per image, a float32 scalar, for images of shape (batch, 1, height, width)."""
+        """Loss in nats per image, a float32 scalar, for images of shape (batch, 1, height, width)."""
         x = self.stem(images.to(self.stem.weight.dtype))
         for block in self.blocks:
             x = block(x)
@@ -97,5 +97,5 @@ class CNN(nn.Module):
         return cross_entropy(logits.float(), targets)
 
     def size(self) -> int:
-        """The number of weights."""
+        """Number of weights."""
         return sum(weight.numel() for weight in self.parameters())

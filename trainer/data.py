@@ -1,18 +1,18 @@
-"""What there is to learn: the source of Python's own standard library, or waves in noise. Nothing is downloaded.
+"""Data to train on: the source of Python's standard library, or images of waves. Nothing is downloaded.
 
-A batch is a function of the seed and its number alone, so a resumed run needs one number to go on where it was.
+A batch depends on the seed and its number alone, so one number is enough for a resumed run to continue.
 """
 
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-VOCABULARY = 128  # ASCII; everything else is the unknown character. A multiple of 8, for tensor cores.
+VOCABULARY = 128  # ASCII; every other character is UNKNOWN. A multiple of 8, for tensor cores.
 UNKNOWN = 0
 SIZE_LIMIT = 6_000_000  # characters
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -21,21 +21,23 @@ TABLES = {"encodings", "pydoc_data"}  # character tables and one huge string: no
 DIRECTIONS = 8
 WAVES = (0.15, 0.3)  # per pixel
 CLASSES = DIRECTIONS * len(WAVES)
-NOISE = 0.3  # standard deviation, beside waves from -1 to 1
+NOISE = 0.3  # standard deviation; the waves reach from -1 to 1
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Inputs and targets."""
 
 
 class Batches(Protocol):
-    """Batches by number, the same for the same seed."""
+    """Numbered batches without end, the same for the same seed."""
 
     about: str
-    """What they are taken from, in words."""
+    """Their source, in words."""
 
-    def number(self, n: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets."""
+    def batch(self, number: int) -> Batch: ...
 
 
 def load(library: Path | None = None, limit: int = SIZE_LIMIT) -> tuple[Tensor, Tensor]:
-    """Training and validation text, uint8 of shape (characters,): every tenth file is for validation."""
+    """Training and validation text, uint8 of shape (characters,). Every tenth file is for validation."""
     library = library or Path(os.__file__).parent
     texts: tuple[list[str], list[str]] = ([], [])
     total = 0
@@ -62,16 +64,16 @@ def encode(text: str) -> Tensor:
 
 
 class Windows:
-    """Random windows of a text: batch number n of a seed is always the same one."""
+    """Random windows of a text."""
 
-    def __init__(self, text: Tensor, batch: int, context: int, seed: int, device: torch.device) -> None:
-        self.text, self.batch, self.context, self.seed, self.device = text, batch, context, seed, device
+    def __init__(self, text: Tensor, batch_size: int, context: int, seed: int, device: torch.device) -> None:
+        self.text, self.batch_size, self.context, self.seed, self.device = text, batch_size, context, seed, device
         self.about = f"{len(text):,} characters"
 
-    def number(self, n: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (the inputs one character later), int64 of shape (batch, context)."""
-        dice = torch.Generator().manual_seed(self.seed * 1_000_003 + n)
-        starts = torch.randint(len(self.text) - self.context, (self.batch, 1), generator=dice)
+    def batch(self, number: int) -> Batch:
+        """Inputs, and as targets the inputs one character later: int64 of shape (batch, context)."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        starts = torch.randint(len(self.text) - self.context, (self.batch_size, 1), generator=generator)
         windows = self.text[starts + torch.arange(self.context + 1)].long().to(self.device)
         return windows[:, :-1], windows[:, 1:]
 
@@ -79,22 +81,25 @@ class Windows:
 class Images:
     """Waves in one of 8 directions and of one of two lengths, anywhere in the image, with noise.
 
-    Those that are held back are of the same kinds, and none that is trained on.
+    Held-back images have the same classes, and none of them is trained on.
     """
 
-    def __init__(self, batch: int, pixels: int, seed: int, device: torch.device, *, held_back: bool = False) -> None:
-        self.batch, self.pixels, self.seed, self.device, self.held_back = batch, pixels, seed, device, held_back
-        self.about = f"images of {CLASSES} kinds without end"
+    def __init__(
+        self, batch_size: int, pixels: int, seed: int, device: torch.device, *, held_back: bool = False
+    ) -> None:
+        self.batch_size, self.pixels, self.seed, self.device = batch_size, pixels, seed, device
+        self.held_back = held_back
+        self.about = f"images of {CLASSES} classes without end"
 
-    def number(self, n: int) -> tuple[Tensor, Tensor]:
-        """Images, float32 of shape (batch, 1, pixels, pixels), and which wave each is, int64 of shape (batch,)."""
-        dice = torch.Generator().manual_seed((self.seed * 1_000_003 + n) * 2 + self.held_back)
-        targets = torch.randint(CLASSES, (self.batch,), generator=dice)
-        begin = torch.rand(self.batch, 1, 1, generator=dice)
-        noise = NOISE * torch.randn(self.batch, self.pixels, self.pixels, generator=dice)
+    def batch(self, number: int) -> Batch:
+        """Images, float32 of shape (batch, 1, pixels, pixels), and their classes, int64 of shape (batch,)."""
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + number) * 2 + self.held_back)
+        targets = torch.randint(CLASSES, (self.batch_size,), generator=generator)
+        phase = torch.rand(self.batch_size, 1, 1, generator=generator)
+        noise = NOISE * torch.randn(self.batch_size, self.pixels, self.pixels, generator=generator)
         angle = (math.pi / DIRECTIONS * (targets % DIRECTIONS)).view(-1, 1, 1)
         wave = torch.tensor(WAVES)[targets // DIRECTIONS].view(-1, 1, 1)
-        at = torch.arange(self.pixels)
-        way = at.view(-1, 1) * angle.cos() + at * angle.sin()
-        images = torch.sin(2 * math.pi * (wave * way + begin)) + noise
+        position = torch.arange(self.pixels)
+        distance = position.view(-1, 1) * angle.cos() + position * angle.sin()
+        images = torch.sin(2 * math.pi * (wave * distance + phase)) + noise
         return images.unsqueeze(1).to(self.device), targets.to(self.device)

@@ -1,6 +1,6 @@
 """A character-level GPT: embeddings, blocks of causal attention and a feed-forward net, a linear head.
 
-Every layer is a named submodule, also the activation, so that a finding can point at the place by its path.
+Every layer is a named submodule, the activation too, so a finding can name any of them by its path.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of the network. Multiples of 8 let tensor cores take every matmul."""
+    """Sizes of the network. Multiples of 8 let tensor cores compute every matrix product."""
 
     vocabulary: int
     context: int
@@ -23,7 +23,7 @@ class Shape:
 
 
 class Attention(nn.Module):
-    """Mixes every position with those before it: (batch, time, width) in and out."""
+    """Causal self-attention: (batch, time, width) in and out."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Thinks about every position by itself, four times as wide: (batch, time, width) in and out."""
+    """Position-wise network, four times as wide inside: (batch, time, width) in and out."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each on a normalised copy and added back."""
+    """One layer: attention and feed-forward, each with pre-normalisation and a residual connection."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
     @property
     def mixes(self) -> nn.Linear:
-        """The last layer that looks beyond one position."""
+        """The last layer that mixes positions."""
         return self.attention.proj
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Guesses every next character from those before it. What comes out is the mean cross-entropy of the guesses."""
+    """Predicts each next character. Its output is the mean cross-entropy of the predictions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        self.apply(start_small)
+        self.apply(init_weights)
         for name, weight in self.named_parameters():
             if name.endswith("proj.weight"):  # the residual stream sums 2 x layers of these: keep its variance (GPT-2)
                 nn.init.normal_(weight, std=0.02 / (2 * shape.layers) ** 0.5)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss in nats per character, a float32 scalar, for int64 inputs and targets of shape (batch, time)."""
+        """Loss in nats per character, a float32 scalar, for int64 inputs and targets of shape (batch, time)."""
         x = self.token(inputs) + self.position(torch.arange(inputs.shape[1], device=inputs.device))
         for block in self.blocks:
             x = block(x)
@@ -102,12 +102,12 @@ class GPT(nn.Module):
         return cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     def size(self) -> int:
-        """The number of weights."""
+        """Number of weights."""
         return sum(weight.numel() for weight in self.parameters())
 
 
-def start_small(module: nn.Module) -> None:
-    """GPT-2's start: weights from N(0, 0.02), biases zero, so the first loss is close to log(vocabulary)."""
+def init_weights(module: nn.Module) -> None:
+    """Initialises as GPT-2: weights from N(0, 0.02), biases zero. The first loss is about log(vocabulary)."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

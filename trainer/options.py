@@ -1,15 +1,11 @@
-"""The command line: what can be asked of the trainer, and a clear word where it cannot be done."""
+"""Command line of the trainer: what it accepts, the defaults, and errors with value and remedy."""
 
 import argparse
-import difflib
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-
-from faults import REGISTRY, Fault
 
 SIZES = {
     "gpt": {"layers": 4, "heads": 4, "width": 64, "context": 64, "batch": 8},
@@ -20,13 +16,12 @@ TINY = {
     "cnn": {"layers": 2, "width": 16, "pixels": 8, "batch": 8},
 }
 LEARNING_RATE = {"adamw": 3e-3, "sgd": 0.3}
-GUARDS = ("scale", "precision", "checkpoint", "stop")
 SIZE_NAMES = tuple(dict.fromkeys(name for sizes in SIZES.values() for name in sizes))
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, checked and with every default filled in."""
+    """Options of a run: checked, and with every default filled in. A size that the network lacks is 0."""
 
     arch: str
     precision: str
@@ -40,11 +35,8 @@ class Options:
     layers: int
     width: int
     heads: int
-    """0 where the network has none."""
     context: int
-    """0 where the network has none."""
     pixels: int
-    """0 where the network has none."""
     dropout: float
     seed: int
     checkpoint: Path | None
@@ -52,72 +44,56 @@ class Options:
     resume: bool
     log_every: int
     eval_every: int
-    fault: Fault | None
-    fault_step: int
-    guard: tuple[str, ...]
     name: str
 
     def recipe(self) -> dict[str, str | int | float]:
-        """All that has a say in the weights after N steps, except how many steps the schedule is laid out for."""
+        """Everything that decides the weights after N steps, except the length of the schedule."""
         names = ["arch", "precision", "optimizer", "lr", "clip", "accumulate", *SIZES[self.arch], "dropout", "seed"]
         return {name: getattr(self, name) for name in names}
 
 
 def read_options(arguments: list[str] | None = None) -> Options:
-    """The options on the command line. Leaves the program with what was wrong, the value and the remedy."""
+    """Reads the command line. Ends the program where an argument cannot be used."""
     parser = build_parser()
-    given = parser.parse_args(arguments)
-    if given.list_faults:
-        print(list_of_faults())
-        parser.exit()
-    given.optimizer = given.optimizer or (given.fault[0].optimizers[0] if given.fault else "adamw")
-    given.precision = given.precision or (given.fault[0].precisions[0] if given.fault else "fp16")
-    if wrong := first_mistake(given):
-        parser.error(wrong)
+    return complete(parser.parse_args(arguments), parser)
 
+
+def complete(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
+    """Checks what was given, and fills in the defaults."""
+    given.precision = given.precision or "fp16"
+    given.optimizer = given.optimizer or "adamw"
+    if mistake := first_mistake(given):
+        parser.error(mistake)
     sizes = TINY[given.arch] if given.tiny else SIZES[given.arch]
-    fault, fault_step = given.fault or (None, 0)
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    best_device = "cuda" if torch.cuda.is_available() else "cpu"
     values = vars(given) | {name: getattr(given, name) or sizes.get(name, 0) for name in SIZE_NAMES}
     values |= {
-        "device": auto if given.device == "auto" else given.device,
+        "device": best_device if given.device == "auto" else given.device,
         "lr": given.lr or LEARNING_RATE[given.optimizer],
-        "name": given.name or f"{given.arch}-{given.precision}" + (f"-{fault.name}" if fault else ""),
-        "fault": fault,
-        "fault_step": fault_step,
-        "guard": tuple(dict.fromkeys(given.guard)),
+        "name": given.name or f"{given.arch}-{given.precision}",
     }
-    return Options(**{name: value for name, value in values.items() if name not in ("tiny", "list_faults")})
+    return Options(**{field.name: values[field.name] for field in fields(Options)})
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(program: str = "train.py") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="train.py",
+        prog=program,
         description="Train a small network in mixed precision: a GPT on the source of Python's standard library, or a"
-        " convolutional one with BatchNorm on images of waves.",
+        " convolutional network with BatchNorm on images of waves.",
     )
     run = parser.add_argument_group("the run").add_argument
-    run("--arch", choices=tuple(SIZES), default="gpt", help="the network, and with it what there is to learn (gpt)")
-    run(
-        "--precision",
-        choices=("fp32", "bf16", "fp16"),
-        help="(fp16, with a loss scale; another for a fault it cannot have)",
-    )
+    run("--arch", choices=tuple(SIZES), default="gpt", help="the network, and with it the data (gpt)")
+    run("--precision", choices=("fp32", "bf16", "fp16"), help="fp16 has a loss scale (fp16)")
     run("--steps", type=whole(1), default=200, metavar="N", help="attempts of the optimizer (200)")
     run("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="auto: cuda where there is one (cpu)")
     run("--seed", type=whole(0), default=0, metavar="N", help="of the weights and the batches (0)")
-    run("--name", help="what the run is called (ARCH-PRECISION)")
+    run("--name", help="of the run, for Ammeter (ARCH-PRECISION)")
     run("--log-every", type=whole(1), default=10, metavar="N", help="steps between two lines (10)")
     run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
 
     learning = parser.add_argument_group("learning").add_argument
-    learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw; sgd for a fault that adamw would hide)")
-    learning(
-        "--lr",
-        type=positive,
-        metavar="X",
-        help="highest learning rate (3e-3 for adamw, 0.3 for sgd)",
-    )
+    learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw)")
+    learning("--lr", type=positive, metavar="X", help="highest learning rate (3e-3 for adamw, 0.3 for sgd)")
     learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
     learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")
     learning("--batch", type=whole(1), metavar="N", help=f"windows of text or images in a batch ({size('batch')})")
@@ -131,33 +107,20 @@ def build_parser() -> argparse.ArgumentParser:
     network("--dropout", type=share, default=0.0, metavar="X", help="(0)")
     network("--tiny", action="store_true", help="other defaults: a step of a few milliseconds, for tests")
 
-    kept = parser.add_argument_group("checkpoints").add_argument
-    kept("--checkpoint", type=Path, metavar="PATH", help="the file to keep the run in")
-    kept("--checkpoint-every", type=whole(1), default=50, metavar="N", help="steps between two of them (50)")
-    kept("--resume", action="store_true", help="go on from --checkpoint")
-
-    acting = parser.add_argument_group("guards").add_argument
-    acting(
-        "--guard",
-        action="append",
-        default=[],
-        choices=GUARDS,
-        help="let Ammeter act on the run, where it has to; may be given more than once",
-    )
-
-    broken = parser.add_argument_group("faults").add_argument
-    broken("--fault", type=known_fault, metavar="NAME[@STEP]", help="break the run on purpose, from this step on")
-    broken("--list-faults", action="store_true", help="say which faults there are and what they look like")
+    checkpoints = parser.add_argument_group("checkpoints").add_argument
+    checkpoints("--checkpoint", type=Path, metavar="PATH", help="the file to keep the run in")
+    checkpoints("--checkpoint-every", type=whole(1), default=50, metavar="N", help="steps between two of them (50)")
+    checkpoints("--resume", action="store_true", help="go on from --checkpoint")
     return parser
 
 
 def size(name: str) -> str:
-    """Its defaults, as the help gives them: 'gpt 4, cnn 3'."""
+    """The defaults of a size for the help: 'gpt 4, cnn 3'."""
     return ", ".join(f"{arch} {sizes[name]}" for arch, sizes in SIZES.items() if name in sizes)
 
 
 def first_mistake(given: argparse.Namespace) -> str | None:
-    """What fits together badly, or is not there."""
+    """The first option that does not fit the others or this machine; None where all do."""
     if given.device == "cuda" and not torch.cuda.is_available():
         return "--device is 'cuda', but torch sees no CUDA device here; use --device cpu or auto."
     if wrong := wrong_size(given):
@@ -166,17 +129,11 @@ def first_mistake(given: argparse.Namespace) -> str | None:
         return "--resume needs to know from where; add --checkpoint PATH."
     if given.resume and not given.checkpoint.is_file():
         return f"--checkpoint is '{given.checkpoint}', which is no file to resume from; leave out --resume to start."
-    if given.fault and given.precision not in given.fault[0].precisions:
-        fits = " or ".join(given.fault[0].precisions)
-        return f"--fault is '{given.fault[0].name}', which --precision {given.precision} cannot have; use {fits}."
-    if given.fault and given.optimizer not in given.fault[0].optimizers:
-        fits = " or ".join(given.fault[0].optimizers)
-        return f"--fault is '{given.fault[0].name}', which --optimizer {given.optimizer} would hide; use {fits}."
     return None
 
 
 def wrong_size(given: argparse.Namespace) -> str | None:
-    """A size that this network does not have, or cannot have."""
+    """The first size that this network does not have, or cannot have."""
     sizes = TINY[given.arch] if given.tiny else SIZES[given.arch]
     for name in SIZE_NAMES:
         if getattr(given, name) and name not in sizes:
@@ -185,28 +142,6 @@ def wrong_size(given: argparse.Namespace) -> str | None:
     if width % heads:
         return f"--width is {width}, which {heads} heads cannot share; use a multiple of {heads}."
     return None
-
-
-def known_fault(text: str) -> tuple[Fault, int]:
-    """The fault and the step it begins at, for NAME or NAME@STEP."""
-    name, at, step = text.partition("@")
-    if name not in REGISTRY:
-        near = difflib.get_close_matches(name, REGISTRY, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(REGISTRY)}."
-        raise argparse.ArgumentTypeError(f"there is no fault '{name}'; {hint}")
-    if at and not step.isdecimal():
-        raise argparse.ArgumentTypeError(f"the step of '{text}' is no whole number; write {name}@40, for instance.")
-    return REGISTRY[name], int(step) if at else REGISTRY[name].first_step
-
-
-def list_of_faults() -> str:
-    """Every fault: from which step by default, with which precisions and optimizers, and what a person sees."""
-    entries = []
-    for fault in REGISTRY.values():
-        fits = ", ".join(fault.precisions + (fault.optimizers if len(fault.optimizers) == 1 else ()))
-        story = textwrap.fill(fault.story, 96, initial_indent="    ", subsequent_indent="    ")
-        entries.append(f"{fault.name}@{fault.first_step} ({fits})\n{story}")
-    return "\n".join(entries)
 
 
 def whole(least: int) -> Callable[[str], int]:

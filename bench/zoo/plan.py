@@ -121,7 +121,7 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
                 optimizer = fault.optimizers[turn % len(fault.optimizers)]
                 for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
                     steps = enough(fault, onset)
-                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps, fault.ranks)
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.expected.life, steps, fault.ranks)
 
 
 def at_default_budget(case: Case) -> Case:
@@ -132,7 +132,7 @@ def at_default_budget(case: Case) -> Case:
 
 def enough(fault: Fault, onset: int) -> int:
     """Steps by which its verdict may be expected, where something is read in every third of them at least."""
-    within = 3 * fault.told.within if fault.told.counted else fault.told.within
+    within = 3 * fault.expected.within if fault.expected.counted else fault.expected.within
     return STEPS * math.ceil((onset + within + 1) / STEPS)
 
 

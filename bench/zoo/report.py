@@ -257,7 +257,7 @@ def _about_the_comparison() -> list[str]:
 def _about_the_faults() -> list[str]:
     return [
         "Later: than the first symptom, in steps; or in readings of a column or times of an event, where a verdict"
-        " waits for so many. At most: what the verdict itself says, see `told=` in `trainer/faults*.py`; 1 where a"
+        " waits for so many. At most: what the verdict itself says, see `expected=` in `trainer/faults`; 1 where a"
         " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds:"
         " the median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of"
         " `checkpoint-stale` goes fast, and `run-stalled` is judged as after twenty minutes.",

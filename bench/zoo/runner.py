@@ -27,8 +27,7 @@ from bench.zoo import healthy
 from bench.zoo.detectors import Others, Said
 from bench.zoo.plan import FIRST_LIFE, Case
 from bench.zoo.processes import TRAINING_SECONDS, Ended, train, trained
-from bench.zoo.trainer import REGISTRY, data
-from bench.zoo.trainer import train as trainer
+from bench.zoo.trainer import REGISTRY, broken, data
 
 READINGS = (budget.EVERY, budget.EVERY, budget.EVERY, 0.04)
 """Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them
@@ -81,7 +80,7 @@ ENDS = {"run-lost": -9, "unsupported-op": 1, NEVER_ENDS: None}
 
 _watch, _load = ammeter.watch, data.load
 
-COUNTED = {each.told.counted for each in REGISTRY.values()} & set(SCALARS)
+COUNTED = {fault.expected.counted for fault in REGISTRY.values()} & set(SCALARS)
 
 
 @functools.cache
@@ -200,11 +199,11 @@ def prepared(case: Case, folder: Path) -> Callable[[Any], object]:
 
 
 def run_trainer(words: list[str], eyes: Any) -> None:
-    """trainer/train.py with these words, watched by these eyes instead."""
+    """trainer/broken.py with these words, watched by these eyes instead."""
     data.load = texts
     ammeter.watch = eyes.watch
     torch.set_num_threads(1)
-    trainer.main(words)
+    broken.main(words)
 
 
 def in_anomaly_mode(case: Case, folder: Path, seconds: float) -> list[Said]:
@@ -261,18 +260,18 @@ def row_of(frame: Steps, schema: Schema) -> Row:
 
 def culprit_of(case: Case, model: Any) -> Culprit:
     """What the fault's registry says is broken, in this model."""
-    told = REGISTRY[case.what].told
-    parts = told.names(model) if told.names else ()
+    expected = REGISTRY[case.what].expected
+    parts = expected.names(model) if expected.names else ()
     named = [*model.named_modules(), *model.named_parameters()]
     code = [lines_of(type(part).forward) for part in parts if isinstance(part, torch.nn.Module)]
-    code += [lines_of(place_of(told.line_in))] if told.line_in else []
+    code += [lines_of(place_of(expected.line_in))] if expected.line_in else []
     return Culprit([name for name, each in named if any(each is part for part in parts)], code)
 
 
 def place_of(place: str) -> Callable[..., Any]:
-    """The function that "file.py:Class.function" means, in a file of the trainer."""
-    file, _, path = place.partition(":")
-    found: Any = trainer if file == "train.py" else sys.modules[file.removesuffix(".py")]
+    """The function that "module:Class.function" means, in a module of the trainer."""
+    module, _, path = place.partition(":")
+    found: Any = sys.modules[module]
     for name in path.split("."):
         found = getattr(found, name)
     return cast(Callable[..., Any], found)

@@ -11,7 +11,7 @@ import msgspec
 from bench.zoo.detectors import ANOMALY, EYES, Said, names, saw
 from bench.zoo.plan import Case
 from bench.zoo.runner import Culprit, Result
-from bench.zoo.trainer import REGISTRY, Fault, Told
+from bench.zoo.trainer import REGISTRY, Expected, Fault
 
 SLOWER = "slower-than-fp32"
 
@@ -67,24 +67,25 @@ class Healthy(msgspec.Struct, frozen=True):
 def judged(result: Result, twin: Result) -> Judged:
     """A broken training, beside the same one without the fault."""
     case, fault = result.case, REGISTRY[result.case.what]
-    told, findings = fault.told, held_against(fault, result.findings)
+    expected, findings = fault.expected, held_against(fault, result.findings)
+    has_place = bool(expected.names or expected.line_in)
     onset = 0 if case.life == "resumed" else case.onset
-    symptom = first_symptom(told, result, onset)
+    symptom = first_symptom(expected, result, onset)
     mine = next((each for each in findings if each["verdict"] == case.what), None)
     compared = fault.against is not None
-    after = None if mine is None or compared else later(told, result, symptom, mine["opened_step"])
+    after = None if mine is None or compared else later(expected, result, symptom, mine["opened_step"])
     return Judged(
         case=case,
         detected=bool({each["verdict"] for each in findings} - {each["verdict"] for each in twin.findings}),
         first=findings[0]["verdict"] if findings else "",
         beside=[each["verdict"] for each in findings[1:]],
-        culprit=points_at(findings[0] if findings else {}, result.culprit) if told.names or told.line_in else None,
+        culprit=points_at(findings[0] if findings else {}, result.culprit) if has_place else None,
         pointed=", ".join(str(findings[0][name]) for name in ("tensor", "module", "caller") if findings[0][name])
         if findings
         else "",
         after=after,
-        limit=told.within,
-        unit=told.counted or "steps",
+        limit=expected.within,
+        unit=expected.counted or "steps",
         seconds=None if mine is None or compared else seconds_between(result, symptom, mine["opened_step"]),
         looked=looked(result),
         others=noticed(result, twin, onset),
@@ -131,21 +132,21 @@ def gravity(finding: dict[str, Any]) -> str:
     return "page" if "page" in {each["severity"] for each in (finding, *finding["consequences"])} else "ticket"
 
 
-def first_symptom(told: Told, result: Result, onset: int) -> int:
+def first_symptom(expected: Expected, result: Result, onset: int) -> int:
     """The first step that shows the fault."""
-    if told.symptom == "skipped":
+    if expected.symptom == "skipped":
         steps = [each.step for each in result.rows if each.skipped]
     else:
-        steps = [step for name, step in result.events if name == told.symptom]
+        steps = [step for name, step in result.events if name == expected.symptom]
     return min((step for step in steps if step >= onset), default=onset)
 
 
-def later(told: Told, result: Result, symptom: int, opened: int) -> int:
+def later(expected: Expected, result: Result, symptom: int, opened: int) -> int:
     """From the first symptom to the verdict: steps; or readings, or times of an event, behind the symptom's own."""
-    if not told.counted:
+    if not expected.counted:
         return max(0, opened - symptom)
-    read = [each.step for each in result.rows if told.counted in each.columns]
-    told_at = [step for name, step in result.events if name == told.counted]
+    read = [each.step for each in result.rows if expected.counted in each.columns]
+    told_at = [step for name, step in result.events if name == expected.counted]
     return sum(symptom < step <= opened for step in read or told_at)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import bench.common.trainer  # noqa: F401 - puts the trainer's folder on the import path
+import broken
 import checkpoint
 import data
-import train
-from breaking import Told
-from faults import REGISTRY, Fault
+from faults import REGISTRY, Expected, Fault
 from options import build_parser, read_options
 
-__all__ = ["REGISTRY", "Fault", "Told", "build_parser", "checkpoint", "data", "read_options", "train"]
+__all__ = ["REGISTRY", "Expected", "Fault", "broken", "build_parser", "checkpoint", "data", "read_options"]

@@ -50,7 +50,7 @@ def test_a_fault_in_training_reaches_the_pager_with_what_to_do_and_a_runbook_tha
     tmp_path: Path, collector: Collector, alerting: tuple[Alertmanager, Pager]
 ) -> None:
     _, pager = alerting
-    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
+    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
     forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
     told = until(lambda: next(iter(pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")

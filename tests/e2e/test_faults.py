@@ -25,7 +25,7 @@ MIDDLE = "blocks.1"
 def faults() -> list[str]:
     """Names in the trainer's own registry."""
     listed = forked.run(
-        [sys.executable, "trainer/train.py", "--list-faults"], cwd=ROOT, capture_output=True, timeout=60
+        [sys.executable, "trainer/broken.py", "--list-faults"], cwd=ROOT, capture_output=True, timeout=60
     )
     assert 0 == listed.returncode, listed.stderr
     return [line.partition("@")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")]
@@ -79,11 +79,11 @@ ENDS = {"run-lost": -9, "unsupported-op": 1}
 
 LINES = {
     "clip-before-unscale": "clip_grad_norm_(",
-    "loss-not-scaled": ".backward()",
+    "loss-not-scaled": "loss.backward()",
     "gradients-not-unscaled": "optimizer.step()",
     "mixed-scale-gradients": "scaler.scale(penalty).backward()",
     "update-between-optimizers": "scaler.update()",
-    "gradients-not-reset": "scaler.unscale_(optimizer)",
+    "gradients-not-reset": "scaler.unscale_(self.optimizer)",
 }
 """What stands in the line that the finding names."""
 
@@ -137,7 +137,7 @@ def test_a_healthy_run_is_silent(precision: str, tmp_path: Path, capsys: pytest.
 
 def train(folder: Path, *words: str) -> int:
     """Trains 60 small steps, watched, with the journal in this folder. Returns how the process ended."""
-    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--eval-every", "1000", *words]
+    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--eval-every", "1000", *words]
     environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     environment |= {"AMMETER_BUDGET": "0.5"} if READ_OFTEN & set(words) else {}
     ran = forked.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120)

@@ -80,7 +80,7 @@ def test_gradients_that_jump_are_the_one_finding(
 def test_a_run_that_stands_still_is_the_one_finding(
     tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "run-stalled"]
+    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--fault", "run-stalled"]
     environment = {**os.environ, "AMMETER_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     with forked.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as run:
         try:

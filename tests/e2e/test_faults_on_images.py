@@ -14,8 +14,8 @@ import torch
 
 from tests.e2e.test_faults import ENDS, EXPECTED, LINES, MIDDLE, READ_OFTEN, RESUMED, ROOT, reported
 
-sys.path.insert(0, str(ROOT / "trainer"))  # where `python trainer/train.py` finds its own files
-import train
+sys.path.insert(0, str(ROOT / "trainer"))  # where `python trainer/broken.py` finds its own files
+import broken
 from faults import REGISTRY
 
 pytestmark = pytest.mark.long
@@ -53,7 +53,7 @@ def journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on_images(*words: str) -> None:
-    train.main(["--arch", "cnn", "--tiny", "--steps", "60", "--eval-every", "1000", *words])
+    broken.main(["--arch", "cnn", "--tiny", "--steps", "60", "--eval-every", "1000", *words])
 
 
 @pytest.mark.parametrize("fault", sorted(NAMES))

@@ -169,7 +169,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def trained(folder: Path, fault: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--eval-every", "1000", "--fault", fault]
+    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--eval-every", "1000", "--fault", fault]
     environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     return forked.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 

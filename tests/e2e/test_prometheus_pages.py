@@ -86,7 +86,7 @@ def broken(client: httpx.Client, project: str, last: int = 70) -> Stream:
 def test_a_fault_in_training_is_scraped_and_somebody_is_paged_with_a_runbook_that_answers(
     watch: Watch, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "trainer/train.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
+    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": watch.collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
     forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
     told = until(lambda: next(iter(watch.pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")

@@ -81,7 +81,7 @@ def test_every_column_and_event_that_a_verdict_reads_exists(verdict: Verdict) ->
 def faults_of_the_trainer() -> set[str]:
     return {
         node.name.replace("_", "-")
-        for path in (tree.ROOT / "trainer").glob("faults*.py")
+        for path in (tree.ROOT / "trainer" / "faults").glob("*.py")
         for node in tree.syntax(path).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(each, ast.Call) and ast.unparse(each.func) == "fault" for each in node.decorator_list)
@@ -92,7 +92,7 @@ def gpu_only() -> set[str]:
     """Verdicts that no run on a CPU can show, as the trainer lists them."""
     (told,) = (
         node.value
-        for node in tree.syntax(tree.ROOT / "trainer" / "breaking.py").body
+        for node in tree.syntax(tree.ROOT / "trainer" / "faults" / "registry.py").body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GPU_ONLY"
     )
     return set(ast.literal_eval(told))

@@ -28,20 +28,20 @@ def networks() -> dict[str, torch.nn.Module]:
     """Every architecture that the trainer offers, at its smallest and as it comes."""
     sys.path.insert(0, str(TRAINER))  # where `python trainer/train.py` finds its own files
     try:
+        import build
         import options
-        import train
     finally:
         sys.path.remove(str(TRAINER))
     archs = next(each for each in options.build_parser()._actions if each.dest == "arch").choices
     asked = [(arch, size) for arch in archs or () for size in ([], ["--tiny"])]
     return {
-        " ".join((arch, *size)): train.build_model(options.read_options(["--arch", arch, *size]))
+        " ".join((arch, *size)): build.build_model(options.read_options(["--arch", arch, *size]))
         for arch, size in asked
     }
 
 
 def sources() -> list[Path]:
-    return [path for path in tree.tracked() if path.parent == TRAINER and path.suffix == ".py"]
+    return [path for path in tree.tracked() if TRAINER in path.parents and path.suffix == ".py"]
 
 
 def names_in_its_files() -> Iterator[str]:

@@ -16,19 +16,21 @@ import torch
 TRAINER = Path(__file__).parents[2] / "trainer"
 sys.path.insert(0, str(TRAINER))  # where `python trainer/train.py` finds its own files
 
-import data  # noqa: E402 - the line above has to come first
+import broken  # noqa: E402 - the line above has to come first
+import data  # noqa: E402
 import train  # noqa: E402
+from console import Summary  # noqa: E402
 
 load_once = functools.cache(data.load)
 
 
 class Trains(Protocol):
-    def __call__(self, *arguments: str) -> train.Summary: ...
+    def __call__(self, *arguments: str) -> Summary: ...
 
 
 @dataclass
 class Seen:
-    """What a stand-in for the run that ammeter.watch() hands out was told, step by step."""
+    """Stands in for Ammeter and its run, and records every call of the trainer."""
 
     model: Any = None
     optimizers: Any = None
@@ -43,7 +45,8 @@ class Seen:
     closed: bool = False
 
     def watch(self, model: Any, optimizer: Any, scaler: Any, **watched: Any) -> Seen:
-        self.model, self.optimizers, self.scaler, self.watched = model, optimizer, scaler, watched
+        self.model, self.scaler, self.watched = model, scaler, watched
+        self.optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
         self.gradients.append({})
         for name, weight in model.named_parameters():
             weight.register_post_accumulate_grad_hook(self._keeper(name))
@@ -58,7 +61,7 @@ class Seen:
             return
         self.losses.append(float(values["loss"]))
         self.samples.append(values["samples"])
-        self.scales.append(self.scaler.get_scale() if self.scaler else 1.0)
+        self.scales.append(self.scaler.get_scale() if self.scaler else 1.0)  # 1 where the scaler is disabled
         self.gradients.append({})
 
     def close(self) -> None:
@@ -103,7 +106,7 @@ def _own_version_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """What the trainer tells Ammeter, kept here instead."""
+    """Stands in for Ammeter."""
     seen = Seen()
     monkeypatch.setattr(train, "ammeter", seen)
     monkeypatch.setattr(data, "load", load_once)
@@ -112,11 +115,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Trains:
-    """Runs the trainer at its smallest, unwatched."""
+    """Runs the trainer at its smallest, unwatched, with --fault and --guard where they are given."""
     monkeypatch.setenv("AMMETER_DISABLE", "1")
     monkeypatch.setattr(data, "load", load_once)
 
-    def run(*arguments: str) -> train.Summary:
-        return train.main(["--tiny", *arguments])
+    def run(*arguments: str) -> Summary:
+        return broken.main(["--tiny", *arguments])
 
     return run

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+import broken
 import checkpoint
-import train
 from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
@@ -25,15 +25,15 @@ def run_until(step: int, path: Path, monkeypatch: pytest.MonkeyPatch, *arguments
     """A life of the run that ends right after the checkpoint of that step."""
     save = checkpoint.save
 
-    def last_save(path: Path, parts: Any, progress: dict[str, int], recipe: Any) -> None:
-        save(path, parts, progress, recipe)
-        if progress["step"] == step:
+    def last_save(path: Path, parts: Any, progress: checkpoint.Progress, options: Any) -> None:
+        save(path, parts, progress, options)
+        if progress.step == step:
             raise Interrupted
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", last_save)
         with pytest.raises(Interrupted):
-            train.main(["--tiny", *arguments, "--checkpoint", str(path)])
+            broken.main(["--tiny", *arguments, "--checkpoint", str(path)])
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -69,14 +69,14 @@ def test_a_resumed_run_goes_on_with_exactly_the_same_numbers(
 ) -> None:
     whole, parted = tmp_path / "whole.pt", tmp_path / "parted.pt"
     recipe = [*recipe, "--steps", "24", "--dropout", "0.1", "--checkpoint-every", "10"]
-    train.main(["--tiny", *recipe, "--checkpoint", str(whole)])
+    broken.main(["--tiny", *recipe, "--checkpoint", str(whole)])
     losses, val_losses = seen.losses.copy(), seen.val_losses.copy()
 
     seen.losses.clear()
     run_until(10, parted, monkeypatch, *recipe)
     random.random(), torch.rand(3)  # another process stands elsewhere
     seen.val_losses.clear()
-    train.main(["--tiny", *recipe, "--checkpoint", str(parted), "--resume"])
+    broken.main(["--tiny", *recipe, "--checkpoint", str(parted), "--resume"])
 
     assert losses == seen.losses
     assert val_losses == seen.val_losses
@@ -85,7 +85,7 @@ def test_a_resumed_run_goes_on_with_exactly_the_same_numbers(
 
 def test_a_run_that_was_killed_resumes_from_its_last_checkpoint(tmp_path: Path, tiny: Trains) -> None:
     path = tmp_path / "run.pt"
-    command = [sys.executable, str(TRAINER / "train.py"), "--tiny", "--steps", "12", "--checkpoint-every", "5"]
+    command = [sys.executable, str(TRAINER / "broken.py"), "--tiny", "--steps", "12", "--checkpoint-every", "5"]
     killed = forked.run(
         [*command, "--checkpoint", str(path), "--fault", "run-lost@8"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -18,7 +18,7 @@ def model() -> CNN:
 
 
 def images(batch: int = 8, pixels: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    return data.Images(batch, pixels, 0, torch.device("cpu")).number(0)
+    return data.Images(batch, pixels, 0, torch.device("cpu")).batch(0)
 
 
 def test_before_training_every_kind_is_about_as_likely_as_any_other(model: CNN) -> None:

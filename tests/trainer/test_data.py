@@ -68,21 +68,21 @@ def test_what_is_not_ascii_is_one_unknown_character() -> None:
 
 def batches(seed: int = 0) -> data.Windows:
     text = data.encode(Path(os.__file__).read_text(encoding="utf-8"))
-    return data.Windows(text, batch=4, context=16, seed=seed, device=torch.device("cpu"))
+    return data.Windows(text, batch_size=4, context=16, seed=seed, device=torch.device("cpu"))
 
 
 def test_the_target_of_every_character_is_the_next_one() -> None:
-    inputs, targets = batches().number(3)
+    inputs, targets = batches().batch(3)
     assert (4, 16) == inputs.shape == targets.shape
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
 def test_a_batch_depends_on_its_number_and_the_seed_alone() -> None:
     one, again = batches(), batches()
-    one.number(0)
-    assert torch.equal(one.number(7)[0], again.number(7)[0])
-    assert not torch.equal(one.number(7)[0], one.number(8)[0])
-    assert not torch.equal(one.number(7)[0], batches(seed=1).number(7)[0])
+    one.batch(0)
+    assert torch.equal(one.batch(7)[0], again.batch(7)[0])
+    assert not torch.equal(one.batch(7)[0], one.batch(8)[0])
+    assert not torch.equal(one.batch(7)[0], batches(seed=1).batch(7)[0])
 
 
 def images(seed: int = 0, *, held_back: bool = False) -> data.Images:
@@ -91,27 +91,25 @@ def images(seed: int = 0, *, held_back: bool = False) -> data.Images:
 
 def test_images_depend_on_their_number_and_the_seed_alone() -> None:
     one, again = images(), images()
-    one.number(0)
-    assert all(map(torch.equal, one.number(7), again.number(7)))
-    assert not torch.equal(one.number(7)[0], one.number(8)[0])
-    assert not torch.equal(one.number(7)[0], images(seed=1).number(7)[0])
+    one.batch(0)
+    assert all(map(torch.equal, one.batch(7), again.batch(7)))
+    assert not torch.equal(one.batch(7)[0], one.batch(8)[0])
+    assert not torch.equal(one.batch(7)[0], images(seed=1).batch(7)[0])
 
 
 def test_images_that_are_held_back_are_never_trained_on() -> None:
-    trained_on = {image.numpy().tobytes() for n in range(20) for image in images().number(n)[0]}
+    trained_on = {image.numpy().tobytes() for n in range(20) for image in images().batch(n)[0]}
     assert 640 == len(trained_on)
-    assert not trained_on & {
-        image.numpy().tobytes() for n in range(20) for image in images(held_back=True).number(n)[0]
-    }
+    assert not trained_on & {image.numpy().tobytes() for n in range(20) for image in images(held_back=True).batch(n)[0]}
 
 
 def test_there_are_images_of_every_kind() -> None:
-    shown, kinds = images().number(0)
+    shown, kinds = images().batch(0)
     assert ((32, 1, 8, 8), torch.float32) == (shown.shape, shown.dtype)
     assert ((32,), torch.int64) == (kinds.shape, kinds.dtype)
-    assert set(range(data.CLASSES)) == {int(kind) for n in range(20) for kind in images().number(n)[1]}
+    assert set(range(data.CLASSES)) == {int(kind) for n in range(20) for kind in images().batch(n)[1]}
 
 
 def test_a_wave_is_seen_through_the_noise() -> None:
-    shown, _ = images().number(0)
+    shown, _ = images().batch(0)
     assert math.sqrt(1 / 2 + data.NOISE**2) == pytest.approx(shown.std().item(), rel=0.1)

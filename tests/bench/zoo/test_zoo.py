@@ -27,7 +27,7 @@ from bench.zoo.scoring import Healthy, Judged
 from bench.zoo.trainer import REGISTRY
 
 CASE = Case("scale-collapse", "gpt", "fp16", "adamw", 0, 20)
-GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("faults.py", 30, 40)])
+GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("call_order.py", 30, 40)])
 
 
 def finding(verdict: str, opened: int = 21, **more: Any) -> dict[str, Any]:
@@ -64,8 +64,8 @@ def test_what_the_healthy_twin_has_too_finds_no_fault() -> None:
         ({"module": "blocks.1.mlp"}, True),
         ({"tensor": "blocks.1.mlp.weight", "module": "blocks.1"}, True),
         ({"module": "blocks.1.mlp.fc"}, False),
-        ({"caller": "trainer/faults.py:30"}, True),
-        ({"caller": "trainer/faults.py:41"}, False),
+        ({"caller": "trainer/call_order.py:30"}, True),
+        ({"caller": "trainer/call_order.py:41"}, False),
         ({"caller": "trainer/train.py:35"}, False),
         ({}, False),
     ],
@@ -99,7 +99,7 @@ def test_other_eyes_notice_what_they_do_not_say_of_the_twin() -> None:
 
 
 def test_other_eyes_are_given_what_their_words_name() -> None:
-    trace = 'File "/somewhere/trainer/faults.py", line 35, in forward'
+    trace = 'File "/somewhere/trainer/call_order.py", line 35, in forward'
     assert {ANOMALY: [PART]} == judged(anomaly=[Said(ANOMALY, 20, trace)]).others
     assert {ANOMALY: []} == judged(anomaly=[Said(ANOMALY, 20, trace.replace("35", "45"))]).others
     early = Case("scheduler-ahead", "gpt", "fp16", "adamw", 0, 20)

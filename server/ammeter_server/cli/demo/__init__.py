@@ -21,7 +21,7 @@ from typing import Any
 from ammeter_server.cli.demo.processes import LOOK, CannotShowError, ask, free_port, started, tail, wait
 from ammeter_server.cli.demo.progress import Show, open_show
 
-TRAINER = Path("trainer/train.py")
+TRAINER = Path("trainer/broken.py")
 PLANTED = "nonfinite-gradient"
 TRAINING = ("--tiny", "--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
 

@@ -1,0 +1,80 @@
+"""Symptoms of the faults of training that jumps, turns round or stands still."""
+
+from __future__ import annotations
+
+import itertools
+from statistics import mean
+
+import pytest
+import torch
+
+from console import Summary
+from faults.dynamics import Average
+from tests.trainer.conftest import Seen
+from tests.trainer.faults.runs import Check, healthy, stand_in, symptoms, trained
+
+pytestmark = pytest.mark.long
+
+
+def shows_gradient_spike(run: Summary, seen: Seen) -> None:
+    trained(seen, "--fault", "gradient-spike@50", "--precision", "bf16")
+    norms = [float(torch.stack([each.norm() for each in step.values()]).norm()) for step in stand_in().gradients]
+    assert min(norms[50:54]) > 20 * max(norms[:50])
+    assert max(norms[54:]) < 20 * max(norms[:50])
+    assert max(stand_in().losses[51:58]) > stand_in().losses[49] + 0.2
+
+
+def shows_sign_flip(run: Summary, seen: Seen) -> None:
+    trained(seen, "--fault", "sign-flip@20", "--batch", "16")
+    assert turned(stand_in()) < -0.25
+    trained(seen, "--batch", "16")
+    assert turned(stand_in()) > -0.1
+
+
+def shows_stagnation(run: Summary, seen: Seen) -> None:
+    assert run.applied >= run.steps - 1
+    assert abs(mean(seen.losses[:10]) - mean(seen.losses[-10:])) < 0.1
+    assert seen.share(lambda gradient: gradient.abs() > 1) > 0.01  # scaled, as they are in a healthy run
+    assert healthy(seen).val_loss < mean(seen.losses[-10:]) - 0.5
+
+
+def shows_half_master_weights(run: Summary, seen: Seen) -> None:
+    weights = dict(seen.model.named_parameters())
+    assert {torch.bfloat16} == {each.dtype for each in weights.values()}
+    gains = torch.cat([each for name, each in weights.items() if "norm" in name and name.endswith("weight")])
+    assert (gains == 1).float().mean() > 0.95
+    assert run.val_loss > healthy(seen, "--precision", "bf16").val_loss
+
+
+def shows_lost_updates(run: Summary, seen: Seen) -> None:
+    """An average that is a tenth away from its weights does not come nearer."""
+    assert healthy(seen).val_loss == run.val_loss
+    average = Average(seen.model)
+    average.update_parameters(seen.model)
+    before = [each.clone() for each in average.parameters()]
+    with torch.no_grad():
+        for each in seen.model.parameters():
+            each.mul_(1.1)
+    for _ in range(100):
+        average.update_parameters(seen.model)
+    assert all(map(torch.equal, before, average.parameters()))
+
+
+def shows_half_optimizer_state(run: Summary, seen: Seen) -> None:
+    states = [state for each in seen.optimizers for state in each.state.values()]
+    kept = [each for state in states for each in state.values() if each.dim()]
+    assert {torch.bfloat16} == {each.dtype for each in kept}
+    assert run.val_loss != healthy(seen).val_loss
+
+
+def turned(seen: Seen) -> float:
+    """The cosine between the gradients of two neighbouring steps, late in the run, in the middle."""
+    late = [torch.cat([each.flatten() for each in step.values()]) for step in seen.gradients[-20:]]
+    pairs = itertools.pairwise(late)
+    return float(torch.stack([torch.cosine_similarity(*pair, dim=0) for pair in pairs]).median())
+
+
+@pytest.mark.parametrize("arch", ["gpt", "cnn"])
+@pytest.mark.parametrize("name", symptoms(globals()))
+def test_the_fault_shows_its_symptoms(name: str, arch: str, check: Check) -> None:
+    check(name, arch, symptoms(globals())[name])

@@ -1,0 +1,62 @@
+"""Every fault of the registry: its description, its first step, and the precisions that it fits."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import broken
+import train
+from faults import REGISTRY
+from tests.trainer.conftest import Seen, Trains
+from tests.trainer.faults.runs import symptoms
+
+pytestmark = pytest.mark.long
+
+SURVIVED = [name for name in REGISTRY if name not in ("run-lost", "run-stalled", "unsupported-op")]
+
+
+def test_every_fault_that_a_run_survives_has_symptoms_that_are_checked() -> None:
+    modules = [import_module(f"tests.trainer.faults.{path.stem}") for path in Path(__file__).parent.glob("test_*.py")]
+    assert set(SURVIVED) == {name for module in modules for name in symptoms(vars(module))}
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_fault_says_what_a_person_sees(name: str) -> None:
+    story = REGISTRY[name].story
+    assert story[0].isupper()
+    assert story.endswith(".")
+    assert len(story) > 80
+
+
+@pytest.mark.parametrize("arch", ["gpt", "cnn"])
+@pytest.mark.parametrize("name", SURVIVED)
+def test_a_fault_does_nothing_before_its_step(
+    name: str, arch: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = REGISTRY[name]
+    same = ["--tiny", "--arch", arch, "--steps", "5"]
+    same += ["--optimizer", fault.optimizers[0], "--precision", fault.precisions[0]]
+    train.main(same)
+    broken_run = Seen()
+    monkeypatch.setattr(train, "ammeter", broken_run)
+    broken.main([*same, "--fault", f"{name}@5"])
+    assert seen.losses == broken_run.losses
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("arch", ["gpt", "cnn"])
+def test_a_fault_runs_with_every_precision_it_names_and_refuses_the_others(
+    name: str, arch: str, precision: str, tiny: Trains, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--arch", arch, "--steps", "3", "--fault", f"{name}@1", "--precision", precision]
+    if precision in REGISTRY[name].precisions:
+        assert 3 == tiny(*arguments).steps
+    else:
+        with pytest.raises(SystemExit):
+            tiny(*arguments)
+        fits = " or ".join(REGISTRY[name].precisions)
+        assert f"--fault is '{name}', which --precision {precision} cannot have; use {fits}." in capsys.readouterr().err

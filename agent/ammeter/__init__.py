@@ -25,7 +25,9 @@ __all__ = ["Run", "Stopped", "guards", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Guards need torch, and importing ammeter does not."""
+    """Imports guards, which need torch, on demand. `block` is the 0.1 name of `ammeter.wire.columns`."""
+    if name == "block":
+        return import_module("ammeter.wire.columns")
     if name not in ("guards", "Stopped"):
         raise AttributeError(f"module 'ammeter' has no attribute {name!r}")
     guards = import_module("ammeter.guards")

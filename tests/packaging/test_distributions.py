@@ -68,12 +68,16 @@ class Environment:
         return {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **own, **more}
 
     def run(self, *words: str, code: int = 0, **more: str) -> str:
-        """What a command prints, which has to end with this exit code."""
+        """Standard output of a command that has to end with this exit code."""
+        return self.run_with_errors(*words, code=code, **more)[0]
+
+    def run_with_errors(self, *words: str, code: int = 0, **more: str) -> tuple[str, str]:
+        """Standard output and standard error of a command that has to end with this exit code."""
         done = subprocess.run(
             words, cwd=self.folder, env=self.variables(**more), capture_output=True, text=True, timeout=SECONDS
         )
         assert code == done.returncode, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return done.stdout, done.stderr
 
     def install(self, *paths: Path) -> None:
         words = ["install", "-q", "--no-deps", "--no-index", "--force-reinstall", "--no-build-isolation"]
@@ -239,9 +243,10 @@ def test_without_a_compiler_the_agent_installs_and_the_doctor_names_what_is_slow
 ) -> None:
     environment = make_environment(tmp_path / "environment")
     command = [environment.python, "-m", "pip", "install", "-v", "--no-deps", "--no-index", "--no-build-isolation"]
-    said = environment.run(*command, str(built["agent"].archive), PATH=str(environment.folder / "bin"), CC="false")
-    assert "installed without its compiled reader" in said
-    assert "norms are read less often" in said
+    only = str(environment.folder / "bin")
+    _, errors = environment.run_with_errors(*command, str(built["agent"].archive), PATH=only, CC="false")
+    assert "installed without its compiled reader" in errors
+    assert "norms are read less often" in errors
     doctor = environment.run(environment.program("ammeter"), "doctor")
     assert "torch's operators, rarely, as the budget allows" in doctor
     path = environment.run(environment.python, "-c", PROGRAM).strip()

@@ -1,1 +1,39 @@
-"""Frames, columns and rank lives: the formats that agent and server share."""
+"""Frames and batches of the protocol (docs/protocol.md), by the names that programs use."""
+
+from ammeter.wire.frames import (
+    CONTENT_TYPE,
+    PROTOCOL,
+    SCALARS,
+    STATS,
+    Ack,
+    Batch,
+    Block,
+    Bye,
+    Event,
+    Hello,
+    Lost,
+    Schema,
+    Steps,
+    Tensor,
+    decode_batch,
+    encode_batch,
+)
+
+__all__ = [
+    "CONTENT_TYPE",
+    "PROTOCOL",
+    "SCALARS",
+    "STATS",
+    "Ack",
+    "Batch",
+    "Block",
+    "Bye",
+    "Event",
+    "Hello",
+    "Lost",
+    "Schema",
+    "Steps",
+    "Tensor",
+    "decode_batch",
+    "encode_batch",
+]

@@ -25,7 +25,7 @@ from ammeter_server.db import Store, connect
 from ammeter_server.db.tables import streams
 from tests.agent.fake_nvml import UUIDS, FakeNvml
 from tests.server.feeding import serving, wait_until
-from tests.server.test_metrics import scrape
+from tests.server.ops.test_metrics import scrape
 
 
 class Rank:

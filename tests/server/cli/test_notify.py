@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ammeter_server.__main__ import main
-from tests.server.test_channels import receiving
+from tests.server.notify.test_channel import receiving
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.delivery import AGAIN, LINGER, LONGEST_OF_ALERTS, outcome
 from ammeter_server.notify.outbox_writer import QUIET
 from tests.server.databases import postgresql
-from tests.server.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
+from tests.server.judging.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 
 HOLDS = Channel("alertmanager-a:9093", lambda _: None, most=500, holds=True)
 HEARS = Channel("chat", lambda _: None)

@@ -17,7 +17,7 @@ from ammeter_server.db.queries import judge as judgements
 from ammeter_server.judging import cross_rank
 from ammeter_server.judging.judge import Judge
 from tests.server.feeding import Stream, serving, wait_until
-from tests.server.test_metrics import scrape
+from tests.server.ops.test_metrics import scrape
 
 CONFIG: dict[str, Any] = {"lr": 3e-4, "seed": 0}
 GIB = 2.0**30

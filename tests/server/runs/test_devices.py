@@ -16,7 +16,7 @@ from ammeter_server.judging.worker import SILENCE, tick
 from ammeter_server.prometheus.samples import MOST_DEVICES
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.hosts import BUSY, Host
-from tests.server.test_metrics import scrape
+from tests.server.ops.test_metrics import scrape
 
 
 @pytest.fixture

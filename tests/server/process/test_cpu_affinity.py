@@ -9,7 +9,7 @@ import pytest
 
 from ammeter_server.config.settings import SettingsError, from_environment
 from tests.e2e.real import Collector, wait_for
-from tests.server.test_aside import children
+from tests.server.prometheus.test_scrape_process import children
 
 HERE = frozenset(os.sched_getaffinity(0))
 

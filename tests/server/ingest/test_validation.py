@@ -27,7 +27,7 @@ from ammeter_server.db.queries import live
 from ammeter_server.db.tables import metadata
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import validation
-from tests.server.test_ingest import Place, Sender, of_stream, opened, rows, stored
+from tests.server.ingest.test_endpoint import Place, Sender, of_stream, opened, rows, stored
 
 HUGE = 2**63 - 1
 

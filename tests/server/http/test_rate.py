@@ -6,7 +6,7 @@ import pytest
 
 from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.rate import A_SECOND, BURST, REMEMBERED, Pace
-from tests.server.test_ingest import Sender, opened
+from tests.server.ingest.test_endpoint import Sender, opened
 
 
 class Clock:

@@ -19,7 +19,7 @@ from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.hosts import Host
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 Samples = dict[str, float]
 
 SAMPLED = {"lost_updates": 0.25, "update_ratio": 1e-3, "low_precision_share": 0.5, "val_loss": 2.5}

@@ -18,7 +18,7 @@ from ammeter_server.config.settings import SettingsError, from_environment
 from ammeter_server.runs import cost
 from ammeter_server.runs.stream_counters import advance
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
-from tests.server.test_metrics import scrape
+from tests.server.ops.test_metrics import scrape
 
 SECOND = 10**9
 HOUR = 3600 * SECOND

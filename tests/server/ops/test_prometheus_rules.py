@@ -24,7 +24,7 @@ from tests import parts
 from tests.server.callers import bearer
 from tests.server.feeding import serving
 
-ALERTS = Path(__file__).parents[2] / "alerts"
+ALERTS = Path(__file__).parents[3] / "alerts"
 FILE = ALERTS / "ammeter.rules.yaml"
 
 

@@ -8,7 +8,7 @@ from ammeter_server.config.notify_routes import Route, read
 from ammeter_server.config.settings import Settings, SettingsError, from_environment
 from ammeter_server.notify.channel import Channel, open_channels
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
-from tests.server.test_channels import receiving
+from tests.server.notify.test_channel import receiving
 
 SECRET = "slack://TOKEN-A/B/C"
 

@@ -25,7 +25,7 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import apply, validation
 from ammeter_server.runs import event_counters, stream_counters
 from tests.parts import need
-from tests.server.test_ingest import SCHEMA, Place, Sender, of_stream, opened, rows, stored
+from tests.server.ingest.test_endpoint import SCHEMA, Place, Sender, of_stream, opened, rows, stored
 
 FULL = 16 * 2**20 - 1000
 HUGE = 2**63 - 1

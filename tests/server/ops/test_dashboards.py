@@ -19,7 +19,7 @@ from ammeter_server.prometheus.exposition import METRICS, PROCESS
 from tests import parts
 from tests.server.feeding import serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "dashboards" / "boards"
 BOARDS = {file.stem: json.loads(file.read_text()) for file in FOLDER.glob("*.json")}
 PANELS = [

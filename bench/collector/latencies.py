@@ -12,7 +12,7 @@ from itertools import cycle
 from statistics import median, quantiles
 from urllib.parse import quote, urlencode
 
-from ammeter_server.api.series import MOST_NAMES
+from ammeter_server.api.series import MAX_NAMES
 from bench.collector.senders import Sender, feed
 from bench.collector.servers import TIMEOUT_SECONDS, Connection, Server
 from bench.collector.synthetic_run import FULL_SCHEMA, LOGGED_SCALARS, SCALAR_SCHEMA, Rank, new_run
@@ -72,7 +72,7 @@ def columns_of(rank: Rank) -> list[str]:
 
 def curves(server: Server, rank: Rank, names: Sequence[str], what: str, times: int, form: str = "json") -> Latency:
     """Reads columns of one rank, in as many requests as their number needs."""
-    parts = [names[begin : begin + MOST_NAMES] for begin in range(0, len(names), MOST_NAMES)]
+    parts = [names[begin : begin + MAX_NAMES] for begin in range(0, len(names), MAX_NAMES)]
     queries = [
         urlencode({"names": ",".join(part), "rank": rank.rank, "points": POINTS, "format": form}, quote_via=quote)
         for part in parts

@@ -64,7 +64,7 @@ def serve(asked: argparse.Namespace) -> int:
     settings = _settings(asked)
     _bring_up(settings, to_write=True)
     app = create_app(settings)
-    tokens.check_guarded(settings, app.state.collector.store)
+    tokens.check_guarded(settings, app.state.context.store)
     _settle_memory()
     count = len(app.state.sweeper.outbox.channels)
     told = f"{count} channel{'s' * (count != 1)}" if count else "no channel: incidents are on the page only"

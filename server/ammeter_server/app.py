@@ -26,13 +26,13 @@ from ammeter_server.auth import callers, login, project_access, reader_limits, t
 from ammeter_server.auth.ingest_cache import Admission
 from ammeter_server.auth.reader_limits import Readers
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import connect
 from ammeter_server.http import pagination, problems
 from ammeter_server.http.etags import EntityTags
 from ammeter_server.http.head_requests import HeadLikeGet
 from ammeter_server.http.limits import rate
-from ammeter_server.http.limits.body import Held
+from ammeter_server.http.limits.body import HeldBytes
 from ammeter_server.http.security_headers import SecurityHeaders
 from ammeter_server.ingest import endpoint
 from ammeter_server.ingest.writer_queue import Intake
@@ -41,7 +41,7 @@ from ammeter_server.maintenance.worker import Keeper
 from ammeter_server.notify.channel import open_channels
 from ammeter_server.ops import dashboards, health, metrics, openapi, prometheus_rules, runbooks
 
-READ = [Depends(callers.read), Depends(pagination.sayable), Depends(project_access.own)]
+READ = [Depends(callers.read), Depends(pagination.sayable), Depends(project_access.require_project_access)]
 EVERYTHING = [Depends(callers.everything)]
 ADMIN = [Depends(callers.admin), Depends(pagination.sayable)]
 
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises SettingsError for a channel that nobody can deliver to.
     """
     channels = open_channels(settings)
-    collector = Collector(settings, connect(settings.database_url))
+    collector = AppContext(settings, connect(settings.database_url))
     app = FastAPI(
         title="Ammeter collector",
         version=version("ammeter-server"),
@@ -61,14 +61,14 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.collector = collector
+    app.state.context = collector
     app.state.sweeper = Sweeper(collector, channels)
     app.state.keeper = Keeper(collector)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
     app.state.admission = Admission()
     app.state.intake = Intake(collector)
-    app.state.held = Held()
+    app.state.held = HeldBytes()
     app.state.watched = live.Watched(collector.store)
     app.state.pace = rate.of_streams()
     app.state.sign_ins = login.pace_of_sign_ins()
@@ -108,7 +108,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    collector: Collector = app.state.collector
+    collector: AppContext = app.state.context
     reader_limits.settle()
     tokens.load_file(collector.settings, collector.store)
     sweeper: Sweeper = app.state.sweeper

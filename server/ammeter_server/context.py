@@ -1,6 +1,6 @@
-"""What every route works with: the settings, the store and the bell that wakes the judge.
+"""The state of one collector process that routes and workers share.
 
-A route asks for it by type:  def runs(here: Here) -> ...:  with here.store.reading() as connection: ...
+A route receives it by type:  def runs(context: ContextDep) -> ...:  with context.store.reading() as connection: ...
 """
 
 from __future__ import annotations
@@ -19,20 +19,28 @@ from ammeter_server.http.limits.token_guesses import Guesses
 
 
 @dataclass(frozen=True)
-class Collector:
-    """One collector process. Its state is in the store; the bell only says that there may be something to do,
-    guesses what was tried on this process, quota what was counted."""
+class AppContext:
+    """Settings, store and in-memory counters of one collector process.
+
+    Durable state is in the store only.
+
+    Attributes:
+        judge_wakeup: Set when a commit may have given the judge something to evaluate.
+        guesses: Wrong tokens seen by this process.
+        quota: Runs and projects counted by this process.
+    """
 
     settings: Settings
     store: Store
-    bell: threading.Event = field(default_factory=threading.Event)
+    judge_wakeup: threading.Event = field(default_factory=threading.Event)
     guesses: Guesses = field(default_factory=Guesses)
     quota: Quota = field(default_factory=Quota)
 
 
-def collector(connection: HTTPConnection) -> Collector:
-    found: Collector = connection.app.state.collector
+def app_context(connection: HTTPConnection) -> AppContext:
+    found: AppContext = connection.app.state.context
     return found
 
 
-Here = Annotated[Collector, Depends(collector)]
+ContextDep = Annotated[AppContext, Depends(app_context)]
+"""The parameter type by which a route receives the context."""

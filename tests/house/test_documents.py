@@ -199,7 +199,7 @@ def server_settings() -> set[str]:
 
 def test_every_question_that_the_collector_answers_is_described_and_no_other(tmp_path: Path) -> None:
     app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'collector.db'}"))
-    app.state.collector.store.close()
+    app.state.context.store.close()
     answered = [f"{method.upper()} {path}" for path, several in app.openapi()["paths"].items() for method in several]
     described = [cell for cell in first_cells((DOCS / "api.md").read_text()) if re.match(r"[A-Z]+ /", cell)]
     assert sorted(answered) == sorted(described)

@@ -84,7 +84,7 @@ def test_the_collector_starts_where_torch_is_not_installed(tmp_path: Path) -> No
         "from ammeter_server.app import create_app\n"
         "from ammeter_server.config.settings import Settings\n"
         "app = create_app(Settings(database_url=sys.argv[1]))\n"
-        "app.state.collector.store.close(); print('made')"
+        "app.state.context.store.close(); print('made')"
     )
     done = run(program, f"sqlite:///{tmp_path / 'collector.db'}")
     assert "made\n" == done.stdout, done.stderr

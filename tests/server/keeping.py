@@ -15,10 +15,10 @@ from ammeter.wire import columns, frames
 from ammeter.wire.columns import Floats, View
 from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import Store, connect, migrations
 from ammeter_server.db.queries import series
-from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
 from tests.server.databases import postgresql
 
@@ -77,12 +77,12 @@ class Fed:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        self.intake = Intake(Collector(Settings(), self.store))
+        self.intake = Intake(AppContext(Settings(), self.store))
         self.send(Hello(self.run, self.stream, self.schema, started=BEGIN, name="nightly"))
 
     def send(self, *items: frames.Item) -> None:
         body = frames.encode_batch(Batch(list(items)))
-        (answer,) = self.intake.take([Sent(self.run, self.stream, self.offset, self.offset + 1, body)])
+        (answer,) = self.intake.commit_group([IngestRequest(self.run, self.stream, self.offset, self.offset + 1, body)])
         assert self.offset + 1 == answer, answer
         self.offset += 1
 

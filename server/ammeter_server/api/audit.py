@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import audit as query
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
@@ -33,10 +33,10 @@ class DeedList:
 
 
 @router.get("", summary="What people did, newest first")
-def list_deeds(here: Here, page_size: PageSize = 100, page_token: PageToken = None) -> DeedList:
+def list_deeds(context: ContextDep, page_size: PageSize = 100, page_token: PageToken = None) -> DeedList:
     """Tokens made and revoked, sign-ins to the page, incidents acknowledged and closed. Needs scope admin."""
     before = key_of(page_token, (int, str))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before)
     items = [Deed(row.id, instant(row.at), row.who, row.action, row.subject, row.detail) for row in rows[:page_size]]
     more = len(rows) > page_size

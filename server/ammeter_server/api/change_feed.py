@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from ammeter_server.api import events, incidents, runs
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.curves import reader
 from ammeter_server.curves.encoding import as_member
-from ammeter_server.curves.reader import Asked
+from ammeter_server.curves.reader import CurveQuery
 from ammeter_server.db import Row
 from ammeter_server.db.queries import live as query
 from ammeter_server.http.problems import Problem
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 """Lives of the ranks that are asked for, the newest: a cursor is a header of the next question."""
 
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 """In one message; more come in the next."""
 
 FIRST_EVENTS = 100
@@ -42,7 +42,7 @@ class Wanted:
     points: int
 
 
-class Told(msgspec.Struct, array_like=True):
+class StreamCursor(msgspec.Struct, array_like=True):
     """Of a stream: how many of its events were told, and the last step."""
 
     events: int
@@ -54,7 +54,7 @@ class Cursor(msgspec.Struct, array_like=True):
 
     run: bytes = b""
     incidents: bytes = b""
-    streams: dict[bytes, Told] = {}
+    streams: dict[bytes, StreamCursor] = {}
 
     def written(self) -> str:
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
@@ -85,15 +85,16 @@ def read_cursor(given: str | None) -> Cursor:
         ) from None
 
 
-def since(here: Collector, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Changes, Cursor]:
+def since(context: AppContext, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Changes, Cursor]:
     """What to tell, and the cursor of who was told."""
-    with here.store.reading() as connection:
-        streams = query.reached(connection, run, wanted.ranks, MOST_STREAMS)
-    now, listed = _run(here, run), _incidents(here, run)
-    said, numbers = _events(here, run, streams, cursor)
-    grown = _series(here, run, streams, wanted, cursor)
+    with context.store.reading() as connection:
+        streams = query.reached(connection, run, wanted.ranks, MAX_STREAMS)
+    now, listed = _run(context, run), _incidents(context, run)
+    said, numbers = _events(context, run, streams, cursor)
+    grown = _series(context, run, streams, wanted, cursor)
     reached = {
-        _key(each.id): Told(numbers[each.id], -1 if each.last_step is None else each.last_step) for each in streams
+        _key(each.id): StreamCursor(numbers[each.id], -1 if each.last_step is None else each.last_step)
+        for each in streams
     }
     after = Cursor(_hash(now), _hash(listed), reached)
     told = Changes(
@@ -102,40 +103,40 @@ def since(here: Collector, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Ch
     return told, after
 
 
-def _run(here: Collector, run: str) -> msgspec.Raw:
-    return msgspec.Raw(bytes(runs.read_run(here, run).body))
+def _run(context: AppContext, run: str) -> msgspec.Raw:
+    return msgspec.Raw(bytes(runs.read_run(context, run).body))
 
 
-def _incidents(here: Collector, run: str) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(incidents.list_incidents_of_run(here, run).items))
+def _incidents(context: AppContext, run: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(incidents.list_incidents_of_run(context, run).items))
 
 
 def _events(
-    here: Collector, run: str, streams: Sequence[Row[Any]], cursor: Cursor
+    context: AppContext, run: str, streams: Sequence[Row[Any]], cursor: Cursor
 ) -> tuple[list[events.Event], dict[str, int]]:
     """Events that were not told, and how many were of each stream then."""
     found: list[events.Event] = []
     numbers: dict[str, int] = {}
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         for each in streams:
             told = cursor.streams.get(_key(each.id))
             first = told.events if told else max(0, each.events - FIRST_EVENTS)
-            left = MOST_EVENTS - len(found)
+            left = MAX_EVENTS - len(found)
             rows = query.said(connection, run, each.id, first, each.events, left) if first < each.events else ()
-            found += [events.tell(row, each.rank) for row in rows]
+            found += [events.to_response(row, each.rank) for row in rows]
             numbers[each.id] = rows[-1].number + 1 if len(rows) == left and rows else each.events if left else first
     return found, numbers
 
 
 def _series(
-    here: Collector, run: str, streams: Sequence[Row[Any]], wanted: Wanted, cursor: Cursor
+    context: AppContext, run: str, streams: Sequence[Row[Any]], wanted: Wanted, cursor: Cursor
 ) -> msgspec.Raw | None:
     grown = []
     for each in streams if wanted.names else ():
-        told = cursor.streams.get(_key(each.id), Told(0))
+        told = cursor.streams.get(_key(each.id), StreamCursor(0))
         if each.last_step is not None and each.last_step > told.last_step:
-            asked = Asked(wanted.names, wanted.points, told.last_step + 1, each.last_step)
-            grown.append((each.rank, each.id, reader.read(here.store, run, each.id, asked)))
+            asked = CurveQuery(wanted.names, wanted.points, told.last_step + 1, each.last_step)
+            grown.append((each.rank, each.id, reader.read(context.store, run, each.id, asked)))
     return as_member(grown) if any(found for *_, found in grown) else None
 
 

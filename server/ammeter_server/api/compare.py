@@ -18,11 +18,11 @@ from ammeter.wire.columns import Floats, Ints
 from ammeter_server.api.runs import found
 from ammeter_server.api.series import names_of
 from ammeter_server.config.links import Links
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import reader
 from ammeter_server.curves.downsample import choose
-from ammeter_server.curves.reader import Asked
-from ammeter_server.curves.run_histories import course
+from ammeter_server.curves.reader import CurveQuery
+from ammeter_server.curves.run_histories import history_of
 from ammeter_server.db.json_safe import number, plain
 from ammeter_server.http.query_params import First, Last
 from ammeter_server.judging.baseline import metrics_of
@@ -68,7 +68,7 @@ class Comparison:
 
 @router.get("/{baseline}", summary="Two runs side by side", responses={200: {"model": Comparison}})
 def read_comparison(
-    here: Here,
+    context: ContextDep,
     run: str,
     baseline: str,
     names: Annotated[str, Query(description="Further series: `grad_norm`, of a tensor `grad.norm:<tensor>`.")] = "",
@@ -81,10 +81,10 @@ def read_comparison(
     that are asked for. Where there are more than points, minima, maxima and non-finite values of both are kept. What
     the run did is told of all of it."""
     more = names_of(names) if names else []
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         rows = found(connection, run), found(connection, baseline)
     metrics = metrics_of(*rows)
-    mine, theirs = (course(here.store, row, metrics) for row in rows)
+    mine, theirs = (history_of(context.store, row, metrics) for row in rows)
     pair = Pair(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
     told = Comparison(
@@ -92,10 +92,10 @@ def read_comparison(
         Named(rows[1].id, rows[1].name, pair.baseline.precision),
         {name: value for name, value in numbers.items() if name not in ("name", "differences")},
         numbers["differences"],
-        list(_findings(pair, here.settings.links)),
+        list(_findings(pair, context.settings.links)),
         [
             _thinned(name, steps, mine, theirs, points)
-            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(here, pair, more, first, last)]
+            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(context, pair, more, first, last)]
             if len(steps)
         ],
     )
@@ -119,13 +119,13 @@ def _told(pair: Pair, first: int | None, last: int | None) -> Iterator[tuple[str
 
 
 def _further(
-    here: Collector, pair: Pair, names: Sequence[str], first: int | None, last: int | None
+    context: AppContext, pair: Pair, names: Sequence[str], first: int | None, last: int | None
 ) -> Iterator[tuple[str, Common]]:
     """Of columns that no comparison is made of, every value that the compared lives have."""
     further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
     if not further:
         return
-    mine, theirs = (_read(here, each, Asked(further, EVERY_VALUE)) for each in (pair.run, pair.baseline))
+    mine, theirs = (_read(context, each, CurveQuery(further, EVERY_VALUE)) for each in (pair.run, pair.baseline))
     for name in further:
         if name in mine and name in theirs:
             yield name, _within(mine[name], theirs[name], first, last)
@@ -133,17 +133,17 @@ def _further(
 
 def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> Common:
     steps, *values = mine.with_common(theirs)
-    asked = Asked((), 0, first, last).within(steps)
+    asked = CurveQuery((), 0, first, last).within(steps)
     run, baseline = (column[asked] for column in values)
     return steps[asked], run, baseline
 
 
-def _read(here: Collector, of: Course, asked: Asked) -> dict[str, Curve]:
+def _read(context: AppContext, of: Course, asked: CurveQuery) -> dict[str, Curve]:
     """The columns of all lives of a run, by the steps of the whole."""
     found: dict[str, list[Curve]] = {}
     for part in of.parts:
         run, _, stream = part.stream.partition("/")
-        for name, each in reader.read(here.store, run, stream, asked).items():
+        for name, each in reader.read(context.store, run, stream, asked).items():
             found.setdefault(name, []).append(part.place(Curve(each.steps, each.values)))
     return {
         name: Curve(np.concatenate([each.steps for each in some]), np.concatenate([each.values for each in some]))

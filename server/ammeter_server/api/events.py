@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from ammeter_server.api.runs import found
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db import Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import events as query
@@ -18,7 +18,7 @@ from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, b
 
 router = APIRouter(prefix="/api/v1/runs/{run}/events", tags=["runs"])
 
-MOST_NAMES = 64
+MAX_NAMES = 64
 """In one question: each is looked for, and a database has an end of what it takes at once."""
 
 
@@ -44,7 +44,7 @@ class EventList:
 
 @router.get("", summary="Events of a run, newest first")
 def list_events(
-    here: Here,
+    context: ContextDep,
     run: str,
     name: Annotated[str | None, Query(description="Only these, between commas: `step.skipped,scaler.*`.")] = None,
     rank: Ranks = None,
@@ -60,22 +60,22 @@ def list_events(
     before = key_of(page_token, (int, str, int))
     names = _names(name or "")
     span = query.Span(first, last, begin_of(since), end_of(until))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
         rows, more = query.newest(connection, run, page_size, before, names, ranks_of(rank), stream, span)
-    items = [tell(row, row.rank) for row in rows]
+    items = [to_response(row, row.rank) for row in rows]
     end = rows[-1] if more else None
     return EventList(items, token(end.time, end.stream, end.number) if end else None)
 
 
 def _names(said: str) -> list[str]:
     names = list(dict.fromkeys(each for each in said.split(",") if each))
-    if len(names) > MOST_NAMES:
-        raise Problem(422, f"name holds {len(names)} names; ask for {MOST_NAMES} at most, or for all that begin alike")
+    if len(names) > MAX_NAMES:
+        raise Problem(422, f"name holds {len(names)} names; ask for {MAX_NAMES} at most, or for all that begin alike")
     return names
 
 
-def tell(row: Row[Any], rank: int) -> Event:
+def to_response(row: Row[Any], rank: int) -> Event:
     """The event as people see it."""
     number = f"{row.stream}.{row.number}"
     return Event(number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data)

@@ -14,10 +14,10 @@ from ammeter.wire import frames
 from ammeter.wire.columns import Floats, Ints
 from ammeter_server.api.runs import found
 from ammeter_server.api.tensors import newest_life
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.float_json import between_brackets
 from ammeter_server.curves.heatmap import filled, stretches
-from ammeter_server.curves.reader import Asked, pieces_of
+from ammeter_server.curves.reader import CurveQuery, chunks_of
 from ammeter_server.db.queries import series as query
 from ammeter_server.http import etags
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
@@ -26,7 +26,7 @@ from ammeter_server.http.query_params import First, Last
 
 router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
 
-AT_ONCE = 32
+TENSORS_PER_READ = 32
 """Tensors that are read together."""
 
 FLOAT32 = "application/vnd.ammeter.matrix"
@@ -68,7 +68,7 @@ ANSWERS: dict[str, Any] = {"model": TensorMatrix, "content": {FLOAT32: ARRAYS}}
 
 @router.get("", summary="Tensors by steps", responses={200: ANSWERS}, response_class=Response)
 def read_matrix(
-    here: Here,
+    context: ContextDep,
     request: Request,
     run: str,
     stat: Annotated[str, Query(description=f"One of {', '.join(frames.STATS)}.")] = "grad.norm",
@@ -86,7 +86,7 @@ def read_matrix(
     if stat not in frames.STATS:
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
     after = key_of(page_token, (int, int, int))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
         source = newest_life(query.sources(connection, run, None if rank is None else [rank]))
         standing = query.standing(connection, run, [source]) if source else []
@@ -98,7 +98,7 @@ def read_matrix(
     begin, first, last = (int(part) for part in after) if after else (0, *_span(standing, first, last))
     shown = tensors[begin : begin + page_size] if first <= last else ()
     edges = stretches(first, last, cells) if shown else np.zeros(0, np.int64)
-    values = list(_rows(here, run, source, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
+    values = list(_rows(context, run, source, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
     more = begin + page_size < len(tensors) and shown
     header = {
         "stat": stat,
@@ -126,15 +126,15 @@ Cells = tuple[Floats, Ints]
 
 
 def _rows(
-    here: Collector, run: str, source: query.Source | None, names: Sequence[str], edges: Ints, lowest: bool
+    context: AppContext, run: str, source: query.Source | None, names: Sequence[str], edges: Ints, lowest: bool
 ) -> Iterator[Cells]:
     """The cells of each tensor. A stretch has two entries of a coarse level at least where only those are read, so one
     of them lies within."""
-    for begin in range(0, len(names), AT_ONCE):
-        some = names[begin : begin + AT_ONCE]
-        asked = Asked(some, 8 * (len(edges) - 1), int(edges[0]), int(edges[-1]) - 1)
+    for begin in range(0, len(names), TENSORS_PER_READ):
+        some = names[begin : begin + TENSORS_PER_READ]
+        asked = CurveQuery(some, 8 * (len(edges) - 1), int(edges[0]), int(edges[-1]) - 1)
         assert source is not None
-        pieces = pieces_of(here.store, run, source.id, asked)
+        pieces = chunks_of(context.store, run, source.id, asked)
         yield from (filled(pieces.get(name, ()), edges, lowest) for name in some)
 
 

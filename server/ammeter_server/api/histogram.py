@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter.wire.columns import Ints
 from ammeter_server.api.runs import found
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import events as query
 from ammeter_server.db.queries import series
@@ -23,10 +23,10 @@ router = APIRouter(prefix="/api/v1/runs/{run}/spectrum", tags=["runs"])
 
 EVENT = "gradient.spectrum"
 
-AT_ONCE = 1000
+EVENTS_PER_READ = 1000
 """Events read in one transaction."""
 
-MOST_BINS = 4096
+MAX_BINS = 4096
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Reading(NamedTuple):
 
 @router.get("", summary="Exponents over time", responses={200: {"model": SpectrumList}}, response_class=Response)
 def read_spectrum(
-    here: Here,
+    context: ContextDep,
     run: str,
     rank: Ranks = None,
     stream: str | None = None,
@@ -84,7 +84,7 @@ def read_spectrum(
     """One item per stream that measured it. Where it was measured more often than there are points, as many in a row as
     it takes are summed: no element is left out, and a single one that is not finite still counts."""
     after = key_of(page_token, (int, int, str))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
         sources = series.sources(connection, run, ranks_of(rank), stream)
     behind = [each for each in sources if after is None or (each.rank, each.started, each.id) > after]
@@ -93,19 +93,19 @@ def read_spectrum(
     for each in behind:
         if len(items) == page_size:
             break
-        items += _told(each, list(_readings(here, run, each.id, span)), points)
+        items += _told(each, list(_readings(context, run, each.id, span)), points)
         reached = each
     more = bool(behind) and reached is not behind[-1]
     following = token(reached.rank, reached.started, reached.id) if more else None
     return Response(msgspec.json.encode(SpectrumList(items, following)), media_type="application/json")
 
 
-def _readings(here: Collector, run: str, stream: str, span: query.Span) -> Iterator[Reading]:
+def _readings(context: AppContext, run: str, stream: str, span: query.Span) -> Iterator[Reading]:
     """Those of the stream in order. What is no histogram, and one of other bins than the first, is left out."""
     number, bins = -1, None
     while True:
-        with here.store.reading() as connection:
-            rows = query.named(connection, run, stream, EVENT, number, span, AT_ONCE)
+        with context.store.reading() as connection:
+            rows = query.named(connection, run, stream, EVENT, number, span, EVENTS_PER_READ)
         for row in rows:
             reading = _read(row.step, row.time, row.data)
             if reading and (bins := bins or (reading.lowest, len(reading.counts))) == (
@@ -113,14 +113,14 @@ def _readings(here: Collector, run: str, stream: str, span: query.Span) -> Itera
                 len(reading.counts),
             ):
                 yield reading
-        if len(rows) < AT_ONCE:
+        if len(rows) < EVENTS_PER_READ:
             return
         number = rows[-1].number
 
 
 def _read(step: int, time: int, data: dict[str, Any]) -> Reading | None:
     lowest, counts, scale = data.get("lowest"), data.get("counts"), data.get("scale")
-    if not isinstance(lowest, int) or not isinstance(counts, list) or not 3 <= len(counts) <= MOST_BINS:
+    if not isinstance(lowest, int) or not isinstance(counts, list) or not 3 <= len(counts) <= MAX_BINS:
         return None
     if not all(isinstance(count, int) and 0 <= count < 2**53 for count in counts):
         return None

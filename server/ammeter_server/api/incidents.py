@@ -13,7 +13,7 @@ from ammeter_server.api.runs import found
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project, unknown_incident
 from ammeter_server.config.links import Links
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.db import Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import incidents as query
@@ -102,7 +102,7 @@ class IncidentList:
 
 @router.get("/incidents", summary="Incidents of all runs, newest first")
 def list_incidents(
-    here: Here,
+    context: ContextDep,
     project: Project,
     state: States = None,
     severity: Severity | None = None,
@@ -114,12 +114,12 @@ def list_incidents(
 ) -> IncidentList:
     """Incidents from the one that opened last."""
     wanted = _wanted(state, severity, verdict, since, until)
-    return _listed(here, page_size, page_token, project=project, **wanted)
+    return _listed(context, page_size, page_token, project=project, **wanted)
 
 
 @router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")
 def list_incidents_of_run(
-    here: Here,
+    context: ContextDep,
     run: str,
     state: States = None,
     severity: Severity | None = None,
@@ -131,44 +131,44 @@ def list_incidents_of_run(
     page_token: PageToken = None,
 ) -> IncidentList:
     """The run's incidents, the closed ones too."""
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
     wanted = _wanted(state, severity, verdict, since, until)
-    return _listed(here, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
+    return _listed(context, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
 
 
 @router.get("/incidents/{incident}", summary="One incident")
-def read_incident(here: Here, incident: str) -> Incident:
-    with here.store.reading() as connection:
+def read_incident(context: ContextDep, incident: str) -> Incident:
+    with context.store.reading() as connection:
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return tell(row, here.settings.links)
+    return to_response(row, context.settings.links)
 
 
 @router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
-def acknowledge(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
+def acknowledge(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
     """The incident, acknowledged. Twice is fine; one that closed without it is a 409."""
-    handled = _told(here, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
+    handled = _told(context, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
     return handled
 
 
 @router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
-def silence(here: Here, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
+def silence(context: ContextDep, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
     """The incident, of which nobody is told for so many hours from now on; told once more if it is open by then."""
     now = time.time_ns()
-    handled = _told(here, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
+    handled = _told(context, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
     if handled.state == "closed":
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
     return handled
 
 
 @router.get("/incidents/{incident}/deliveries", summary="Who was told of it, and how that went")
-def list_deliveries(here: Here, incident: str) -> Deliveries:
+def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
     """What each channel was told about the incident, or will be, oldest first."""
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         if query.one(connection, incident) is None:
             raise unknown_incident(incident)
         rows = outbox.deliveries(connection, incident.partition(".")[0], incident)
@@ -176,12 +176,12 @@ def list_deliveries(here: Here, incident: str) -> Deliveries:
 
 
 @router.post("/incidents/{incident}/close", summary="It is over")
-def close(here: Here, judge: Judging, caller: Changing, incident: str) -> Incident:
+def close(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
     """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
-    return _told(here, incident, judge.close(incident, time.time_ns(), caller.name))
+    return _told(context, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
-def tell(row: Row[Any], links: Links) -> Incident:
+def to_response(row: Row[Any], links: Links) -> Incident:
     """The incident as people see it."""
     values = row._asdict()
     for name in ("opened", "acknowledged", "silenced", "closed"):
@@ -204,25 +204,25 @@ def _delivery(row: Row[Any]) -> Delivery:
     )
 
 
-def _listed(here: Collector, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
+def _listed(context: AppContext, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
     before = key_of(page_token, (int, str))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before, **wanted)
-    items = [tell(row, here.settings.links) for row in rows[:page_size]]
+    items = [to_response(row, context.settings.links) for row in rows[:page_size]]
     if len(rows) <= page_size:
         return IncidentList(items, None)
     return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
 
 
-def _told(here: Collector, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
+def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
     """The incident as it stands. Raises a 404 problem for one that is not there; rings when it was changed."""
     if changed is not None:
-        here.bell.set()
-    with here.store.reading() as connection:
+        context.judge_wakeup.set()
+    with context.store.reading() as connection:
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return tell(row, here.settings.links)
+    return to_response(row, context.settings.links)
 
 
 def _wanted(

@@ -19,7 +19,7 @@ from ammeter_server.api.change_feed import Cursor, Wanted
 from ammeter_server.api.runs import found
 from ammeter_server.api.series import names_of
 from ammeter_server.auth.reader_limits import READER
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.db import Store, StoreAwayError
 from ammeter_server.db.queries import live as query
 from ammeter_server.http import limits
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5
 STILL_SECONDS = 5.0
 """After which it is looked at all the same, for what only time changes, and a line says that somebody is there."""
 
-LONGEST = 60.0
+MAX_ANSWER_SECONDS = 60.0
 """Seconds of one answer. Who goes on asks again with the last id, and a token that was revoked is not told more."""
 
 MAX_FOLLOWERS = 500
@@ -114,7 +114,7 @@ class Watched:
 
 @router.get("", summary="What changes, as it changes", responses={200: MESSAGES}, response_class=StreamingResponse)
 async def follow(
-    here: Here,
+    context: ContextDep,
     request: Request,
     run: str,
     names: Annotated[str, Query(description="Series that are told as they grow: `loss,scale`. Without it none.")] = "",
@@ -127,16 +127,16 @@ async def follow(
     wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points)
     cursor = change_feed.read_cursor(last_event_id)
     watched: Watched = request.app.state.watched
-    await to_thread.run_sync(_check, here, run, limiter=watched.threads)
+    await to_thread.run_sync(_check, context, run, limiter=watched.threads)
     request.scope[ENDLESS] = True
-    messages = _messages(here, watched, run, wanted, cursor, request.scope[READER])
+    messages = _messages(context, watched, run, wanted, cursor, request.scope[READER])
     first = await anext(messages)
     unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
     return StreamingResponse(_behind(first, messages), media_type="text/event-stream", headers=unbuffered)
 
 
-def _check(here: Collector, run: str) -> None:
-    with here.store.reading() as connection:
+def _check(context: AppContext, run: str) -> None:
+    with context.store.reading() as connection:
         found(connection, run)
 
 
@@ -149,18 +149,18 @@ async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 async def _messages(
-    here: Collector, watched: Watched, run: str, wanted: Wanted, cursor: Cursor, reader: str
+    context: AppContext, watched: Watched, run: str, wanted: Wanted, cursor: Cursor, reader: str
 ) -> AsyncIterator[bytes]:
-    ends = time.monotonic() + LONGEST
+    ends = time.monotonic() + MAX_ANSWER_SECONDS
     with watched.changes_of(run, reader) as changed:
         yield b"retry: 1000\n\n"
         while time.monotonic() < ends:
             changed.clear()
             told, cursor = await to_thread.run_sync(
-                change_feed.since, here, run, wanted, cursor, limiter=watched.threads
+                change_feed.since, context, run, wanted, cursor, limiter=watched.threads
             )
             yield _message(told, cursor) if told else b":\n\n"
-            if len(told.events) < change_feed.MOST_EVENTS:
+            if len(told.events) < change_feed.MAX_EVENTS:
                 with move_on_after(min(STILL_SECONDS, max(0.0, ends - time.monotonic()))):
                     await changed.wait()
 

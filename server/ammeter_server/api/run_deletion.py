@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import unknown_run
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db import run_deletion
 from ammeter_server.http.problems import Problem
 
@@ -25,9 +25,9 @@ def _may(request: Request) -> callers.Caller:
 
 
 @router.delete("/{run}", status_code=204, summary="Delete a run")
-def delete_run(here: Here, run: str, caller: Annotated[callers.Caller, Depends(_may)]) -> Response:
+def delete_run(context: ContextDep, run: str, caller: Annotated[callers.Caller, Depends(_may)]) -> Response:
     """Deletes every row of a run for good; totals of the fleet stay. Its shippers are answered 410 from then on.
     Needs scope admin, of every project."""
-    if not run_deletion.delete(here.store, run, caller.name, time.time_ns()):
+    if not run_deletion.delete(context.store, run, caller.name, time.time_ns()):
         raise unknown_run(run)
     return Response(status_code=204)

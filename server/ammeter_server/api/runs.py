@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 
 from ammeter_server.auth.project_access import Project, unknown_run
 from ammeter_server.config.prices import Prices
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import runs as query
@@ -80,7 +80,7 @@ class RunList:
 
 @router.get("", summary="Runs, newest first", response_model=RunList)
 def list_runs(
-    here: Here,
+    context: ContextDep,
     project: Project,
     state: State | None = None,
     page_size: PageSize = 100,
@@ -88,18 +88,18 @@ def list_runs(
 ) -> Response:
     """Runs from the one that started last. A page ends early where what its runs say is large."""
     before = key_of(page_token, (int, str))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         rows, more = query.newest(connection, page_size, before, state, project)
-        items = _told(here, connection, rows)
+        items = _told(context, connection, rows)
     return _answer(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
 
 
 @router.get("/{run}", summary="One run", response_model=Run)
-def read_run(here: Here, run: str) -> Response:
+def read_run(context: ContextDep, run: str) -> Response:
     """The run's facts, its latest values and how much it counted. 404 for a run nobody reported."""
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         row = found(connection, run)
-        (told,) = _told(here, connection, [row])
+        (told,) = _told(context, connection, [row])
     return _answer(told)
 
 
@@ -116,7 +116,7 @@ def _answer(told: Run | RunList) -> Response:
     return Response(msgspec.json.encode(told), media_type="application/json")
 
 
-def _told(here: Collector, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
+def _told(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
     incidents = _by_run(query.incidents_of(connection, ids))
@@ -124,13 +124,14 @@ def _told(here: Collector, connection: Connection, rows: Sequence[Row[Any]]) -> 
     there = query.there(connection, [one for row in rows for one in candidates(row.project, following[row.id])])
     after = {row.id: pick(there, row.project, following[row.id]) for row in rows}
     now = time.time_ns()
-    prices = here.settings.cost_per_hour
+    prices = context.settings.cost_per_hour
     return [
-        tell(row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices) for row in rows
+        to_response(row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices)
+        for row in rows
     ]
 
 
-def tell(
+def to_response(
     row: Row[Any],
     streams: Sequence[Row[Any]],
     incidents: Sequence[Row[Any]],

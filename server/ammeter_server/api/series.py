@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query, Request, Response
 from ammeter.wire import ranks
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.api.runs import found
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import reader
-from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Told, answer
-from ammeter_server.curves.reader import Asked, Curve
+from ammeter_server.curves.encoding import FLOAT32, LAYOUT, LabelledCurves, answer
+from ammeter_server.curves.reader import Curve, CurveQuery
 from ammeter_server.db.queries import series as query
 from ammeter_server.db.queries.step_times import steps_between
 from ammeter_server.http import etags
@@ -25,10 +25,10 @@ from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, b
 
 router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
 
-MOST_NAMES = 256
+MAX_NAMES = 256
 """Names in one question. A page of charts asks for five, one of all layers for some hundred."""
 
-MOST_VALUES = 4_000_000
+MAX_VALUES = 4_000_000
 """Values in one answer: 64 MB as JSON. A page of the list ends where it has as many."""
 
 MERGED = query.Wanted(ranks.SCALARS, ranks.STATS)
@@ -79,12 +79,12 @@ class Line(NamedTuple):
     rank: int | None
     key: tuple[int, int, str]
     names: Sequence[str]
-    read: Callable[[Asked], dict[str, Curve]]
+    read: Callable[[CurveQuery], dict[str, Curve]]
 
 
 @router.get("", summary="Values over steps", responses={200: ANSWERS}, response_class=Response)
 def read_series(
-    here: Here,
+    context: ContextDep,
     request: Request,
     run: str,
     names: Annotated[
@@ -106,38 +106,40 @@ def read_series(
     """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
     steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
     ranks have, and one more for each time that the ranks were started again."""
-    asked = Asked(names_of(names), points, first, last, by == "time")
+    asked = CurveQuery(names_of(names), points, first, last, by == "time")
     after = key_of(page_token, (int, int, str, str))
     if merged:
         _check_merged(asked.names, rank, stream)
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
         sources = query.sources(connection, run, ranks_of(rank), stream)
         together = lives(query.lives(connection, run)) if merged else []
         tag = etags.of(request, query.standing(connection, run, sources))
     if tag.known:
         return tag.unchanged()
-    lines = [_of_all(here, run, life, asked.names) for life in together]
+    lines = [_of_all(context, run, life, asked.names) for life in together]
     if not merged:
-        lines = [_of(here, run, source, asked.names) for source in sources]
+        lines = [_of(context, run, source, asked.names) for source in sources]
     if since is not None or until is not None:
         span = begin_of(since), end_of(until)
-        lines = [_within(line, *steps_between(here.store, run, line.key[2], *span)) for line in lines]
+        lines = [_within(line, *steps_between(context.store, run, line.key[2], *span)) for line in lines]
     behind = lines if after is None else _behind(lines, asked.names, after)
     told, following = _page(behind, asked, page_size)
     return tag.on(answer(told, format, following))
 
 
-def _of(here: Collector, run: str, source: query.Source, names: Sequence[str]) -> Line:
+def _of(context: AppContext, run: str, source: query.Source, names: Sequence[str]) -> Line:
     key = source.rank, source.started, source.id
-    return Line(source.rank, key, names, lambda asked: reader.read(here.store, run, source.id, asked))
+    return Line(source.rank, key, names, lambda asked: reader.read(context.store, run, source.id, asked))
 
 
-def _of_all(here: Collector, run: str, life: Sequence[Life], names: Sequence[str]) -> Line:
-    def read(asked: Asked) -> dict[str, Curve]:
-        views = {each.rank: query.views(here.store, run, each.stream, asked.first, asked.last, MERGED) for each in life}
+def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> Line:
+    def read(asked: CurveQuery) -> dict[str, Curve]:
+        views = {
+            each.rank: query.views(context.store, run, each.stream, asked.first, asked.last, MERGED) for each in life
+        }
         whole = ranks.merged(views, max(each.world_size for each in life))
-        return reader.drawn(asked, reader.of_views(asked, whole))
+        return reader.draw(asked, reader.of_views(asked, whole))
 
     return Line(None, (0, life[0].began, life[0].stream), names, read)
 
@@ -145,7 +147,7 @@ def _of_all(here: Collector, run: str, life: Sequence[Life], names: Sequence[str
 def _within(line: Line, first: int, last: int) -> Line:
     """The line, between these steps too."""
 
-    def read(asked: Asked) -> dict[str, Curve]:
+    def read(asked: CurveQuery) -> dict[str, Curve]:
         begin = max(first, asked.first or 0)
         end = last if asked.last is None else min(last, asked.last)
         return line.read(replace(asked, first=begin, last=end)) if begin <= end else {}
@@ -164,21 +166,21 @@ def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...])
     ]
 
 
-def _page(lines: Sequence[Line], asked: Asked, page_size: int) -> tuple[Told, str | None]:
+def _page(lines: Sequence[Line], asked: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
     """The first curves, and what the next page is asked with where there may be more."""
     told: list[tuple[int | None, str, dict[str, Curve]]] = []
     values = 0
     for line, name, curve in _read(lines, asked):
         told.append((line.rank, line.key[2], {name: curve}))
         values += len(curve.values)
-        if len(told) == page_size or values > MOST_VALUES:
+        if len(told) == page_size or values > MAX_VALUES:
             over = line is lines[-1] and name == line.names[-1]
             return told, None if over else token(*line.key, name)
     return told, None
 
 
-def _read(lines: Sequence[Line], asked: Asked) -> Iterator[tuple[Line, str, Curve]]:
-    at_once = max(1, MOST_VALUES // asked.points)
+def _read(lines: Sequence[Line], asked: CurveQuery) -> Iterator[tuple[Line, str, Curve]]:
+    at_once = max(1, MAX_VALUES // asked.points)
     for line in lines:
         for begin in range(0, len(line.names), at_once):
             curves_of = line.read(replace(asked, names=line.names[begin : begin + at_once]))
@@ -198,8 +200,8 @@ def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) ->
 def names_of(names: str) -> list[str]:
     """The names that are asked for, each once. Raises a 422 problem where they are none, or too many."""
     wanted = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
-    if not 0 < len(wanted) <= MOST_NAMES:
+    if not 0 < len(wanted) <= MAX_NAMES:
         raise Problem(
-            422, f"names is {names[:80]!r}, {len(wanted)} names; ask for 1 to {MOST_NAMES}, such as scale,loss"
+            422, f"names is {names[:80]!r}, {len(wanted)} names; ask for 1 to {MAX_NAMES}, such as scale,loss"
         )
     return wanted

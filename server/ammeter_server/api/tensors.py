@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Response
 from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter_server.api.runs import found
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import series as query
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
@@ -49,7 +49,7 @@ class TensorStatList:
 
 @router.get("", summary="Tensors' latest values", responses={200: {"model": TensorStatList}}, response_class=Response)
 def list_tensors(
-    here: Here,
+    context: ContextDep,
     run: str,
     stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
     rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
@@ -60,11 +60,11 @@ def list_tensors(
     measured lately is left out."""
     stats = _asked(stat)
     after = key_of(page_token, (int,))
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         found(connection, run)
         sources = query.sources(connection, run, None if rank is None else [rank])
     source = newest_life(sources)
-    places = _measured(here, run, source, stats) if source else []
+    places = _measured(context, run, source, stats) if source else []
     rest = [(place, item) for place, item in places if after is None or place > int(after[0])]
     page = rest[:page_size]
     answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(rest) > page_size else None)
@@ -77,10 +77,12 @@ def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
     return next((source for source in reversed(sources) if source.rank == lowest), None)
 
 
-def _measured(here: Here, run: str, source: query.Source, stats: Sequence[str]) -> list[tuple[int, TensorStat]]:
+def _measured(
+    context: ContextDep, run: str, source: query.Source, stats: Sequence[str]
+) -> list[tuple[int, TensorStat]]:
     """(place, item) of each tensor and stat that was measured. The place stays the same while a run goes on."""
     wanted = query.Wanted(stats=tuple(stats))
-    views = query.latest_views(here.store, run, source.id, NEWEST_CHUNKS, wanted)
+    views = query.latest_views(context.store, run, source.id, NEWEST_CHUNKS, wanted)
     schema, latest = latest_values(views, stats)
     items = []
     for order, tensor in enumerate(schema.tensors):

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 
 from ammeter_server.auth.tokens import fingerprint
 from ammeter_server.config.settings import is_loopback, is_private_to_this_machine
-from ammeter_server.context import Collector, collector
+from ammeter_server.context import AppContext, app_context
 from ammeter_server.db.queries import tokens as query
 from ammeter_server.db.queries.tokens import SCOPES
 from ammeter_server.http import limits
@@ -94,17 +94,17 @@ def has(caller: Caller, scope: str) -> bool:
     return scope in caller.scopes or "admin" in caller.scopes
 
 
-def known(here: Collector, connection: HTTPConnection, sha256: str) -> Caller | None:
+def known(context: AppContext, connection: HTTPConnection, sha256: str) -> Caller | None:
     """The owner of the token with this hash. Raises a 429 problem for an address that tries one after another."""
-    caller = find(here, sha256)
+    caller = find(context, sha256)
     if caller is None:
-        _count_guess(here, connection, sha256)
+        _count_guess(context, connection, sha256)
     return caller
 
 
-def find(here: Collector, sha256: str) -> Caller | None:
+def find(context: AppContext, sha256: str) -> Caller | None:
     """The owner of the token or session with this hash, None for an unknown or expired one."""
-    with here.store.reading() as transaction:
+    with context.store.reading() as transaction:
         row = query.find(transaction, sha256, time.time_ns())
     if row is None or not hmac.compare_digest(row.sha256, sha256):
         return None
@@ -135,20 +135,20 @@ def proxy_header(connection: HTTPConnection) -> str | None:
     return next((name for name in names if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)), None)
 
 
-def _count_guess(here: Collector, connection: HTTPConnection, sha256: str) -> None:
+def _count_guess(context: AppContext, connection: HTTPConnection, sha256: str) -> None:
     address = address_of(connection)
-    wait = here.guesses.note(address, sha256)
+    wait = context.guesses.note(address, sha256)
     if wait:
         raise limits.over("guesses", 429, f"{address} has tried too many wrong tokens; wait {wait:.0f} s", wait=wait)
 
 
 def _allow(connection: HTTPConnection, scope: str) -> Caller:
-    here = collector(connection)
+    context = app_context(connection)
     shown = secrets_of(connection)
-    caller = _right(here, shown) or _open(here, connection)
+    caller = _right(context, shown) or _open(context, connection)
     if caller is None:
         for sha256, _ in shown:
-            _count_guess(here, connection, sha256)
+            _count_guess(context, connection, sha256)
         raise Problem(
             401,
             "no valid token; send `Authorization: Bearer <token>` (the agent: AMMETER_TOKEN)",
@@ -159,20 +159,20 @@ def _allow(connection: HTTPConnection, scope: str) -> Caller:
     return caller
 
 
-def _right(here: Collector, shown: list[tuple[str, bool]]) -> Caller | None:
+def _right(context: AppContext, shown: list[tuple[str, bool]]) -> Caller | None:
     """The owner of the first right one."""
     for sha256, by_browser in shown:
-        found = find(here, sha256)
+        found = find(context, sha256)
         if found is not None:
             return replace(found, by_browser=by_browser)
     return None
 
 
-def _open(here: Collector, connection: HTTPConnection) -> Caller | None:
+def _open(context: AppContext, connection: HTTPConnection) -> Caller | None:
     """Everybody on this machine, as long as there is no token at all."""
-    if not is_private_to_this_machine(here.settings):
+    if not is_private_to_this_machine(context.settings):
         return None
-    with here.store.reading() as transaction:
+    with context.store.reading() as transaction:
         if query.any_exists(transaction):
             return None
     host = _host(connection.headers.get("host", ""))

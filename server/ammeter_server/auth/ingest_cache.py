@@ -15,7 +15,7 @@ from ammeter_server.auth.tokens import fingerprint
 FRESH = 1.0
 """Seconds for which whoever was let in is let in again unasked: a token that is revoked may write for so long."""
 
-MOST = 10_000
+MAX_TOKENS = 10_000
 """Tokens that are remembered; beyond them all are asked again."""
 
 THREADS = 4
@@ -38,7 +38,7 @@ class Admission:
         if caller is not None and self._clock() < until and not _expired(caller):
             return caller
         caller = await to_thread.run_sync(callers.ingest, connection, limiter=self._threads)
-        if len(self._let_in) >= MOST:
+        if len(self._let_in) >= MAX_TOKENS:
             self._let_in.clear()
         self._let_in[said] = self._clock() + FRESH, caller
         return caller

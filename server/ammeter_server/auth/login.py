@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from ammeter_server.auth.callers import COOKIE, Caller, has, known
 from ammeter_server.auth.tokens import fingerprint
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.db import Store
 from ammeter_server.db.queries import audit
 from ammeter_server.db.queries import tokens as query
@@ -26,7 +26,7 @@ router = APIRouter(tags=["session"])
 SECONDS = 7 * 24 * 3600
 """A session ends with its token, and after this at the latest."""
 
-MOST_SESSIONS = 100
+MAX_SESSIONS = 100
 """That one token has opened: whoever has it cannot fill the database with them."""
 
 MAX_SIGN_IN_BYTES = 4096
@@ -50,7 +50,7 @@ class SignIn(msgspec.Struct):
 
 
 @router.post("/api/v1/session", status_code=204, summary="Sign in", openapi_extra={"requestBody": BODY})
-async def sign_in(request: Request, here: Here) -> Response:
+async def sign_in(request: Request, context: ContextDep) -> Response:
     """Exchanges a token with scope read for a session cookie that a page's scripts cannot see."""
     _check_type(request)
     try:
@@ -61,19 +61,19 @@ async def sign_in(request: Request, here: Here) -> Response:
     sign_ins: Pace = request.app.state.sign_ins
     if sign_ins.is_over(fingerprint(given)):
         raise limits.over("sign-ins", 429, f"more than {BURST:.0f} sign-ins with this token; keep the session", wait=1)
-    value = await anyio.to_thread.run_sync(_opened, here, request, given)
+    value = await anyio.to_thread.run_sync(_opened, context, request, given)
     response = Response(status_code=204)
-    secure = request.url.scheme == "https" or here.settings.public_url.startswith("https:")
+    secure = request.url.scheme == "https" or context.settings.public_url.startswith("https:")
     response.set_cookie(COOKIE, value, max_age=SECONDS, secure=secure, httponly=True, samesite="strict")
     return response
 
 
 @router.delete("/api/v1/session", status_code=204, summary="Sign out")
-def sign_out(request: Request, here: Here) -> Response:
+def sign_out(request: Request, context: ContextDep) -> Response:
     """Ends the session, here and in the browser."""
     cookie = request.cookies.get(COOKIE)
     if cookie:
-        _end(here.store, fingerprint(cookie, "session"))
+        _end(context.store, fingerprint(cookie, "session"))
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
@@ -99,12 +99,12 @@ def _end(store: Store, sha256: str) -> None:
             query.remove(connection, sha256)
 
 
-def _opened(here: Collector, request: Request, given: str) -> str:
+def _opened(context: AppContext, request: Request, given: str) -> str:
     """The secret of a new session. Raises a 401 problem for a token that cannot open one."""
-    caller = known(here, request, fingerprint(given))
+    caller = known(context, request, fingerprint(given))
     if caller is None or not has(caller, "read"):
         raise Problem(401, "the token is unknown or has no scope read; `ammeter-server token create` makes one")
-    return _open_session(here.store, caller)
+    return _open_session(context.store, caller)
 
 
 def _open_session(store: Store, caller: Caller) -> str:
@@ -115,6 +115,6 @@ def _open_session(store: Store, caller: Caller) -> str:
         query.remove_expired_sessions(connection, now)
         name = SESSION_OF + caller.name
         query.add(connection, fingerprint(value, "session"), name, "read", now, caller.project, expires)
-        query.keep_newest(connection, name, MOST_SESSIONS)
+        query.keep_newest(connection, name, MAX_SESSIONS)
         audit.add(connection, now, caller.name, "session.opened", "page")
     return value

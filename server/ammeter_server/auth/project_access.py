@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from ammeter_server.auth import callers
-from ammeter_server.context import Collector, Here
+from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
@@ -18,13 +18,17 @@ RUNS = ("run", "baseline")
 """What a path calls a run."""
 
 
-async def own(connection: HTTPConnection, here: Here, caller: Annotated[callers.Caller, Depends(callers.read)]) -> None:
+async def require_project_access(
+    connection: HTTPConnection, context: ContextDep, caller: Annotated[callers.Caller, Depends(callers.read)]
+) -> None:
     """Refuses a path to another project's run or incident in the words for one that is not there.
 
     A run that the path names by its external id is named by its own from here on.
     """
     if caller.project is not None:  # else there is nothing to look up, and no thread has to be waited for
-        connection.path_params.update(await run_in_threadpool(_reached, connection.path_params, here, caller.project))
+        connection.path_params.update(
+            await run_in_threadpool(_reached, connection.path_params, context, caller.project)
+        )
 
 
 def unknown_run(run: str) -> Problem:
@@ -50,21 +54,21 @@ Project = Annotated[str | None, Depends(_within)]
 """The project that a list is of: the one asked for, else the token's; None for every one."""
 
 
-def _reached(params: Mapping[str, Any], here: Collector, project: str) -> dict[str, str]:
+def _reached(params: Mapping[str, Any], context: AppContext, project: str) -> dict[str, str]:
     """The runs and the incident of a path by their own ids. Raises a 404 problem for what the project does not have."""
     reached = {}
     for name in RUNS:
         if name in params:
-            reached[name] = _own(here, project, params[name], unknown_run(params[name]))
+            reached[name] = _own(context, project, params[name], unknown_run(params[name]))
     if "incident" in params:
         incident = params["incident"]
         run, dot, rest = incident.partition(".")
-        reached["incident"] = _own(here, project, run, unknown_incident(incident)) + dot + rest
+        reached["incident"] = _own(context, project, run, unknown_incident(incident)) + dot + rest
     return reached
 
 
-def _own(here: Collector, project: str, run: str, unknown: Problem) -> str:
-    with here.store.reading() as connection:
+def _own(context: AppContext, project: str, run: str, unknown: Problem) -> str:
+    with context.store.reading() as connection:
         found = run_ids.find(connection, project, run)
     if found is None:
         raise unknown

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ammeter_server.auth import callers
-from ammeter_server.context import Collector, collector
+from ammeter_server.context import AppContext, app_context
 from ammeter_server.db import StoreAwayError
 from ammeter_server.db.queries.tokens import SESSION_OF
 from ammeter_server.http import limits
@@ -26,7 +26,7 @@ from ammeter_server.http.problems import Problem, answer
 THREADS = 4
 """Questions that are answered at once. Each takes its share of the interpreter, and the thread that commits has one."""
 
-AT_ONCE = 3
+THREADS_PER_READER = 3
 """Of them, those of one reader: another always finds a free one."""
 
 WAITING = 100
@@ -57,7 +57,7 @@ FREE = ("/livez", "/static/")
 class _Reader:
     """Those questions of one reader that are not answered yet."""
 
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_PER_READER))
     asked: int = 0
 
 
@@ -121,7 +121,7 @@ class Readers:
         for sha256, _ in callers.secrets_of(connection):
             owner = self._owners.get(sha256)
             if owner is None:
-                owner = await to_thread.run_sync(_owner, collector(connection), sha256, limiter=self._threads)
+                owner = await to_thread.run_sync(_owner, app_context(connection), sha256, limiter=self._threads)
             if owner is not None:
                 self._owners[sha256] = owner
                 self._owners.move_to_end(sha256)
@@ -152,10 +152,10 @@ def _is_free(scope: Scope) -> bool:
     return path.startswith(FREE) or (scope["method"] == "POST" and path.endswith("/frames"))
 
 
-def _owner(here: Collector, sha256: str) -> str | None:
+def _owner(context: AppContext, sha256: str) -> str | None:
     """The token with this hash, or the one that opened the session with it."""
     try:
-        found = callers.find(here, sha256)
+        found = callers.find(context, sha256)
     except StoreAwayError:  # the answer to the question itself says so
         return None
     return f"token {found.name.removeprefix(SESSION_OF)}" if found else None

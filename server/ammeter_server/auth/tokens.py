@@ -16,8 +16,8 @@ from ammeter_server.db.queries import audit
 from ammeter_server.db.queries import tokens as query
 from ammeter_server.db.queries.tokens import FROM_FILE, SCOPES, SESSION_OF
 
-LONGEST_NAME = 200
-LONGEST_PROJECT = 1_024
+MAX_NAME_CHARS = 200
+MAX_PROJECT_CHARS = 1_024
 
 
 class TokenError(ValueError):
@@ -96,15 +96,15 @@ def fingerprint(token: str, kind: str = "token") -> str:
 
 def _check_project(project: str | None) -> None:
     """An empty one, such as a variable that is not set, would be a token of every project."""
-    if project is not None and not (project.strip() and project.isprintable() and len(project) <= LONGEST_PROJECT):
-        remedy = f"use 1 to {LONGEST_PROJECT} printable characters, or leave it out for every project"
+    if project is not None and not (project.strip() and project.isprintable() and len(project) <= MAX_PROJECT_CHARS):
+        remedy = f"use 1 to {MAX_PROJECT_CHARS} printable characters, or leave it out for every project"
         raise TokenError(f"the project is {project[:80]!r}; {remedy}")
 
 
 def _check_name(name: str) -> None:
     reserved = name == FROM_FILE or name.startswith(SESSION_OF)
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable() or plain(name) != name or reserved:
+    if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable() or plain(name) != name or reserved:
         said = f"{name[:80]!r}"
         raise TokenError(
-            f"the name is {said}; use 1 to {LONGEST_NAME} printable characters, no name of the house's own"
+            f"the name is {said}; use 1 to {MAX_NAME_CHARS} printable characters, no name of the house's own"
         )

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 Prices = tuple[tuple[str, float], ...]
 """(model, with * and ? for any; dollars per device and hour), in the order in which they are asked."""
 
-MOST = 10_000.0
+MAX_DOLLARS_PER_HOUR = 10_000.0
 """Dollars per hour that are believed."""
 
 EXAMPLE = "NVIDIA H200=4.10,NVIDIA A100*=2.00,*=1.00"
@@ -32,8 +32,9 @@ def _price(said: str) -> tuple[str, float]:
         price = float(number)
     except ValueError:
         price = math.nan
-    if not equals or not model.strip() or not 0 <= price <= MOST:
+    if not equals or not model.strip() or not 0 <= price <= MAX_DOLLARS_PER_HOUR:
         raise ValueError(
-            f"says {said[:80]!r}; use a model, = and dollars per device and hour up to {MOST:.0f}: {EXAMPLE}"
+            f"says {said[:80]!r}; use a model, = and dollars per device and hour "
+            f"up to {MAX_DOLLARS_PER_HOUR:.0f}: {EXAMPLE}"
         )
     return model.strip(), price

@@ -25,7 +25,7 @@ PIECE = 256 * 2**10
 
 Part = bytes | memoryview
 
-Told = Sequence[tuple[int | None, str, dict[str, Curve]]]
+LabelledCurves = Sequence[tuple[int | None, str, dict[str, Curve]]]
 """(rank, stream, name -> curve)"""
 
 
@@ -53,23 +53,23 @@ class InPieces(Response):
                 begin, size = end, 0
 
 
-def answer(told: Told, form: str, following: str | None = None) -> InPieces:
+def answer(told: LabelledCurves, form: str, following: str | None = None) -> InPieces:
     """One item per curve. following: what the next page is asked with."""
     if form == "float32":
         return InPieces(_as_arrays(told, following), FLOAT32)
     return InPieces(_as_json(told, following), "application/json")
 
 
-def _as_json(told: Told, following: str | None) -> list[Part]:
+def _as_json(told: LabelledCurves, following: str | None) -> list[Part]:
     return [*_items_and_axes(told), b',"next_page_token":', msgspec.json.encode(following), b"}"]
 
 
-def as_member(told: Told) -> msgspec.Raw:
+def as_member(told: LabelledCurves) -> msgspec.Raw:
     """The curves as a part of another answer in JSON."""
     return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
 
 
-def _items_and_axes(told: Told) -> Iterator[Part]:
+def _items_and_axes(told: LabelledCurves) -> Iterator[Part]:
     """Values of each curve; steps and times stand in `axes`, once for all curves that have them in common."""
     flat = [(rank, stream, name, curve) for rank, stream, curves in told for name, curve in curves.items()]
     axes: dict[int, int] = {}
@@ -86,7 +86,7 @@ def _items_and_axes(told: Told) -> Iterator[Part]:
     yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
 
 
-def _as_arrays(told: Told, following: str | None) -> list[Part]:
+def _as_arrays(told: LabelledCurves, following: str | None) -> list[Part]:
     parts: list[bytes] = []
     made: dict[tuple[int, str], int] = {}
     size = 0

@@ -41,7 +41,7 @@ ESTIMATES = ((np.arange(2048) - 1023) * 1233 >> 12) - LOWEST
 """Exponent of ten behind LOWEST, or one too low, for each binary exponent: 1233 / 2^12 is log10(2). Zero has 0."""
 ESTIMATES[0] = -LOWEST
 
-AT_ONCE = 2**15
+VALUES_PER_SLICE = 2**15
 """Values that are worked on together: what lies between stays near the processor."""
 
 
@@ -54,8 +54,8 @@ def between_brackets(arrays: Sequence[Floats]) -> list[memoryview]:
     """The same of each array, without its brackets: many short ones cost what one long one does."""
     values = np.concatenate(arrays) if arrays else np.zeros(0, np.float32)
     text = np.empty((len(values), 4), np.uint32)
-    for begin in range(0, len(values), AT_ONCE):
-        _write(text[begin : begin + AT_ONCE], values[begin : begin + AT_ONCE])
+    for begin in range(0, len(values), VALUES_PER_SLICE):
+        _write(text[begin : begin + VALUES_PER_SLICE], values[begin : begin + VALUES_PER_SLICE])
     signs = text.view(np.uint8).reshape(-1).data
     ends = np.cumsum([0, *(16 * len(array) for array in arrays)]).tolist()
     return [signs[begin : max(begin, end - 1)] for begin, end in pairwise(ends)]

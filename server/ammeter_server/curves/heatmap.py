@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ammeter.wire.columns import ABSENT, Floats, Ints
-from ammeter_server.curves.reader import Piece
+from ammeter_server.curves.reader import CurveChunk
 
 
 def stretches(first: int, last: int, most: int) -> Ints:
@@ -18,7 +18,7 @@ def stretches(first: int, last: int, most: int) -> Ints:
     return np.array([first + count * part // parts for part in range(parts + 1)], np.int64)
 
 
-def filled(pieces: Sequence[Piece], edges: Ints, lowest: bool = False) -> tuple[Floats, Ints]:
+def filled(pieces: Sequence[CurveChunk], edges: Ints, lowest: bool = False) -> tuple[Floats, Ints]:
     """float32[stretches], int64[stretches]: the value that a stretch shows, and the step at which it was measured.
 
     That is the largest value, or the smallest; the first that is NaN or Inf where there is one; absent, at step -1,

@@ -20,7 +20,7 @@ from ammeter_server.curves.downsample import choose
 from ammeter_server.db import Row, Store, column_codec
 from ammeter_server.db.queries import series as query
 
-AT_ONCE = 16
+SEGMENTS_PER_READ = 16
 """Segments of which whole columns are read in one transaction, with their neighbours: 40 MB for 200 of them."""
 
 
@@ -37,7 +37,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CurveQuery:
     """Which names, between which steps, and how many points of each at most. by_time: spread evenly over time."""
 
     names: Sequence[str]
@@ -62,10 +62,10 @@ class Asked:
         return slice(int(np.searchsorted(steps, self.behind, "right")), end)
 
 
-def read(store: Store, run: str, stream: str, asked: Asked) -> dict[str, Curve]:
+def read(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, Curve]:
     """The curve of each name that was measured between the steps, in the order asked. What run.log said of a step whose
     row had been written stands at that step."""
-    found = drawn(asked, pieces_of(store, run, stream, asked))
+    found = draw(asked, chunks_of(store, run, stream, asked))
     names = [name for name in asked.names if name in LOGGED or (":" not in name and name not in frames.SCALARS)]
     if names:
         with store.reading() as connection:
@@ -96,7 +96,7 @@ def _with_late(curve: Curve | None, said: Sequence[tuple[int, int, float]]) -> C
     return Curve(steps[last], times[last], values[last])
 
 
-def pieces_of(store: Store, run: str, stream: str, asked: Asked) -> dict[str, list[Piece]]:
+def chunks_of(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, list[CurveChunk]]:
     """What each name's curve is made of: all that was measured, or where that is much what coarse levels tell."""
     with store.reading() as connection:
         of = query.known(connection, run, stream)
@@ -110,15 +110,15 @@ def pieces_of(store: Store, run: str, stream: str, asked: Asked) -> dict[str, li
     return pieces
 
 
-def drawn(asked: Asked, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Curve]:
+def draw(asked: CurveQuery, pieces: Mapping[str, Sequence[CurveChunk]]) -> dict[str, Curve]:
     """One curve of each name's pieces, which follow each other."""
     joined: Joined = {}
     return {name: _curve(some, asked, joined) for name, some in pieces.items() if some}
 
 
-def of_views(asked: Asked, views: Iterable[block.View]) -> dict[str, list[Piece]]:
+def of_views(asked: CurveQuery, views: Iterable[block.View]) -> dict[str, list[CurveChunk]]:
     """What rows that are at hand have of each name."""
-    found: dict[str, list[Piece]] = {name: [] for name in asked.names}
+    found: dict[str, list[CurveChunk]] = {name: [] for name in asked.names}
     schema, places = frames.Schema(), dict[str, int]()
     for view in views:
         if view.schema is not schema:
@@ -174,7 +174,7 @@ class Known:
         return np.searchsorted(self.steps, steps)
 
 
-class Piece(NamedTuple):
+class CurveChunk(NamedTuple):
     """A part of one curve: values, and where in the rows they stand. places: None for all rows. complete: nothing else
     was measured in these rows."""
 
@@ -184,18 +184,18 @@ class Piece(NamedTuple):
     complete: bool = True
 
 
-def _measured(rows: Known, values: Floats) -> list[Piece]:
+def _measured(rows: Known, values: Floats) -> list[CurveChunk]:
     there = block.measured(values)
     if there.all() and len(values):
-        return [Piece(rows, None, values)]
+        return [CurveChunk(rows, None, values)]
     places = np.flatnonzero(there)
-    return [Piece(rows, places, values[places])] if len(places) else []
+    return [CurveChunk(rows, places, values[places])] if len(places) else []
 
 
 Joined = dict[tuple[tuple[int, bytes], ...], tuple[Ints, Ints]]
 
 
-def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
+def _curve(pieces: Sequence[CurveChunk], asked: CurveQuery, joined: Joined) -> Curve:
     values = np.concatenate([piece.values for piece in pieces])
     if len(values) <= asked.points:
         return Curve(*_all_stamps(pieces, joined), values, all(piece.complete for piece in pieces))
@@ -213,11 +213,11 @@ def _curve(pieces: Sequence[Piece], asked: Asked, joined: Joined) -> Curve:
     return Curve(steps, times, values[kept], False)
 
 
-def _stamps(piece: Piece, chosen: Ints) -> tuple[Ints, Ints]:
+def _stamps(piece: CurveChunk, chosen: Ints) -> tuple[Ints, Ints]:
     return piece.rows.stamps(chosen if piece.places is None else piece.places[chosen])
 
 
-def _all_stamps(pieces: Sequence[Piece], joined: Joined) -> tuple[Ints, Ints]:
+def _all_stamps(pieces: Sequence[CurveChunk], joined: Joined) -> tuple[Ints, Ints]:
     """Those of all values; the same arrays for curves that were measured in the same rows."""
     same = tuple((id(piece.rows), b"" if piece.places is None else piece.places.tobytes()) for piece in pieces)
     if same not in joined:
@@ -233,11 +233,11 @@ class _Reading:
 
     store: Store
     of: query.Known
-    asked: Asked
+    asked: CurveQuery
     segments: Sequence[Row[Any]]
 
-    def pieces(self) -> dict[str, list[Piece]]:
-        found: dict[str, list[Piece]] = {name: [] for name in self.asked.names}
+    def pieces(self) -> dict[str, list[CurveChunk]]:
+        found: dict[str, list[CurveChunk]] = {name: [] for name in self.asked.names}
         much = sum(each.rows for each in self.segments) >= self.asked.much
         for schema, group in groupby(self.segments, key=lambda each: each.schema):
             names = {place: name for name, place in places_of(self.of.schemas[schema], self.asked.names).items()}
@@ -250,11 +250,11 @@ class _Reading:
                 found[names[place]] += pieces
         return found
 
-    def _fine(self, places: Sequence[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+    def _fine(self, places: Sequence[int], segments: Sequence[Row[Any]]) -> dict[int, list[CurveChunk]]:
         """Every value."""
-        found: dict[int, list[Piece]] = {}
-        for begin in range(0, len(segments) if places else 0, AT_ONCE):
-            some = segments[begin : begin + AT_ONCE]
+        found: dict[int, list[CurveChunk]] = {}
+        for begin in range(0, len(segments) if places else 0, SEGMENTS_PER_READ):
+            some = segments[begin : begin + SEGMENTS_PER_READ]
             rows = {each.first_step: self.known(each) for each in some}
             first, last = some[0].first_step, some[-1].first_step
             with self.store.reading() as connection:
@@ -270,7 +270,7 @@ class _Reading:
         within = self.asked.within(steps)
         return within, Known(steps[within], times[within]), segment.rows
 
-    def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[Piece]]:
+    def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[CurveChunk]]:
         """Of each 512 values what a chart must show. A column that was measured seldom is left to _fine()."""
         edges = segments[0].first_step, segments[-1].first_step
         with self.store.reading() as connection:
@@ -281,7 +281,7 @@ class _Reading:
             some = list(group)
             if sum(each.told.measured for each in some) >= self.asked.much:
                 keys, values = rows.coarse(some)
-                found[place] = [Piece(rows, keys, values, complete=False)]
+                found[place] = [CurveChunk(rows, keys, values, complete=False)]
         return found
 
 

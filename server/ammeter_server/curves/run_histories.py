@@ -15,30 +15,30 @@ from ammeter_server.db import Row, Store
 from ammeter_server.db.queries import series
 from ammeter_server.runs.run_chain import line_of
 
-MOST_STEPS = 4_000_000
+MAX_CACHED_STEPS = 4_000_000
 """Steps of all courses that are kept, at some 80 bytes each."""
 
 
-def course(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> Course:
+def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> Course:
     """The course of the run, however long that takes."""
-    found = Courses().of(store, run, metrics=metrics)
+    found = RunHistoryCache().of(store, run, metrics=metrics)
     assert found is not None  # for nothing bounds the reading
     return found
 
 
 @dataclass
-class Partly:
+class PartialHistory:
     """A stream as far as it was read. events: the number of the next one."""
 
     reading: Reading = field(default_factory=Reading)
     events: int = 0
 
 
-class Courses:
+class RunHistoryCache:
     """What was read of runs lately. For one thread."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Partly] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], PartialHistory] = OrderedDict()
 
     def of(self, store: Store, run: Row[Any], until: float = math.inf, metrics: Sequence[str] = ()) -> Course | None:
         """The course of the run's lowest rank over all its lives, and over those of the runs that it continues and that
@@ -63,17 +63,17 @@ class Courses:
             readings, over, run.name or run.id, first.config, first.environment or {}, first.world_size, run.tags
         )
 
-    def _partly(self, run: str, stream: str, metrics: tuple[str, ...]) -> Partly:
+    def _partly(self, run: str, stream: str, metrics: tuple[str, ...]) -> PartialHistory:
         partly = self._known.get((run, stream))
         if partly is None or not {*metrics} <= {*partly.reading.names}:
-            partly = self._known[run, stream] = Partly(Reading(f"{run}/{stream}", metrics))
+            partly = self._known[run, stream] = PartialHistory(Reading(f"{run}/{stream}", metrics))
         self._known.move_to_end((run, stream))
-        while sum(each.reading.last_step for each in self._known.values()) > MOST_STEPS and len(self._known) > 2:
+        while sum(each.reading.last_step for each in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2:
             self._known.popitem(last=False)
         return partly
 
 
-def _read_on(store: Store, run: str, stream: str, partly: Partly, until: float) -> bool:
+def _read_on(store: Store, run: str, stream: str, partly: PartialHistory, until: float) -> bool:
     """Reads what is new. Returns whether that was all."""
     wanted = series.Wanted(partly.reading.names)
     for view in series.views(store, run, stream, partly.reading.last_step + 1, None, wanted):

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from ammeter_server.db.engine import Store
 
-SLICE = 0.02
+SLICE_SECONDS = 0.02
 """Seconds that a transaction in the background should take: frames that come in wait for it on SQLite."""
 
-MOST = 10_000
+MAX_SLICE_ITEMS = 10_000
 
 Item = TypeVar("Item")
 
@@ -25,10 +25,10 @@ class Pace:
         self.size = 1
 
     def took(self, count: int, seconds: float) -> None:
-        if count < self.size and seconds < SLICE:
+        if count < self.size and seconds < SLICE_SECONDS:
             return  # which says nothing of more
-        fitting = int(count * SLICE / max(seconds, 1e-6))
-        self.size = max(1, min(2 * self.size, fitting, MOST))
+        fitting = int(count * SLICE_SECONDS / max(seconds, 1e-6))
+        self.size = max(1, min(2 * self.size, fitting, MAX_SLICE_ITEMS))
 
 
 def in_slices(
@@ -63,4 +63,4 @@ def _rest(store: Store, pace: Pace, count: int, began: float) -> None:
     took = time.monotonic() - began
     pace.took(count, took)
     if store.is_sqlite:  # its one lock goes to whoever asks for it next
-        time.sleep(min(took, SLICE) / 4)
+        time.sleep(min(took, SLICE_SECONDS) / 4)

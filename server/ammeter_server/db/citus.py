@@ -43,7 +43,7 @@ def is_distributed(connection: Connection, table: str) -> bool:
 def order() -> list[str]:
     """All tables, those first that others refer to."""
     names = [table.name for table in metadata.sorted_tables]
-    assert all(table.name in names for table in step_tables.OF_DAYS)
+    assert all(table.name in names for table in step_tables.PARTITIONED_TABLES)
     return [*REFERENCE, *(name for name in names if name not in REFERENCE)]
 
 

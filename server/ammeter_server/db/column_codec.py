@@ -20,7 +20,7 @@ from ammeter.wire.columns import ABSENT, Floats, Ints, measured
 TOGETHER = 8
 """Columns in one row: a database's page of 4 KB that holds one column of 2,000 steps is empty by a third."""
 
-MOST_ROWS = 2**15
+MAX_SEGMENT_ROWS = 2**15
 """Rows of a segment: a place in it takes two bytes."""
 
 BUCKET = 512
@@ -64,7 +64,7 @@ class Packed(NamedTuple):
     data: bytes
 
 
-class Told(NamedTuple):
+class ColumnHeader(NamedTuple):
     """What a head says of one column. low > high: nothing of it is finite. coarse: empty where values are few.
 
     data: where it lies in the row's data; where values are few they lie in the head instead.
@@ -96,7 +96,7 @@ def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
             yield begin // TOGETHER, Packed(bytes([len(found)]) + b"".join(entries) + extra, b"".join(data))
 
 
-def read_head(head: bytes, wanted: Collection[int]) -> dict[int, Told]:
+def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
     """Which of the columns that lie together -> what is told of it; those that are wanted and were measured."""
     found = {}
     at, begin = 1 + head[0] * _ENTRY.size, 0
@@ -105,7 +105,7 @@ def read_head(head: bytes, wanted: Collection[int]) -> dict[int, Told]:
         if which in wanted:
             end = middle + few
             data = slice(begin, begin + size)
-            found[which] = Told(count, odd, low, high, head[at:middle], head[middle:end], data)
+            found[which] = ColumnHeader(count, odd, low, high, head[at:middle], head[middle:end], data)
         at, begin = middle + few, begin + size
     return found
 

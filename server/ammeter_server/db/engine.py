@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
-from ammeter_server.db.errors import StoreAwayError, StoreBrokenError, StoreRefusingError, told_apart
+from ammeter_server.db.errors import StoreAwayError, StoreBrokenError, StoreRefusingError, translate_db_errors
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # a command that is no server says it once, as its answer
@@ -32,7 +32,12 @@ CACHE = 16_384
 """KiB of pages that SQLite's one writer keeps. Nobody else writes, so they stay right; a reader's are thrown away with
 every commit, and what it reads again is in the system's cache: it has SQLite's own 2 MiB."""
 
-PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5}
+POSTGRESQL_TIMEOUTS = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+}
 """How PostgreSQL's driver waits for a host that is silent, where the URL says nothing of it: 5 s for a connection, 10 s
 (in ms) for what was sent to arrive, and 10 s without a word until it looks whether anybody is there."""
 
@@ -103,7 +108,7 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         try:
-            with told_apart(), self.engine.connect() as connection:
+            with translate_db_errors(), self.engine.connect() as connection:
                 yield connection
         except StoreAwayError as error:
             self.trouble.note(error)
@@ -121,7 +126,7 @@ class Store:
         # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
         turn = self._turn if self.is_sqlite else nullcontext()
         try:
-            with told_apart(), ExitStack() as held:
+            with translate_db_errors(), ExitStack() as held:
                 held.enter_context(turn)
                 connection = held.enter_context(self.writer.connect())
                 if self.is_sqlite and not durable:
@@ -143,7 +148,7 @@ class Store:
     def alone(self) -> Iterator[Any]:
         """SQLite's own connection that writes, outside of a transaction and with nobody else on it, for what no
         transaction may do."""
-        with told_apart(), self._turn, self.writer.connect() as connection:
+        with translate_db_errors(), self._turn, self.writer.connect() as connection:
             yield connection.connection.driver_connection
 
     def close(self) -> None:
@@ -211,7 +216,7 @@ def alone(connection: Connection) -> None:
 
 def _postgresql(url: str) -> Engine:
     whole = make_url(url).set(drivername="postgresql+psycopg")
-    given = {name: value for name, value in (PATIENCE | ENCODING).items() if name not in whole.query}
+    given = {name: value for name, value in (POSTGRESQL_TIMEOUTS | ENCODING).items() if name not in whole.query}
     engine = create_engine(
         whole,
         pool_size=16,

@@ -66,7 +66,7 @@ DAMAGED = ("XX001", "XX002")
 
 
 @contextmanager
-def told_apart() -> Iterator[None]:
+def translate_db_errors() -> Iterator[None]:
     """Raises StoreFullError and StoreAwayError for what the driver says of them; anything else as it comes."""
     try:
         yield

@@ -16,7 +16,7 @@ DEPTH = 16
 LARGEST = 2**63
 """Integers beyond it are text; NaN and Inf are not below it either."""
 
-LONGEST_NAME = 128
+MAX_CACHED_NAME_CHARS = 128
 """Characters of a key that is remembered as text: the same few come with every batch."""
 
 
@@ -73,7 +73,7 @@ def instant(nanoseconds: int | None) -> str | None:
 
 def _key(key: Any) -> str:
     if isinstance(key, str):
-        return _name(key) if len(key) <= LONGEST_NAME else text(key)
+        return _name(key) if len(key) <= MAX_CACHED_NAME_CHARS else text(key)
     return _words(key)
 
 

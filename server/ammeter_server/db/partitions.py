@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, alone
-from ammeter_server.db.step_tables import DAY, OF_DAYS
+from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs, streams
 
 AHEAD = 3
@@ -30,10 +30,10 @@ def prepare(store: Store, today: int) -> bool:
     if store.is_sqlite:
         return True
     with store.reading() as connection:
-        there = {name for table in OF_DAYS for name in _partitions(connection, table.name)}
+        there = {name for table in PARTITIONED_TABLES for name in _partitions(connection, table.name)}
     missing = [
         (table.name, day)
-        for table in OF_DAYS
+        for table in PARTITIONED_TABLES
         for day in range(today - 1, today + AHEAD + 1)
         if _name(table.name, day) not in there
     ]
@@ -44,25 +44,25 @@ def prepare(store: Store, today: int) -> bool:
 def drop(store: Store, before: int) -> bool:
     """Takes away what came before a day. Returns whether that was all; else it is to be tried again."""
     if store.is_sqlite:
-        for table in OF_DAYS:
+        for table in PARTITIONED_TABLES:
             _delete(store, table.name, "rowid", before)
         return True
     with store.reading() as connection:
         gone = [
             name
-            for table in OF_DAYS
+            for table in PARTITIONED_TABLES
             for name in _partitions(connection, table.name)
             if name < _name(table.name, before) and name != _rest(table.name)
         ]
     dropped = [_try(store, f"DROP TABLE {name}") for name in gone]
-    for table in OF_DAYS:
+    for table in PARTITIONED_TABLES:
         _delete(store, _rest(table.name), "ctid", before)
     return all(dropped)
 
 
 def oldest(connection: Connection) -> int | None:
     """The first day of which there is anything."""
-    days = [connection.execute(select(func.min(table.c.day))).scalar() for table in OF_DAYS]
+    days = [connection.execute(select(func.min(table.c.day))).scalar() for table in PARTITIONED_TABLES]
     return min((day for day in days if day is not None), default=None)
 
 

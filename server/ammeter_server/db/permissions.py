@@ -6,7 +6,7 @@ from sqlalchemy import Connection, text
 
 from ammeter_server.db.engine import Store
 from ammeter_server.db.errors import StoreRefusingError
-from ammeter_server.db.step_tables import OF_DAYS
+from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import metadata
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -37,7 +37,7 @@ def _check_tables(connection: Connection) -> None:
                 remedy = f"GRANT {', '.join(RIGHTS)} ON {table} TO {user}"
                 raise StoreRefusingError(f"the user {user!r} has no right to {right} on table {table}; {remedy}")
     owned = text("SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)")
-    for each in OF_DAYS:
+    for each in PARTITIONED_TABLES:
         if connection.execute(owned, {"name": each.name}).scalar() is False:
             remedy = f"ALTER TABLE {each.name} OWNER TO {user}, or use the user that ran `ammeter-server migrate`"
             raise StoreRefusingError(

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Text, select, text, type_coerce
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, insert_or_ignore
 from ammeter_server.db.queries import audit as deeds
-from ammeter_server.db.step_tables import OF_DAYS
+from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import audit, deleted, incidents, outbox, runs, streams
 
-PATIENCE = 10.0
+CHECKPOINT_TIMEOUT_SECONDS = 10.0
 """Seconds in which SQLite's log is emptied, while others read."""
 
 PAUSE = 0.05
@@ -47,7 +47,7 @@ def delete(store: Store, run: str, who: str, now: int) -> bool:
 
 
 def _delete_steps(store: Store, run: str) -> None:
-    for table in OF_DAYS:
+    for table in PARTITIONED_TABLES:
         if store.is_sqlite:
             until_done(store, _some(table.name, run))
         else:
@@ -117,7 +117,7 @@ def _empty_log(store: Store) -> None:
     """SQLite's log holds pages as they were until it is emptied, which waits for those who read."""
     if not store.is_sqlite:
         return
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
     while True:
         with store.alone() as driver:
             (busy, *_), *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -98,4 +98,4 @@ events = Table(
 )
 """What happened, numbered per stream in the order of the journal."""
 
-OF_DAYS = (chunks, segments, columns, events)
+PARTITIONED_TABLES = (chunks, segments, columns, events)

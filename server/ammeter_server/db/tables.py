@@ -150,7 +150,7 @@ schemas = Table(
 )
 """What the columns of a stream's chunks are: msgpack of wire.Schema."""
 
-keeping = Table(
+compaction_leases = Table(
     "keeping",
     metadata,
     key("run"),

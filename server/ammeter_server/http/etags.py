@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 VERSION = version("ammeter-server")
 
-MOST_BYTES = 2**20
+MAX_COMPARED_BYTES = 2**20
 """Of a body that is compared: a millisecond in which nobody else is answered."""
 
 UNTAGGED = ("/metrics", "/livez", "/readyz")
@@ -82,7 +82,7 @@ def _can_be_tagged(start: Message) -> bool:
 def _tag(start: Message, end: Message, asked: Headers) -> Message:
     """Writes the tag of a whole answer into its headers. Returns its body, empty for one that is known."""
     body = end.get("body", b"")
-    if len(body) > MOST_BYTES:
+    if len(body) > MAX_COMPARED_BYTES:
         return end
     name = f'"{blake2b(body, digest_size=12).hexdigest()}"'
     headers = MutableHeaders(scope=start)

@@ -16,7 +16,7 @@ from ammeter_server.http.security_headers import HEADERS
 
 CONTENT_TYPE = "application/problem+json"
 
-LONGEST = 200
+MAX_VALUE_CHARS = 200
 """Characters of a value that is told back."""
 
 
@@ -92,7 +92,7 @@ async def _validation(_: Request, error: Exception) -> Response:
 
 def _cut(value: Any) -> Any:
     """What somebody sent is told back to him, but not at length."""
-    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
+    return f"{value[:MAX_VALUE_CHARS]}…" if isinstance(value, str) and len(value) > MAX_VALUE_CHARS else value
 
 
 async def _store(_: Request, error: Exception) -> Response:

@@ -20,7 +20,7 @@ from ammeter_server.http.security_headers import HEADERS
 HEAD_SECONDS = 20.0
 """For a request's head, and for the rest of a body that nobody waits for any more."""
 
-MOST_HEAD = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 """Bytes that are held of a request's head while it goes on."""
 
 ANSWER_SECONDS = 300.0
@@ -29,7 +29,7 @@ ANSWER_SECONDS = 300.0
 ENDLESS = "ammeter.endless"
 """In the scope of a question whose answer goes on by itself: nobody waits for its end when the server stops."""
 
-MOST_FILES = 65_536
+MAX_OPEN_FILES = 65_536
 SHARE_OF_FILES = 0.75
 """Of the files that the process may open, those that may be connections; the database and channels need some."""
 
@@ -37,7 +37,7 @@ SHARE_OF_FILES = 0.75
 LINGER_SECONDS = 1.0
 """From the answer to what was no request until its connection is closed, while whatever else comes is thrown away."""
 
-MOST_THROWN_AWAY = 4 * 2**20
+MAX_DISCARDED_BYTES = 4 * 2**20
 """Bytes that come meanwhile; who sends more is not about to read."""
 
 VERSIONS = ("1.0", "1.1")
@@ -69,7 +69,7 @@ class PatientProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             self._held += len(data)
-            if self._held > MOST_THROWN_AWAY:
+            if self._held > MAX_DISCARDED_BYTES:
                 self.transport.close()
             return
         messages = self._messages
@@ -128,9 +128,9 @@ class PatientProtocol(HttpToolsProtocol):
     def _hold(self, size: int) -> None:
         """Counts what is held of a head that goes on."""
         self._held += size
-        if self._held > MOST_HEAD and not self._refused and not self.transport.is_closing():
+        if self._held > MAX_HEAD_BYTES and not self._refused and not self.transport.is_closing():
             what, status = ("fields", 431) if self.headers else ("address", 414)
-            self._refuse(status, f"the {what} of the request take more than {MOST_HEAD} bytes; send less")
+            self._refuse(status, f"the {what} of the request take more than {MAX_HEAD_BYTES} bytes; send less")
 
     def send_400_response(self, msg: str) -> None:
         """Called where the parser has raised, with that error at hand."""
@@ -221,12 +221,12 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
 def most_connections() -> int:
     """How many connections there may be at once; one more is answered 503."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return int((MOST_FILES if allowed == resource.RLIM_INFINITY else allowed) * SHARE_OF_FILES)
+    return int((MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed) * SHARE_OF_FILES)
 
 
 def allow_more_files() -> None:
     """Raises this process's limit of open files, 1,024 on many systems, as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -84,7 +84,7 @@ class Cause(msgspec.Struct, frozen=True):
         return gravest(self.finding, self.consequences)
 
 
-class Change(msgspec.Struct, frozen=True):
+class IncidentChange(msgspec.Struct, frozen=True):
     """An incident as it is from now on; what to tell about it, if anything; whether it counts as a new one."""
 
     incident: Incident
@@ -92,15 +92,19 @@ class Change(msgspec.Struct, frozen=True):
     new: bool = False
 
 
-def handle(run: str, settled: bool, causes: Sequence[Cause], incidents: Sequence[Incident], now: int) -> list[Change]:
+def reconcile_incidents(
+    run: str, settled: bool, causes: Sequence[Cause], incidents: Sequence[Incident], now: int
+) -> list[IncidentChange]:
     """What changes in a run's incidents. settled: the run has ended or is lost."""
     newest = {each.verdict: each for each in sorted(incidents, key=lambda each: each.number)}
     roots = {cause.finding.verdict: cause for cause in causes}
     folded = _folded(causes, newest)
-    changes = [_take_up(run, cause, newest.get(verdict), folded, now) for verdict, cause in roots.items()]
-    changes += [Change(_closed(each, "superseded", now)) for each in _unique(folded) if each.verdict not in roots]
+    changes = [_open_or_update(run, cause, newest.get(verdict), folded, now) for verdict, cause in roots.items()]
+    changes += [
+        IncidentChange(_closed(each, "superseded", now)) for each in _unique(folded) if each.verdict not in roots
+    ]
     done = {change.incident.id for change in changes}
-    changes += [Change(each) for each in newest.values() if each.id not in done]
+    changes += [IncidentChange(each) for each in newest.values() if each.id not in done]
     aged = [_heard_again(_age(change, roots.get(change.incident.verdict), settled, now), now) for change in changes]
     return [change for change in aged if change.tell or change.incident not in incidents]
 
@@ -142,11 +146,11 @@ def silenced(incident: Incident, until: int) -> Incident:
     return msgspec.structs.replace(incident, silenced=until) if incident.is_open else incident
 
 
-def closed_by_hand(incident: Incident, now: int) -> Change:
+def closed_by_hand(incident: Incident, now: int) -> IncidentChange:
     """The incident once a person has closed it; it opens again only for a new occurrence."""
     if not incident.is_open:
-        return Change(incident)
-    return Change(_closed(incident, "by hand", now), "resolved")
+        return IncidentChange(incident)
+    return IncidentChange(_closed(incident, "by hand", now), "resolved")
 
 
 def _folded(causes: Iterable[Cause], newest: Mapping[str, Incident]) -> dict[str, list[Incident]]:
@@ -164,25 +168,27 @@ def _unique(folded: Mapping[str, list[Incident]]) -> list[Incident]:
     return list({incident.id: incident for several in folded.values() for incident in several}.values())
 
 
-def _take_up(run: str, cause: Cause, before: Incident | None, folded: Mapping[str, list[Incident]], now: int) -> Change:
+def _open_or_update(
+    run: str, cause: Cause, before: Incident | None, folded: Mapping[str, list[Incident]], now: int
+) -> IncidentChange:
     inherited = folded.get(cause.finding.verdict, [])
     if before is None:
         return _opened(run, cause, 1, inherited, now)
     again = _described(before, cause)
     graver = cause.severity == "page" and before.severity == "ticket"
     if before.is_open:
-        return Change(again, "opened" if graver else None)
+        return IncidentChange(again, "opened" if graver else None)
     back = cause.active and (graver or before.closed_reason in TAKEN_BACK)
     anew = back or cause.times > before.times
     if anew and now - (before.closed or 0) >= COOLDOWN:
         return _opened(run, cause, before.number + 1, inherited, now)
     if not anew or not cause.active:
-        return Change(again, "opened" if graver else None)
+        return IncidentChange(again, "opened" if graver else None)
     opened = msgspec.structs.replace(again, state="open", acknowledged=None, closed=None, closed_reason=None)
-    return Change(opened, "opened")
+    return IncidentChange(opened, "opened")
 
 
-def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], now: int) -> Change:
+def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], now: int) -> IncidentChange:
     finding = cause.finding
     told = {incident.severity for incident in inherited}
     taken_on = [incident.acknowledged for incident in inherited if incident.acknowledged is not None]
@@ -206,7 +212,7 @@ def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], 
         fix=finding.fix,
     )
     silent = "page" in told or (told and cause.severity == "ticket")
-    return Change(_described(incident, cause), None if silent else "opened", new=True)
+    return IncidentChange(_described(incident, cause), None if silent else "opened", new=True)
 
 
 def _described(incident: Incident, cause: Cause) -> Incident:
@@ -232,19 +238,19 @@ def _described(incident: Incident, cause: Cause) -> Incident:
     )
 
 
-def _age(change: Change, cause: Cause | None, settled: bool, now: int) -> Change:
+def _age(change: IncidentChange, cause: Cause | None, settled: bool, now: int) -> IncidentChange:
     """Closes what is over."""
     incident = change.incident
     if not incident.is_open:
         return change
-    reason = _over(incident, cause, settled, now)
+    reason = _close_reason(incident, cause, settled, now)
     if reason is None:
         return change
     tell = change.tell or ("resolved" if reason in ("recovered", "run ended") else None)
-    return Change(_closed(incident, reason, now), tell, change.new)
+    return IncidentChange(_closed(incident, reason, now), tell, change.new)
 
 
-def _over(incident: Incident, cause: Cause | None, settled: bool, now: int) -> str | None:
+def _close_reason(incident: Incident, cause: Cause | None, settled: bool, now: int) -> str | None:
     if cause is not None and not cause.active:
         return "recovered"
     lasting = not settled and incident.verdict not in POINTS
@@ -257,12 +263,12 @@ def _over(incident: Incident, cause: Cause | None, settled: bool, now: int) -> s
     return "expired" if now - incident.opened >= EXPIRY else None
 
 
-def _heard_again(change: Change, now: int) -> Change:
+def _heard_again(change: IncidentChange, now: int) -> IncidentChange:
     incident = change.incident
     if incident.silenced is None or incident.silenced > now:
         return change
     heard = msgspec.structs.replace(incident, silenced=None)
-    return Change(heard, change.tell or ("opened" if heard.is_open else None), change.new)
+    return IncidentChange(heard, change.tell or ("opened" if heard.is_open else None), change.new)
 
 
 def _closed(incident: Incident, reason: str, now: int) -> Incident:

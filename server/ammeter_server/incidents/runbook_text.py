@@ -9,8 +9,8 @@ from importlib.resources import files
 FOLDER = files("ammeter_server") / "assets" / "runbooks"
 """A link to alerts/runbooks in the source; a folder of its own in the installed package."""
 
-STEPS = 3
-LONGEST_STEPS = 1200
+MAX_STEPS = 3
+MAX_STEPS_CHARS = 1200
 """Characters of all steps together: services cut a page that is longer than some thousands."""
 
 
@@ -29,9 +29,9 @@ def first_steps(name: str) -> str:
         return ""
     sections = re.findall(r"^## (?:Look here first|Do this)$(.*?)(?=^## |\Z)", found, re.MULTILINE | re.DOTALL)
     steps = re.findall(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", "\n".join(sections), re.MULTILINE | re.DOTALL)
-    lines = (" ".join(_plain(step).split()) for step in steps[:STEPS])
+    lines = (" ".join(_plain(step).split()) for step in steps[:MAX_STEPS])
     said = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
-    return said if len(said) <= LONGEST_STEPS else said[: LONGEST_STEPS - 1] + "…"
+    return said if len(said) <= MAX_STEPS_CHARS else said[: MAX_STEPS_CHARS - 1] + "…"
 
 
 def _plain(markdown: str) -> str:

@@ -8,7 +8,7 @@ from ammeter.wire import printable
 from ammeter_server.config.links import Links
 from ammeter_server.incidents.lifecycle import Incident, Kind
 
-LONGEST = 300
+MAX_NAME_CHARS = 300
 """Characters of a name that a run gave, in a title or a line."""
 
 
@@ -57,4 +57,4 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links
 
 def _short(text: str) -> str:
     said = printable.name(text)
-    return said if len(said) <= LONGEST else said[: LONGEST - 1] + "…"
+    return said if len(said) <= MAX_NAME_CHARS else said[: MAX_NAME_CHARS - 1] + "…"

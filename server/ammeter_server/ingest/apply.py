@@ -18,11 +18,11 @@ from ammeter.wire import columns, frames
 from ammeter_server.db import Connection
 from ammeter_server.db.json_safe import plain, text
 from ammeter_server.db.queries import streams
-from ammeter_server.db.queries.streams import Held
+from ammeter_server.db.queries.streams import StreamState
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.http import limits
-from ammeter_server.ingest.batch_reader import Read, read
-from ammeter_server.ingest.stream_cache import Known
+from ammeter_server.ingest.batch_reader import ParsedBatch, read
+from ammeter_server.ingest.stream_cache import CachedStream
 from ammeter_server.process import self_metrics
 from ammeter_server.runs import stream_counters as progress
 
@@ -37,7 +37,7 @@ EVENTS_CAP = "events-cap"
 
 
 @dataclass(frozen=True)
-class Change:
+class StreamUpdate:
     """What a batch brings. progress: the columns that every batch writes; said: those that hello and bye do.
 
     awaited: whether the judge has something new to look at. values: numbers in it. dropped: events that are not kept.
@@ -68,7 +68,7 @@ class Judgement:
     failed: list[str] = field(default_factory=list)
 
 
-def decide(known: Known, batch: frames.Batch, end: int, now: int) -> Change:
+def decide(known: CachedStream, batch: frames.Batch, end: int, now: int) -> StreamUpdate:
     """What a batch that begins at the stream's offset changes. Raises a 422 problem for one that does not fit."""
     held = known.held
     last_step = -1 if held.last_step is None else held.last_step
@@ -81,11 +81,11 @@ def decide(known: Known, batch: frames.Batch, end: int, now: int) -> Change:
     kept, dropped = found.events[:room], len(found.events[room:])
     beyond = [frames.Lost(EVENTS_CAP, events=dropped)] if dropped else []
     losses = [*found.losses, *batch.gaps, *beyond]
-    counted = _counted(held, views, losses)
+    counted = _totals(held, views, losses)
     moved = {"version": held.version + awaited, "states": judged.states, "faults": judged.faults}
-    return Change(
-        progress=_heard(batch, end, now) | counted | _reached(held, found, len(kept)) | moved,
-        said=_said(found),
+    return StreamUpdate(
+        progress=_liveness(batch, end, now) | counted | _position(held, found, len(kept)) | moved,
+        said=_identity(found),
         chunks=[_chunk(held, *each, now) for each in found.chunks],
         events=[_event(held, number, each, now) for number, each in enumerate(kept, held.events)],
         schemas=found.schemas,
@@ -99,7 +99,7 @@ def decide(known: Known, batch: frames.Batch, end: int, now: int) -> Change:
     )
 
 
-def write(connection: Connection, known: Known, change: Change, now: int) -> Known | None:
+def write(connection: Connection, known: CachedStream, change: StreamUpdate, now: int) -> CachedStream | None:
     """Writes a change of a stream whose row is held and known. Returns what is known from now on, None where that has
     to be looked up."""
     held = known.held
@@ -110,7 +110,7 @@ def write(connection: Connection, known: Known, change: Change, now: int) -> Kno
     _put_findings(connection, held.run, held.id, change.findings, now)
     assert known.raw is not None
     moved = held._replace(**change.progress)
-    raw = streams.move(connection, held, known.raw, moved)
+    raw = streams.update_progress(connection, held, known.raw, moved)
     for verdict in change.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
     if change.dropped:
@@ -118,10 +118,10 @@ def write(connection: Connection, known: Known, change: Change, now: int) -> Kno
     if change.said:
         streams.put(connection, held.run, held.id, change.said)
         return None
-    return Known(raw, moved, change.schema, known.decoded)
+    return CachedStream(raw, moved, change.schema, known.decoded)
 
 
-def check_schemas(connection: Connection, held: Held, schemas: Mapping[str, frames.Schema]) -> None:
+def check_schemas(connection: Connection, held: StreamState, schemas: Mapping[str, frames.Schema]) -> None:
     """Raises a 422 problem where a stream has too many."""
     if not schemas:
         return
@@ -133,13 +133,13 @@ def check_schemas(connection: Connection, held: Held, schemas: Mapping[str, fram
         raise limits.over("schemas", 422, said, most=MAX_SCHEMAS)
 
 
-def known_of(connection: Connection, raw: streams.Raw) -> Known:
+def load_stream(connection: Connection, raw: streams.Raw) -> CachedStream:
     """What a stream's row says, and its schema."""
-    held = streams.held(connection, raw)
-    return Known(raw, held, schema_of(connection, held))
+    held = streams.parse_row(connection, raw)
+    return CachedStream(raw, held, schema_of(connection, held))
 
 
-def schema_of(connection: Connection, held: Held) -> frames.Schema | None:
+def schema_of(connection: Connection, held: StreamState) -> frames.Schema | None:
     """The schema in force at the stream's end; None before its first hello."""
     if held.schema is None:
         return None
@@ -163,13 +163,13 @@ def judge_views(
     return Judgement(msgspec.msgpack.encode(judged.states), faults, findings, failed)
 
 
-def judge_tick(held: Held, tick: columns.Tick) -> Judgement | None:
+def judge_tick(held: StreamState, tick: columns.Tick) -> Judgement | None:
     """Lets the verdicts look at the clock. None where that changes nothing."""
     judged = judge_views(held.states, held.faults, [columns.view(frames.Schema(), (), tick=tick)])
     return None if judged.states == held.states and not judged.findings else judged
 
 
-def store_tick(connection: Connection, held: Held, judged: Judgement, now: int) -> bool:
+def store_tick(connection: Connection, held: StreamState, judged: Judgement, now: int) -> bool:
     """Stores what the verdicts make of the clock. Returns whether they conclude anything."""
     _put_findings(connection, held.run, held.id, judged.findings, now)
     found = bool(judged.findings)
@@ -185,7 +185,7 @@ def _put_findings(connection: Connection, run: str, stream: str, findings: Mappi
         streams.put_finding(connection, run, stream, verdict, plain(msgspec.structs.asdict(finding)), now)
 
 
-def _chunk(held: Held, packed: frames.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
+def _chunk(held: StreamState, packed: frames.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
     return {
         "run": held.run,
         "stream": held.id,
@@ -202,16 +202,16 @@ def _chunk(held: Held, packed: frames.Block, first_time: int, last_time: int, no
     }
 
 
-def _event(held: Held, number: int, event: frames.Event, now: int) -> dict[str, Any]:
+def _event(held: StreamState, number: int, event: frames.Event, now: int) -> dict[str, Any]:
     place = {"run": held.run, "stream": held.id, "number": number, "day": day_of(now)}
     return place | {"name": text(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 
-def _heard(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
+def _liveness(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
     return {"acknowledged": end, "heard": now, "alive": batch.alive, "backlog": batch.backlog}
 
 
-def _counted(held: Held, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:
+def _totals(held: StreamState, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:
     counters, latest, precision = held.counters, held.latest, held.precision
     for view in views:
         counters = progress.advance(counters, view)
@@ -225,7 +225,7 @@ def _counted(held: Held, views: Sequence[columns.View], losses: Sequence[frames.
     }
 
 
-def _reached(held: Held, found: Read, events: int) -> dict[str, Any]:
+def _position(held: StreamState, found: ParsedBatch, events: int) -> dict[str, Any]:
     """How far the stream has come. events: how many more are kept."""
     return {
         "events": held.events + events,
@@ -235,7 +235,7 @@ def _reached(held: Held, found: Read, events: int) -> dict[str, Any]:
     }
 
 
-def _said(found: Read) -> dict[str, Any]:
+def _identity(found: ParsedBatch) -> dict[str, Any]:
     """What hello and bye say about the stream itself."""
     said: dict[str, Any] = {}
     if found.hello is not None:

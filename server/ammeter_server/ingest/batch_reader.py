@@ -31,7 +31,7 @@ class Stretch:
 
 
 @dataclass
-class Read:
+class ParsedBatch:
     """A batch's items, sorted. chunks: blocks as they came, with their times; schemas: new ones, by id."""
 
     stretches: list[Stretch] = field(default_factory=list)
@@ -44,13 +44,13 @@ class Read:
     last_step: int = -1
 
 
-def read(items: Sequence[Item], schema: Schema | None, last_step: int, ended: bool) -> Read:
+def read(items: Sequence[Item], schema: Schema | None, last_step: int, ended: bool) -> ParsedBatch:
     """The items in order. Raises a 422 problem with the item's index for the first that does not fit.
 
     schema: the one in force before the batch, None before the first hello. last_step: of the stream's last row.
     ended: whether the stream has said goodbye.
     """
-    found = Read(last_step=last_step)
+    found = ParsedBatch(last_step=last_step)
     if schema is not None:
         found.stretches.append(Stretch(schema))
     for index, item in enumerate(items):
@@ -61,7 +61,7 @@ def read(items: Sequence[Item], schema: Schema | None, last_step: int, ended: bo
     return found
 
 
-def _read_one(found: Read, item: Item) -> str:
+def _read_one(found: ParsedBatch, item: Item) -> str:
     """Takes one item in. Returns what is wrong with it, or nothing."""
     if isinstance(item, Block):
         return _read_block(found, item)
@@ -81,7 +81,7 @@ def _read_one(found: Read, item: Item) -> str:
     return ""
 
 
-def _read_hello(found: Read, hello: Hello) -> None:
+def _read_hello(found: ParsedBatch, hello: Hello) -> None:
     found.hello = hello
     if not found.stretches or found.stretches[-1].schema != hello.schema:
         stretch = Stretch(hello.schema)
@@ -89,7 +89,7 @@ def _read_hello(found: Read, hello: Hello) -> None:
         found.schemas[stretch.schema_id] = hello.schema
 
 
-def _read_block(found: Read, packed: Block) -> str:
+def _read_block(found: ParsedBatch, packed: Block) -> str:
     stretch = found.stretches[-1] if found.stretches else None
     if stretch is None or packed.schema != stretch.schema_id:
         said = stretch.schema_id if stretch else "none"

@@ -18,7 +18,7 @@ from ammeter_server.db import StoreAwayError, StoreFullError
 from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.body import body_of
 from ammeter_server.http.problems import Problem, answer, of_store
-from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
 from ammeter_server.process import activity_log, self_metrics
 
@@ -102,7 +102,7 @@ async def append_frames(
         _check_type(request)
         async with body_of(request, state.settings.max_body_bytes, state.held) as body:
             with self_metrics.ingest_seconds.time():
-                committed = await intake.put(Sent(run, stream, offset, end, body, caller.project))
+                committed = await intake.submit(IngestRequest(run, stream, offset, end, body, caller.project))
     except Problem as problem:
         self_metrics.ingest_requests.labels(problem.status).inc()
         if problem.status != 409 and "limit" not in problem.members:  # which is how shippers find their place

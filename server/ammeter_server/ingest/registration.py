@@ -20,7 +20,7 @@ MAX_STREAMS = 16_384
 
 
 @dataclass(frozen=True)
-class Sent:
+class IngestRequest:
     """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to.
 
     run: as the sender names it until it was placed, from then on where it lies; named: as the sender does, external: as
@@ -43,81 +43,81 @@ class Sent:
         return self.named or self.run
 
 
-def placed(connection: Connection, sent: Sent, batch: frames.Batch) -> Sent:
+def place_stream(connection: Connection, request: IngestRequest, batch: frames.Batch) -> IngestRequest:
     """The same with the run that the stream belongs to. Raises a 404 problem where the stream is another project's."""
     hello = _hello(batch)
     began, said = (hello.started, line(hello.project)) if hello else (None, None)
-    found = home(connection, sent.called, sent.stream, began, sent.project, said)
-    return replace(sent, run=found.run, named=sent.called, external=found.external, after=found.after)
+    found = home(connection, request.called, request.stream, began, request.project, said)
+    return replace(request, run=found.run, named=request.called, external=found.external, after=found.after)
 
 
-def check_owner(connection: Connection, sent: Sent) -> None:
+def check_owner(connection: Connection, request: IngestRequest) -> None:
     """Raises a 404 problem for another project's run."""
-    if sent.project is not None and streams.run_project(connection, sent.run) not in (None, sent.project):
-        raise Problem(404, f"run {sent.called} is not known to this token's project")
+    if request.project is not None and streams.run_project(connection, request.run) not in (None, request.project):
+        raise Problem(404, f"run {request.called} is not known to this token's project")
 
 
-def check_deleted(connection: Connection, sent: Sent) -> None:
+def check_deleted(connection: Connection, request: IngestRequest) -> None:
     """Raises a 410 problem for a run that somebody has deleted."""
-    if run_deletion.is_deleted(connection, sent.run):
+    if run_deletion.is_deleted(connection, request.run):
         raise Problem(
             410,
-            f"run {sent.run} was deleted here and takes nothing any more; its journal can be deleted where it lies",
+            f"run {request.run} was deleted here and takes nothing any more; its journal can be deleted where it lies",
         )
 
 
-def check_opening(connection: Connection, sent: Sent, batch: frames.Batch, quota: Quota) -> None:
+def check_opening(connection: Connection, request: IngestRequest, batch: frames.Batch, quota: Quota) -> None:
     """The hello tells what a run and a stream are; without one all that is known is what was lost."""
     first = batch.items[0] if batch.items else None
     if first is not None and not isinstance(first, frames.Hello):
         raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
-    if streams.run_of(connection, sent.run) is None:
-        quota.check(_project(sent, _hello(batch)))
-    elif streams.count(connection, sent.run) >= MAX_STREAMS:
-        said = f"run {sent.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
+    if streams.run_of(connection, request.run) is None:
+        quota.check(_project(request, _hello(batch)))
+    elif streams.count(connection, request.run) >= MAX_STREAMS:
+        said = f"run {request.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
         raise limits.over("streams", 403, said, most=MAX_STREAMS)
 
 
-def check_introduction(connection: Connection, sent: Sent, batch: frames.Batch, quota: Quota) -> None:
+def check_introduction(connection: Connection, request: IngestRequest, batch: frames.Batch, quota: Quota) -> None:
     """A hello that comes after what was lost may name a project that is one too many."""
-    hello, run = _hello(batch), streams.run_of(connection, sent.run)
-    if hello is not None and run is not None and run.project != (project := _project(sent, hello)):
+    hello, run = _hello(batch), streams.run_of(connection, request.run)
+    if hello is not None and run is not None and run.project != (project := _project(request, hello)):
         quota.check(project)
 
 
-def open_stream(connection: Connection, sent: Sent, batch: frames.Batch, now: int) -> Sent:
+def open_stream(connection: Connection, request: IngestRequest, batch: frames.Batch, now: int) -> IngestRequest:
     """Makes what is missing of run and stream. Returns where it lies: elsewhere where another project's process has
     just made a run of that id."""
     hello = _hello(batch)
-    streams.add_run(connection, sent.run, _of_run(hello, sent, now))
-    if (hello or sent.project) and streams.run_project(connection, sent.run) != _project(sent, hello):
-        sent = placed(connection, sent, batch)
-        streams.add_run(connection, sent.run, _of_run(hello, sent, now))
-        if streams.run_project(connection, sent.run) != _project(sent, hello):
-            said = f"run {sent.called} is being made by another project just now; ask again"
+    streams.add_run(connection, request.run, _of_run(hello, request, now))
+    if (hello or request.project) and streams.run_project(connection, request.run) != _project(request, hello):
+        request = place_stream(connection, request, batch)
+        streams.add_run(connection, request.run, _of_run(hello, request, now))
+        if streams.run_project(connection, request.run) != _project(request, hello):
+            said = f"run {request.called} is being made by another project just now; ask again"
             raise Problem(503, said, headers={"Retry-After": "1"})
-    check_deleted(connection, sent)  # meanwhile, perhaps
-    streams.add(connection, sent.run, sent.stream, now)
-    return sent
+    check_deleted(connection, request)  # meanwhile, perhaps
+    streams.add(connection, request.run, request.stream, now)
+    return request
 
 
-def introduce(connection: Connection, sent: Sent, batch: frames.Batch, now: int) -> None:
+def introduce(connection: Connection, request: IngestRequest, batch: frames.Batch, now: int) -> None:
     """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
     hello = _hello(batch)
     if hello is None:
         return
-    said, run = _of_run(hello, sent, now), streams.run_of(connection, sent.run)
-    if run is not None and find(connection, said["project"], run.external_id) not in (None, sent.run):
+    said, run = _of_run(hello, request, now), streams.run_of(connection, request.run)
+    if run is not None and find(connection, said["project"], run.external_id) not in (None, request.run):
         said["project"] = run.project  # that project has another run of this id
-    streams.add_run(connection, sent.run, said)
+    streams.add_run(connection, request.run, said)
 
 
-def _of_run(hello: frames.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
-    whose = {"project": _project(sent, hello), "external_id": sent.external or sent.called}
+def _of_run(hello: frames.Hello | None, request: IngestRequest, now: int) -> dict[str, Any]:
+    whose = {"project": _project(request, hello), "external_id": request.external or request.called}
     if hello is None:
         return {**whose, "started": 0}
     told = {name: value for name, value in hello.environment.items() if name != "continues"}
-    after = {"continues": sent.after} if sent.after else {}
+    after = {"continues": request.after} if request.after else {}
     return {
         **whose,
         "name": line(hello.name),
@@ -129,8 +129,8 @@ def _of_run(hello: frames.Hello | None, sent: Sent, now: int) -> dict[str, Any]:
     }
 
 
-def _project(sent: Sent, hello: frames.Hello | None) -> str:
-    return sent.project or (line(hello.project) if hello else NO_PROJECT)
+def _project(request: IngestRequest, hello: frames.Hello | None) -> str:
+    return request.project or (line(hello.project) if hello else NO_PROJECT)
 
 
 def _hello(batch: frames.Batch) -> frames.Hello | None:

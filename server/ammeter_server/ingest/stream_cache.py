@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ammeter.wire.frames import Schema
-from ammeter_server.db.queries.streams import Held, Raw
+from ammeter_server.db.queries.streams import Raw, StreamState
 
-MOST_STREAMS = 4_096
-MOST_TENSORS = 300_000
+MAX_CACHED_STREAMS = 4_096
+MAX_CACHED_TENSORS = 300_000
 """Of all that are remembered: some 100 MB where no two have a schema in common."""
 
 
@@ -23,47 +23,49 @@ Place = tuple[str | None, str, str]
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedStream:
     """A stream's row, raw and read; the schema in force at its end; verdict -> (its state packed, the state)."""
 
     raw: Raw | None
-    held: Held
+    held: StreamState
     schema: Schema | None = None
     decoded: dict[str, tuple[bytes, Any]] = field(default_factory=dict)
 
 
-class Kept:
+class StreamCache:
     """The streams that were heard of last, by who sends them: a token's project, the run and the stream that it names.
 
     For several threads.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Place, Known] = OrderedDict()
+        self._streams: OrderedDict[Place, CachedStream] = OrderedDict()
         self._tensors = 0
         self._lock = threading.Lock()
 
-    def get(self, run: str, stream: str, project: str | None = None) -> Known | None:
-        return self._known.get((project, run, stream))
+    def get(self, run: str, stream: str, project: str | None = None) -> CachedStream | None:
+        return self._streams.get((project, run, stream))
 
-    def keep(self, known: Known, run: str | None = None, project: str | None = None) -> None:
+    def keep(self, cached: CachedStream, run: str | None = None, project: str | None = None) -> None:
         """run: what its sender calls it, where that is not where it lies."""
-        place = (project, run or known.held.run, known.held.id)
+        place = (project, run or cached.held.run, cached.held.id)
         with self._lock:
             self._drop(place)
-            self._known[place] = known
-            self._tensors += _tensors(known)
-            while len(self._known) > MOST_STREAMS or (self._tensors > MOST_TENSORS and len(self._known) > 1):
-                self._drop(next(iter(self._known)))
+            self._streams[place] = cached
+            self._tensors += _tensors(cached)
+            while len(self._streams) > MAX_CACHED_STREAMS or (
+                self._tensors > MAX_CACHED_TENSORS and len(self._streams) > 1
+            ):
+                self._drop(next(iter(self._streams)))
 
     def forget(self, run: str, stream: str, project: str | None = None) -> None:
         with self._lock:
             self._drop((project, run, stream))
 
     def _drop(self, place: Place) -> None:
-        known = self._known.pop(place, None)
-        self._tensors -= _tensors(known) if known else 0
+        cached = self._streams.pop(place, None)
+        self._tensors -= _tensors(cached) if cached else 0
 
 
-def _tensors(known: Known) -> int:
-    return len(known.schema.tensors) if known.schema else 0
+def _tensors(cached: CachedStream) -> int:
+    return len(cached.schema.tensors) if cached.schema else 0

@@ -18,8 +18,8 @@ MAX_ITEMS = 10_000
 MAX_COLUMNS = 1_000_000
 MAX_TENSORS = 150_000
 MAX_SCALARS = 1_000
-MOST_OF = ("scalars", "stats", "tensors")
-MAX_NAME = 1_024
+COUNTED_FIELDS = ("scalars", "stats", "tensors")
+MAX_NAME_CHARS = 1_024
 """Characters of a tensor's, scalar's, event's or run's name."""
 
 MAX_MESSAGE = 65_536
@@ -170,7 +170,7 @@ def _weighed(index: int, raw: msgspec.Raw) -> int:
         said = f"item {index} is no item: {error}"
         if "length <=" in str(error):
             limit = str(error).rpartition("$.schema.")[2].strip("` ")
-            raise limits.over(limit if limit in MOST_OF else "columns", 422, said, item=index) from error
+            raise limits.over(limit if limit in COUNTED_FIELDS else "columns", 422, said, item=index) from error
         raise Problem(422, said, item=index) from error
     if part.size > MAX_SAID_BYTES:
         what = "data" if part.kind == "event" else "config, tags and environment"
@@ -231,7 +231,7 @@ def _wrong(item: Hello | Block | Event | Lost | Bye, run: str, stream: str) -> s
 
 
 def _wrong_end(bye: Bye) -> str:
-    if len(bye.message) > MAX_MESSAGE or len(bye.ended_by) > MAX_NAME:
+    if len(bye.message) > MAX_MESSAGE or len(bye.ended_by) > MAX_NAME_CHARS:
         return f"its message has {len(bye.message)} characters, its ended_by {len(bye.ended_by)}"
     return "" if 0 <= bye.memory_limit < END_OF_TIME else f"a memory limit of {bye.memory_limit} bytes cannot be"
 
@@ -244,8 +244,8 @@ def _wrong_hello(hello: Hello, run: str, stream: str) -> str:
         return f"rank {hello.rank} of {hello.world_size} (pid {hello.pid}) cannot be"
     if not 0 <= hello.started < END_OF_TIME:
         return f"started is {hello.started}; use nanoseconds since 1970"
-    if max(len(hello.name), len(hello.project), len(hello.host)) > MAX_NAME:
-        raise _Beyond("names", f"name, project or host has more than {MAX_NAME} characters")
+    if max(len(hello.name), len(hello.project), len(hello.host)) > MAX_NAME_CHARS:
+        raise _Beyond("names", f"name, project or host has more than {MAX_NAME_CHARS} characters")
     return _wrong_schema(hello.schema)
 
 
@@ -254,8 +254,8 @@ def _wrong_schema(schema: Schema) -> str:
         raise _Beyond("columns", f"the schema has {schema.width} columns; the limit is {MAX_COLUMNS}")
     of_tensors = (said for tensor in schema.tensors for said in (tensor.name, tensor.dtype))
     names = [*schema.scalars, *schema.stats, *of_tensors]
-    if any(len(name) > MAX_NAME for name in names):
-        raise _Beyond("names", f"a name in the schema has more than {MAX_NAME} characters")
+    if any(len(name) > MAX_NAME_CHARS for name in names):
+        raise _Beyond("names", f"a name in the schema has more than {MAX_NAME_CHARS} characters")
     if len(set(schema.scalars)) != len(schema.scalars) or len(set(schema.stats)) != len(schema.stats):
         return "a column of the schema stands there twice"
     for tensor in schema.tensors:
@@ -267,8 +267,8 @@ def _wrong_schema(schema: Schema) -> str:
 
 
 def _wrong_event(event: Event) -> str:
-    if len(event.name) > MAX_NAME:
-        raise _Beyond("names", f"an event's name has {len(event.name)} characters; use 1 to {MAX_NAME}")
+    if len(event.name) > MAX_NAME_CHARS:
+        raise _Beyond("names", f"an event's name has {len(event.name)} characters; use 1 to {MAX_NAME_CHARS}")
     if not event.name:
         return "an event has no name"
     return _wrong_moment(event.step, event.time)
@@ -276,7 +276,7 @@ def _wrong_event(event: Event) -> str:
 
 def _wrong_loss(lost: Lost) -> str:
     counts = (lost.steps, lost.events, lost.begin, lost.end)
-    if not all(0 <= count < END_OF_TIME for count in counts) or not 0 < len(lost.reason) <= MAX_NAME:
+    if not all(0 <= count < END_OF_TIME for count in counts) or not 0 < len(lost.reason) <= MAX_NAME_CHARS:
         return f"a loss of {lost.steps} steps and {lost.events} events by {lost.reason[:100]!r} cannot be"
     return ""
 

@@ -12,14 +12,14 @@ from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.run_comparison import Pair, agreed
 from ammeter.verdicts.framework.run_history import Course, declared
-from ammeter_server.curves.run_histories import Courses
+from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge
 from ammeter_server.process import self_metrics
 
-MORE = 1.2
-SOME = 20
+RECOMPARE_FACTOR = 1.2
+RECOMPARE_STEPS = 20
 """A live run is compared again once it has a fifth more steps, and so many: all comparisons together go six times over
 it."""
 
@@ -38,7 +38,7 @@ def metrics_of(*runs: Row[Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Beside:
+class BaselineEvaluation:
     """findings: by verdict. kept: what the run's row keeps of it. finished: whether both could be read to the end."""
 
     findings: Findings
@@ -46,7 +46,9 @@ class Beside:
     finished: bool = True
 
 
-def judged(store: Store, courses: Courses, run: Row[Any], before: Mapping[str, Any], until: float) -> Beside:
+def evaluate_baseline(
+    store: Store, courses: RunHistoryCache, run: Row[Any], before: Mapping[str, Any], until: float
+) -> BaselineEvaluation:
     """What is concluded about the run beside the baseline that it names.
 
     before: what was kept last. It is concluded anew when there is a fifth more to compare, and when one of them has
@@ -58,18 +60,18 @@ def judged(store: Store, courses: Courses, run: Row[Any], before: Mapping[str, A
         baseline = judge.baseline(connection, run, name) if name else None
         state = baseline and _state(connection, run, baseline)
     if baseline is None or state is None or not _is_due(before, state):
-        return Beside(known, dict(before))
+        return BaselineEvaluation(known, dict(before))
     metrics = metrics_of(run, baseline)
     other, mine = (courses.of(store, each, until, metrics) for each in (baseline, run))
     if other is None or mine is None:
-        return Beside(known, dict(before), finished=False)
+        return BaselineEvaluation(known, dict(before), finished=False)
     both = Pair(mine, other, delta=agreed(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
     found = _carried(known, {each.verdict: each for each in answer.findings})
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
-    return Beside(found, {**state, "runs": _runs(mine, other), "numbers": both.as_json(), "findings": told})
+    return BaselineEvaluation(found, {**state, "runs": _runs(mine, other), "numbers": both.as_json(), "findings": told})
 
 
 def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[str, Any] | None:
@@ -87,7 +89,7 @@ def _runs(*courses: Course) -> list[str]:
 
 def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     same = all(before.get(name) == state[name] for name in ("id", "over", "baseline_over"))
-    return not same or state["step"] >= before["step"] * MORE + SOME
+    return not same or state["step"] >= before["step"] * RECOMPARE_FACTOR + RECOMPARE_STEPS
 
 
 def _carried(before: Findings, now: Findings) -> Findings:

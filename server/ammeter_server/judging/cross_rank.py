@@ -17,7 +17,7 @@ from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.rank_alignment import VITALS, Standing, Together, in_step, standing
 from ammeter.wire.ranks import Life, lives
-from ammeter_server.curves.run_histories import Courses
+from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Row, Store
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge, series
@@ -26,45 +26,51 @@ from ammeter_server.process import self_metrics
 
 READ = series.Wanted(VITALS)
 
-LONGEST_LOOK = 0.5
+MAX_READ_SECONDS = 0.5
 """Seconds that one look reads, while other runs wait for their judge. What is left is read in the next one."""
 
-AGAIN = {"judged_version": -1}
+DUE_NOW = {"judged_version": -1}
 """What makes a run due at once."""
 
-SILENCE = 15 * 10**9
+SILENCE_NS = 15 * 10**9
 """ns after which nobody knows where a rank is: seven missed heartbeats of its shipper."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class RunEvaluation:
     """findings: with the stream each is told of. values: what the run's row holds of them from now on."""
 
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def look(store: Store, courses: Courses, run: str, now: int) -> Whole:
+def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> RunEvaluation:
     """What is concluded about the run as a whole, given what was before."""
     with store.reading() as connection:
         row = judge.look_at(connection, run)
         if row is None or not (row.world_size > 1 or row.whole or baseline.names_one(row)):
-            return Whole()
+            return RunEvaluation()
         streams = {each.id: each for each in judge.streams_of(connection, run)}
         # a stream that has come between the two queries is looked at next time: its version makes the run due
         together = lives(each for each in series.lives(connection, run) if each.stream in streams)
     seen = {"judged_version": sum(each.version for each in streams.values())}  # what comes meanwhile was not looked at
     if not together:
-        return Whole(values=seen)
-    of_ranks = _of_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else Whole()
-    compared = baseline.judged(store, courses, row, row.whole.get("baseline", {}), time.monotonic() + LONGEST_LOOK)
+        return RunEvaluation(values=seen)
+    of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
+    compared = baseline.evaluate_baseline(
+        store, courses, row, row.whole.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
+    )
     findings = [*of_ranks.findings, *((together[-1][0].stream, each) for each in compared.findings.values())]
     kept = {"baseline": compared.kept} if compared.kept else {}
     whole = {**row.whole, **of_ranks.values.pop("whole", {}), **kept}
-    return Whole(findings, {**seen, **of_ranks.values, "whole": whole, **({} if compared.finished else AGAIN)})
+    return RunEvaluation(
+        findings, {**seen, **of_ranks.values, "whole": whole, **({} if compared.finished else DUE_NOW)}
+    )
 
 
-def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int) -> Whole:
+def _evaluate_ranks(
+    store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int
+) -> RunEvaluation:
     """Compares the ranks of the present life from where the last look has come to.
 
     When another rank is heard of, or all were started again, it begins anew; what was concluded before is over.
@@ -78,8 +84,8 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
     earlier = before.get("earlier", {}) if same else {each.verdict: each.times for each in known.values()}
     found = known if same else {each: msgspec.structs.replace(one, active=False) for each, one in known.items()}
     reached = before.get("reached", -1) if same else -1
-    until, finished = time.monotonic() + LONGEST_LOOK, True
-    for seen in _together(store, row.id, ranks, reached, now):
+    until, finished = time.monotonic() + MAX_READ_SECONDS, True
+    for seen in _aligned_steps(store, row.id, ranks, reached, now):
         judged = verdicts.judge_ranks(states, seen)
         states = judged.states
         for finding in judged.findings:
@@ -93,11 +99,11 @@ def _of_ranks(store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life
             break
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
     concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
-    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else AGAIN)}
-    return Whole([(_stream(ranks, finding), finding) for finding in found.values()], values)
+    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else DUE_NOW)}
+    return RunEvaluation([(_stream(ranks, finding), finding) for finding in found.values()], values)
 
 
-def _together(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
+def _aligned_steps(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
     """The steps that all have and nobody has looked at; then where each stands."""
     over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
     views = {rank: series.views(store, run, each.id, reached + 1, None, READ) for rank, each in ranks.items()}
@@ -109,7 +115,7 @@ def _together(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: in
 
 def _is_known(stream: Row[Any], now: int) -> bool:
     """Whether its last row is the last there is."""
-    return stream.bye_reason is not None or (stream.heard >= now - SILENCE and not stream.backlog and stream.alive)
+    return stream.bye_reason is not None or (stream.heard >= now - SILENCE_NS and not stream.backlog and stream.alive)
 
 
 def _standing(stream: Row[Any]) -> Standing:

@@ -20,43 +20,43 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.silence import of_tags
 from ammeter_server.config.prices import Prices
 from ammeter_server.config.settings import Settings
-from ammeter_server.curves.run_histories import Courses
+from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Connection, Row, Store, StoreAwayError, StoreFullError
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import audit
 from ammeter_server.db.queries import judge as judgements
 from ammeter_server.incidents.lifecycle import (
     Cause,
-    Change,
     Incident,
+    IncidentChange,
     acknowledged,
     closed_by_hand,
-    handle,
     merge,
+    reconcile_incidents,
     silenced,
 )
 from ammeter_server.judging import cross_rank
 from ammeter_server.notify.channel import Channel
-from ammeter_server.notify.outbox_writer import Telling
+from ammeter_server.notify.outbox_writer import OutboxWriter
 from ammeter_server.process import activity_log
 from ammeter_server.runs import cost, outcomes, stream_counters
 
 log = logging.getLogger(__name__)
 
-LEASE = 30 * 10**9
-AGEING = 30 * 10**9
+LEASE_NS = 30 * 10**9
+AGEING_NS = 30 * 10**9
 """How often a run is looked at when nothing moves: expiry, late ranks, totals."""
 
-AGEING_OF_RANKS = 5 * 10**9
+RANKS_AGEING_NS = 5 * 10**9
 """How often one with several ranks is: what they disagree in shows in none of their streams."""
 
-RECENT = 3600 * 10**9
+RECENT_NS = 3600 * 10**9
 """Runs that were not heard of for longer have been judged; only the first look after a start asks about all."""
 
-LATE = 30 * 10**9
+LATE_RANKS_NS = 30 * 10**9
 """How long a run whose other ranks have ended waits for ranks that were never heard of."""
 
-RESTART = 120 * 10**9
+RESTART_NS = 120 * 10**9
 """How long a process that died may take to come again where its launcher starts it again: to load torch and the model,
 and to reach watch(). Until then nobody is woken for it."""
 
@@ -68,7 +68,7 @@ MICRO = 10**6
 
 HAS_ENDED = ("ended", "lost")
 
-Decide = Callable[[Connection, Row[Any], Incident], Change]
+Decide = Callable[[Connection, Row[Any], Incident], IncidentChange]
 """What a person's doing comes to, for an incident of a run."""
 
 
@@ -77,9 +77,9 @@ class Judge:
 
     def __init__(self, store: Store, settings: Settings, channels: Sequence[Channel] = ()) -> None:
         self.store = store
-        self.telling = Telling(tuple(channels), settings.links)
+        self.outbox_writer = OutboxWriter(tuple(channels), settings.links)
         self.name = uuid.uuid4().hex
-        self.courses = Courses()
+        self.courses = RunHistoryCache()
         self.prices = settings.cost_per_hour
         self.looked = time.time_ns()
         """When this judge began its last look that went through, or was made."""
@@ -92,13 +92,13 @@ class Judge:
         after_each: is told of each run whether somebody has to be told something.
         """
         with self.store.reading() as connection:
-            due = judgements.due(connection, now - AGEING, self._heard_since, now - AGEING_OF_RANKS)
+            due = judgements.due(connection, now - AGEING_NS, self._heard_since, now - RANKS_AGEING_NS)
         told = 0
         for run in due:
             tell = self._judge_guarded(run, now)
             after_each(tell)
             told += tell
-        self._heard_since = now - RECENT
+        self._heard_since = now - RECENT_NS
         self.looked = now
         return told
 
@@ -106,7 +106,7 @@ class Judge:
         """Judges one run unless another judge is at it. Returns whether somebody has to be told something."""
         with self.store.writing(durable=False) as connection:  # after a power cut nobody has it, and it is due again
             mine = self.name if run in self._left else None
-            if not judgements.claim(connection, run, self.name, now, now + LEASE, mine):
+            if not judgements.claim(connection, run, self.name, now, now + LEASE_NS, mine):
                 return False
         seen = self._look(run, now)  # which reads many steps, so nobody waits for it
         with self.store.writing() as connection:
@@ -117,15 +117,15 @@ class Judge:
         _record(row, settled)
         return settled.tell
 
-    def _look(self, run: str, now: int) -> cross_rank.Whole:
+    def _look(self, run: str, now: int) -> cross_rank.RunEvaluation:
         """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
         try:
-            return cross_rank.look(self.store, self.courses, run, now)
+            return cross_rank.evaluate_run(self.store, self.courses, run, now)
         except (StoreFullError, StoreAwayError):  # nothing is wrong with the run: it is judged later, and wholly
             raise
         except Exception:
             log.exception("the ranks or the baseline of run %s could not be compared", run)
-            return cross_rank.Whole()
+            return cross_rank.RunEvaluation()
 
     def _judge_guarded(self, run: str, now: int) -> bool:
         try:
@@ -141,25 +141,27 @@ class Judge:
 
     def acknowledge(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person takes an incident on. None when there is no such incident."""
-        return self._by_hand(incident, lambda _, __, found: Change(acknowledged(found, now)), now, by)
+        return self._apply_manual_action(
+            incident, lambda _, __, found: IncidentChange(acknowledged(found, now)), now, by
+        )
 
     def silence(self, incident: str, until: int, now: int, by: str = "somebody") -> Incident | None:
         """A person wants to hear nothing of an incident until then. None when there is no such incident."""
 
-        def quiet(connection: Connection, run: Row[Any], found: Incident) -> Change:
-            change = Change(silenced(found, until))
+        def quiet(connection: Connection, run: Row[Any], found: Incident) -> IncidentChange:
+            change = IncidentChange(silenced(found, until))
             if found.is_open:
-                self.telling.silence(connection, run, change.incident, by, now)
+                self.outbox_writer.silence(connection, run, change.incident, by, now)
                 audit.add(connection, now, by, "incident.silenced", incident, f"until {instant(until)}")
             return change
 
-        return self._by_hand(incident, quiet, now, by)
+        return self._apply_manual_action(incident, quiet, now, by)
 
     def close(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
         """A person closes an incident. None when there is no such incident."""
-        return self._by_hand(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
+        return self._apply_manual_action(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
 
-    def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.Whole, now: int) -> Settled:
+    def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.RunEvaluation, now: int) -> Settled:
         """Everything a judgement writes, in the transaction that gives the run back."""
         streams = judgements.streams_of(connection, row.id)
         incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
@@ -173,10 +175,10 @@ class Judge:
         causes = _causes(streams, heard, [each for each in seen.findings if each[1].verdict not in quiet_verdicts])
         silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
-        changes = handle(row.id, state in HAS_ENDED, causes, incidents, now)
+        changes = reconcile_incidents(row.id, state in HAS_ENDED, causes, incidents, now)
         tell = self._write(connection, row, changes, now)
         _count(connection, row, incidents, changes)
-        folded = _fold(connection, row, streams, self.prices)
+        folded = _add_to_fleet_totals(connection, row, streams, self.prices)
         held = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
         whole_of = seen.values.get("whole", row.whole)
         _fold_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
@@ -187,12 +189,12 @@ class Judge:
         judgements.release(connection, row.id, values | seen.values)
         return Settled(tell, state, folded.get("outcome"), _moved(incidents, changes))
 
-    def _write(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
+    def _write(self, connection: Connection, run: Row[Any], changes: Sequence[IncidentChange], now: int) -> bool:
         for change in changes:
             judgements.put_incident(connection, msgspec.structs.asdict(change.incident))
-        return self.telling.tell(connection, run, changes, now)
+        return self.outbox_writer.enqueue(connection, run, changes, now)
 
-    def _by_hand(self, incident_id: str, decide: Decide, now: int, by: str) -> Incident | None:
+    def _apply_manual_action(self, incident_id: str, decide: Decide, now: int, by: str) -> Incident | None:
         with self.store.writing() as connection:
             run = judgements.run_of(connection, incident_id.partition(".")[0])
             row = run and judgements.incident(connection, run.id, incident_id)
@@ -218,7 +220,7 @@ class Settled(NamedTuple):
     moved: list[Incident]
 
 
-def _moved(before: Sequence[Incident], changes: Sequence[Change]) -> list[Incident]:
+def _moved(before: Sequence[Incident], changes: Sequence[IncidentChange]) -> list[Incident]:
     states = {each.id: each.state for each in before}
     return [each.incident for each in changes if states.get(each.incident.id) != each.incident.state]
 
@@ -250,7 +252,7 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
     """
     lives = _last_lives(streams)
     over = [each for each in lives if each.bye_reason is not None or each.id in silent]
-    quiet = all(each.heard < now - LATE for each in lives)
+    quiet = all(each.heard < now - LATE_RANKS_NS for each in lives)
     if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
         return "running", None
     ended = max(min(each.bye.get("time") or each.last_step_time or each.heard, each.heard) for each in lives)
@@ -264,7 +266,7 @@ def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | Non
     lives = Counter(each.rank for each in streams if each.role == "rank")
     left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_DIGITS else 0
     died = [
-        each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART
+        each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART_NS
     ]
     return frozenset(each.id for each in died if left > 0)
 
@@ -291,7 +293,9 @@ def _causes(
     return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
-def _count(connection: Connection, run: Row[Any], before: Sequence[Incident], changes: Sequence[Change]) -> None:
+def _count(
+    connection: Connection, run: Row[Any], before: Sequence[Incident], changes: Sequence[IncidentChange]
+) -> None:
     """Adds new incidents to the fleet's totals, and those that were tickets and page now: a counter cannot take the
     ticket back. In one order for all runs: judges of two would wait for each other."""
     severities = {each.id: each.severity for each in before}
@@ -304,7 +308,9 @@ def _count(connection: Connection, run: Row[Any], before: Sequence[Incident], ch
         judgements.add_total(connection, run.project, "incidents", 1, verdict=verdict, severity=severity)
 
 
-def _fold(connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices) -> dict[str, Any]:
+def _add_to_fleet_totals(
+    connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices
+) -> dict[str, Any]:
     """Adds the run's progress since the last fold to the fleet's totals. Returns what is folded."""
     ranks = [each for each in streams if each.role == "rank"]
     counters = stream_counters.of_run([(each.rank, each.counters) for each in ranks])

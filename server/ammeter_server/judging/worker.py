@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ammeter.wire import columns
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import Connection, Store, StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError
 from ammeter_server.db.queries import runs, streams
-from ammeter_server.db.queries.streams import Held, Raw
+from ammeter_server.db.queries.streams import Raw, StreamState
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.ingest.apply import Judgement, judge_tick, store_tick
 from ammeter_server.judging.judge import Judge
-from ammeter_server.notify.batching import Gathering
+from ammeter_server.notify.batching import NotificationBatch
 from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.delivery import Outbox
 
@@ -41,13 +41,13 @@ STILL = 60 * 10**9
 class Sweeper:
     """Starts with the collector and stops with it. Rings of the collector's bell wake it at once."""
 
-    def __init__(self, collector: Collector, channels: Mapping[str, Channel]) -> None:
+    def __init__(self, collector: AppContext, channels: Mapping[str, Channel]) -> None:
         self.store = collector.store
-        self.bell = collector.bell
+        self.judge_wakeup = collector.judge_wakeup
         self.quota = collector.quota
         self.judge = Judge(collector.store, collector.settings, list(channels.values()))
         self.outbox = Outbox(collector.store, channels)
-        self.gathering = Gathering()
+        self.gathering = NotificationBatch()
         self.clock = Clock()
         self._delivered = 0
         self._stopped = threading.Event()
@@ -59,7 +59,7 @@ class Sweeper:
     def stop(self) -> None:
         """Ends the thread and waits for what is being delivered. Twice is fine."""
         self._stopped.set()
-        self.bell.set()
+        self.judge_wakeup.set()
         if self._thread.ident is not None:
             self._thread.join()
         self.outbox.close()
@@ -70,12 +70,12 @@ class Sweeper:
         Returns in how many seconds the next one is due.
         """
         _guarded("judging", lambda: self.judge.judge_due(now, self._meanwhile))
-        gathering = self.gathering.waits(time.time_ns())
+        gathering = self.gathering.should_wait(time.time_ns())
         self._deliver(gathering)
         if self.quota.is_due(now):
             _guarded("counting runs", lambda: count(self.store, self.quota, now))
         if self.clock.is_due(now) and _guarded("ticking", lambda: self._tick(now)):
-            self.bell.set()
+            self.judge_wakeup.set()
         return OFTEN / 10**9 if gathering else PAUSE
 
     def _tick(self, now: int) -> bool:
@@ -84,7 +84,7 @@ class Sweeper:
     def _meanwhile(self, told: bool = False) -> None:
         """Delivers now and then while many are looked at. told: whether somebody has to be told of the last one."""
         now = time.time_ns()
-        gathering = self.gathering.waits(now, told=told, more=True)
+        gathering = self.gathering.should_wait(now, told=told, more=True)
         if now - self._delivered >= OFTEN:
             self._deliver(gathering)
 
@@ -94,8 +94,8 @@ class Sweeper:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self.bell.wait(self.sweep(time.time_ns()))
-            self.bell.clear()
+            self.judge_wakeup.wait(self.sweep(time.time_ns()))
+            self.judge_wakeup.clear()
 
 
 class Clock:
@@ -131,10 +131,10 @@ def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None
     Returns whether any of them concluded something new. after_each: is told of each that may have.
     """
     with store.reading() as connection:  # nearly always nothing follows, which takes no lock
-        silent = streams.silent(connection, now - SILENCE)
-        back = streams.back(connection, now - SILENCE, "run-lost")
-        still = streams.still(connection, now - STILL, now - SILENCE)
-        asked = ((place, streams.seen(connection, *place)) for place in dict.fromkeys(silent + back + still))
+        silent = streams.silent_streams(connection, now - SILENCE)
+        back = streams.returned_streams(connection, now - SILENCE, "run-lost")
+        still = streams.stalled_streams(connection, now - STILL, now - SILENCE)
+        asked = ((place, streams.select_unlocked(connection, *place)) for place in dict.fromkeys(silent + back + still))
         moved = [place for place, raw in asked if _ticked(connection, raw, now, awake_since)]
     found = 0
     for place in moved:
@@ -146,13 +146,15 @@ def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None
 def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) -> bool:
     """Asks them again, of the row as it is held."""
     with store.writing() as connection:
-        ticked = _ticked(connection, streams.look(connection, *place), now, awake_since)
+        ticked = _ticked(connection, streams.select_for_update(connection, *place), now, awake_since)
         return ticked is not None and store_tick(connection, *ticked, now)
 
 
-def _ticked(connection: Connection, raw: Raw | None, now: int, awake_since: int) -> tuple[Held, Judgement] | None:
+def _ticked(
+    connection: Connection, raw: Raw | None, now: int, awake_since: int
+) -> tuple[StreamState, Judgement] | None:
     """What the verdicts make of the clock for a stream that may go on. None where that changes nothing."""
-    held = streams.held(connection, raw) if raw is not None else None
+    held = streams.parse_row(connection, raw) if raw is not None else None
     if held is None or held.bye_reason is not None:
         return None
     heard = max(held.heard, awake_since)

@@ -31,7 +31,7 @@ FEW = 1024
 MANY_VALUES = 4_000_000
 """Values that may wait in blocks: whoever draws a curve unpacks them all, in some 10 ms."""
 
-MOST_VALUES = 16_000_000
+MAX_VALUES_IN_MEMORY = 16_000_000
 """Values that are in memory at a time, as 64 MB. Streams of more than 15,625 columns get shorter segments for it."""
 
 SMALL = 32
@@ -90,7 +90,7 @@ def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
 def rows_of_segment(width: int) -> int:
     """Steps that a segment of so many columns has."""
     width = max(1, width)
-    return max(16, min(ROWS, max(FEW, MANY_VALUES // width), MOST_VALUES // width))
+    return max(16, min(ROWS, max(FEW, MANY_VALUES // width), MAX_VALUES_IN_MEMORY // width))
 
 
 def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:

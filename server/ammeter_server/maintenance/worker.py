@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError, partitions
 from ammeter_server.db.queries import compaction
 from ammeter_server.db.step_tables import day_of
@@ -33,7 +33,7 @@ RETENTION = 60 * 10**9
 class Keeper:
     """Starts with the collector and stops with it. Several collectors share the streams by claiming them."""
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: AppContext) -> None:
         self.store = collector.store
         self.settings = collector.settings
         self.name = uuid.uuid4().hex

@@ -11,7 +11,7 @@ import urllib3
 
 from ammeter.redaction import GONE, Redactor
 
-LEAST = 4
+MIN_PIECE_CHARS = 4
 """Characters from which a piece of an address is looked for in what is said."""
 
 _redactor = Redactor(remembers=False)
@@ -45,7 +45,7 @@ def concealing(url: str) -> Callable[[str], str]:
     if "." not in host and not host.startswith(("localhost", "[")):
         pieces.add(host.partition(":")[0])  # of services without a host the first piece is a token
     every = {form for each in pieces for form in (each, unquote(each))}
-    longest = sorted((each for each in every if len(each) >= LEAST), key=len, reverse=True)
+    longest = sorted((each for each in every if len(each) >= MIN_PIECE_CHARS), key=len, reverse=True)
 
     def conceal(said: str) -> str:
         for each in longest:

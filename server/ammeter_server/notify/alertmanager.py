@@ -21,19 +21,19 @@ from ammeter_server.incidents.wording import alert_name, title_of
 from ammeter_server.notify.address_redaction import address
 from ammeter_server.notify.channel import Channel, DeliveryError, Message, RefusedError
 
-MOST = 500
+MAX_ALERTS_PER_POST = 500
 """Alerts in one request."""
 
-WAIT = urllib3.Timeout(connect=3, read=10)
+TIMEOUT = urllib3.Timeout(connect=3, read=10)
 
-UNHEARD = 3600 * 10**9
+FIRING_NS = 3600 * 10**9
 """For how long an alert fires on when no collector says anything more: a restart must not end it, and page again."""
 
 
 def channel(url: str) -> Channel:
     """The channel to the Alertmanager at this URL, such as http://127.0.0.1:9093. Its name is the host and port; a user
     and a password in the URL are sent as basic authentication, and told nobody."""
-    pool = urllib3.PoolManager(timeout=WAIT, retries=False)
+    pool = urllib3.PoolManager(timeout=TIMEOUT, retries=False)
     asked, name = address(url), name_of(url)
 
     def send(messages: Sequence[Message]) -> None:
@@ -56,7 +56,7 @@ def channel(url: str) -> Channel:
             failure = RefusedError if 400 <= answer.status < 500 else DeliveryError
             raise failure(f"Alertmanager answered {answer.status}: {said}")
 
-    return Channel(name, send, MOST, holds=True)
+    return Channel(name, send, MAX_ALERTS_PER_POST, stateful=True)
 
 
 def name_of(url: str) -> str:
@@ -114,7 +114,7 @@ def _posted(message: Message, now: int) -> dict[str, Any]:
     over = message.get("over")
     if over:
         return {**message["alert"], "endsAt": stamp(over)}
-    return {**message["alert"], "startsAt": stamp(now), "endsAt": stamp(now + UNHEARD)}
+    return {**message["alert"], "startsAt": stamp(now), "endsAt": stamp(now + FIRING_NS)}
 
 
 def stamp(moment: int) -> str:

@@ -23,16 +23,21 @@ class RefusedError(DeliveryError):
 
 @dataclass(frozen=True)
 class Channel:
-    """name: without secrets, the same in every process. send: up to `most` messages at once; raises DeliveryError.
+    """One destination of notifications.
 
-    holds: the other end keeps alerts instead of hearing news, as an Alertmanager does. It is told of an alert again and
-    again until that is over, and for a while after. projects, severities: what it is told about; projects with * and ?.
+    Attributes:
+        name: Without secrets, the same in every process.
+        send: Sends up to `most` messages at once. Raises DeliveryError.
+        stateful: The receiver stores alerts, as an Alertmanager does. An alert is sent repeatedly until it is resolved,
+            and for a while after that.
+        projects: Patterns with * and ? of the projects whose incidents go there; empty for all.
+        severities: The severities that go there; empty for all.
     """
 
     name: str
     send: Callable[[Sequence[Message]], None]
     most: int = 1
-    holds: bool = False
+    stateful: bool = False
     projects: tuple[str, ...] = ()
     severities: tuple[str, ...] = ()
 

@@ -18,22 +18,22 @@ from ammeter_server.process import activity_log, self_metrics
 
 log = logging.getLogger(__name__)
 
-LEASE = 60 * 10**9
+LEASE_NS = 60 * 10**9
 """How long a delivery may take before another process may try. Apprise gives up after seconds."""
 
-PAUSES = (1, 2, 5, 10, 30, 60, 300)
+PAUSE_SECONDS = (1, 2, 5, 10, 30, 60, 300)
 """Seconds before the second, third ... attempt; the last one repeats."""
 
-LONGEST_OF_ALERTS = 15
+MAX_ALERT_PAUSE_SECONDS = 15
 """The longest pause where alerts are held: it is our own, it is nearby, and one post tells it everything."""
 
-LIFETIME = 24 * 3600 * 10**9
+LIFETIME_NS = 24 * 3600 * 10**9
 """After that a notification that could not be delivered is news no more: it stays, as failed, with its error."""
 
-AGAIN = 30 * 10**9
+ALERT_REPEAT_NS = 30 * 10**9
 """How often an alert is told again, where alerts are held. Prometheus does it every minute or so."""
 
-LINGER = 15 * 60 * 10**9
+RESOLVED_REPEAT_NS = 15 * 60 * 10**9
 """How long it is told again that one is over, as Prometheus does: the first time may have been before a restart."""
 
 
@@ -52,12 +52,12 @@ class Outbox:
 
         gathering: whether channels that hold alerts, and group them, wait for more to be found.
         """
-        waiting = [name for name, each in self.channels.items() if gathering and each.holds]
+        waiting = [name for name, each in self.channels.items() if gathering and each.stateful]
         with self.store.reading() as connection:
             due = outbox.due(connection, now, waiting)
         if due:
             with self.store.writing() as connection:
-                mine = [row for row in due if outbox.claim(connection, row, now, now + LEASE)]
+                mine = [row for row in due if outbox.claim(connection, row, now, now + LEASE_NS)]
             for rows in self._together(mine):
                 self._threads.submit(self._deliver, rows)
         return len(due)
@@ -80,16 +80,16 @@ class Outbox:
         try:
             errors = self._attempt(rows)
             now = time.time_ns()
-            holds = self._holds(rows[0].channel)
+            stateful = self._holds(rows[0].channel)
             with self.store.writing() as connection:
                 for row, error in zip(rows, errors, strict=True):
-                    outbox.settle(connection, row, outcome(row, error, now, holds=holds))
+                    outbox.settle(connection, row, outcome(row, error, now, stateful=stateful))
         except Exception:  # the rows' lease ends and they are tried again
             log.exception("%d deliveries to %s could not be noted", len(rows), rows[0].channel)
 
     def _holds(self, name: str) -> bool:
         channel = self.channels.get(name)
-        return channel is not None and channel.holds
+        return channel is not None and channel.stateful
 
     def _attempt(self, rows: Sequence[Row[Any]]) -> list[str | None]:
         """Sends them to their channel. Returns what went wrong with each, if anything."""
@@ -121,12 +121,12 @@ class Outbox:
         return None
 
 
-def outcome(row: Any, error: str | None, now: int, *, holds: bool = False) -> dict[str, Any]:
+def outcome(row: Any, error: str | None, now: int, *, stateful: bool = False) -> dict[str, Any]:
     """What to write after an attempt: sent, to be told again, another attempt later, or failed for good."""
     if error is not None:
-        return _failed(row, error, now, holds)
-    if holds and (row.kind == "opened" or (row.kind == "resolved" and now - row.created < LINGER)):
-        return {"state": "told", "sent": row.sent or now, "error": None, "attempts": 0, "due": now + AGAIN}
+        return _failed(row, error, now, stateful)
+    if stateful and (row.kind == "opened" or (row.kind == "resolved" and now - row.created < RESOLVED_REPEAT_NS)):
+        return {"state": "told", "sent": row.sent or now, "error": None, "attempts": 0, "due": now + ALERT_REPEAT_NS}
     return {"state": "sent", "sent": row.sent or now, "error": None}
 
 
@@ -135,10 +135,10 @@ def text(error: Exception | None) -> str | None:
     return None if error is None else (str(error) or type(error).__name__)
 
 
-def _failed(row: Any, error: str, now: int, holds: bool) -> dict[str, Any]:
-    lasting = holds and row.kind == "opened"  # it fires until it is over
-    if now - row.created >= LIFETIME and not lasting:
+def _failed(row: Any, error: str, now: int, stateful: bool) -> dict[str, Any]:
+    lasting = stateful and row.kind == "opened"  # it fires until it is over
+    if now - row.created >= LIFETIME_NS and not lasting:
         return {"state": "failed", "error": error[:2000]}
-    pause = PAUSES[min(row.attempts, len(PAUSES) - 1)]
-    pause = min(pause, LONGEST_OF_ALERTS) if holds else pause
+    pause = PAUSE_SECONDS[min(row.attempts, len(PAUSE_SECONDS) - 1)]
+    pause = min(pause, MAX_ALERT_PAUSE_SECONDS) if stateful else pause
     return {"due": now + pause * 10**9, "error": error[:2000]}

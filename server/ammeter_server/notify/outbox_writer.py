@@ -13,7 +13,7 @@ from typing import Any
 from ammeter_server.config.links import Links
 from ammeter_server.db import Connection, Row
 from ammeter_server.db.queries import outbox
-from ammeter_server.incidents.lifecycle import Change, Incident
+from ammeter_server.incidents.lifecycle import Incident, IncidentChange
 from ammeter_server.incidents.wording import message
 from ammeter_server.notify.alertmanager import alert, silence
 from ammeter_server.notify.channel import Channel, Message
@@ -24,46 +24,46 @@ once; the second message waits, and is dropped where the incident is over by the
 
 
 @dataclass(frozen=True)
-class Telling:
+class OutboxWriter:
     """channels: where to. links: where those lead that are told."""
 
     channels: Sequence[Channel]
     links: Links
 
-    def tell(self, connection: Connection, run: Row[Any], changes: Sequence[Change], now: int) -> bool:
+    def enqueue(self, connection: Connection, run: Row[Any], changes: Sequence[IncidentChange], now: int) -> bool:
         """Writes what has to be told about these changes. Returns whether anything is due at once."""
-        holding = [channel for channel in self.channels if channel.holds]
+        holding = [channel for channel in self.channels if channel.stateful]
         for incident, heir in _inherited(changes):
             for channel in holding:
                 outbox.hand_on(connection, run.id, incident.id, heir.id, channel.name)
-        told = [self._tell(connection, run, change, now) for change in changes]
+        told = [self._enqueue_change(connection, run, change, now) for change in changes]
         return any(told)
 
     def silence(self, connection: Connection, run: Row[Any], incident: Incident, by: str, now: int) -> None:
         """Channels that hold alerts are silenced there; the others are not told in the first place."""
         for channel in self.channels:
-            if channel.holds and channel.wants(run.project, incident.severity):
+            if channel.stateful and channel.wants(run.project, incident.severity):
                 rows = outbox.live(connection, run.id, incident.id, channel.name)
                 for row in (row for row in rows if row.kind == "opened"):
                     until = silence(row.message["alert"]["labels"], incident.silenced or now, by, now)
                     said = {"kind": "silenced", "silence": until}
                     outbox.add(connection, run.id, incident.id, channel.name, said, now, now)
 
-    def _tell(self, connection: Connection, run: Row[Any], change: Change, now: int) -> bool:
+    def _enqueue_change(self, connection: Connection, run: Row[Any], change: IncidentChange, now: int) -> bool:
         incident, tell = change.incident, change.tell
         wanting = [each for each in self.channels if each.wants(run.project, incident.severity)]
         heard = tell if incident.silenced is None or incident.silenced <= now else None
-        told = [each for each in wanting if heard and not each.holds]
+        told = [each for each in wanting if heard and not each.stateful]
         news = message(heard, incident, run.name, run.project, self.links) if heard and told else {}
-        due = [_news(connection, incident, channel.name, news, now) for channel in told]
-        holding = [each for each in wanting if each.holds]
+        due = [_enqueue_news(connection, incident, channel.name, news, now) for channel in told]
+        holding = [each for each in wanting if each.stateful]
         body = message("opened", incident, run.name, run.project, self.links) if holding else {}
         held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.links)} if body else {}
-        due += [_hold(connection, change, channel.name, held, now) for channel in holding]
+        due += [_sync_alert(connection, change, channel.name, held, now) for channel in holding]
         return any(due)
 
 
-def _inherited(changes: Iterable[Change]) -> Iterable[tuple[Incident, Incident]]:
+def _inherited(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
     """Incidents that are superseded, each with the one that takes its place without anybody being told."""
     quiet = [each.incident for each in changes if each.incident.is_open and each.tell is None]
     for change in changes:
@@ -74,7 +74,7 @@ def _inherited(changes: Iterable[Change]) -> Iterable[tuple[Incident, Incident]]
                 yield change.incident, heir
 
 
-def _news(connection: Connection, incident: Incident, channel: str, news: Message, now: int) -> bool:
+def _enqueue_news(connection: Connection, incident: Incident, channel: str, news: Message, now: int) -> bool:
     earlier = outbox.of(connection, incident.run, incident.id, channel)
     if news["kind"] == "resolved":
         for row in earlier:
@@ -89,7 +89,7 @@ def _news(connection: Connection, incident: Incident, channel: str, news: Messag
     return due == now
 
 
-def _hold(connection: Connection, change: Change, channel: str, held: Message, now: int) -> bool:
+def _sync_alert(connection: Connection, change: IncidentChange, channel: str, held: Message, now: int) -> bool:
     """One row is one alert, by its labels. Only what is told opens one; what it says may change at any time."""
     incident = change.incident
     rows = [row for row in outbox.live(connection, incident.run, incident.id, channel) if row.kind != "silenced"]

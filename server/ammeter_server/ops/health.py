@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, migrations, permissions
 from ammeter_server.http.problems import Problem, of_store
 
@@ -17,14 +17,14 @@ async def live() -> dict[str, str]:
 
 
 @router.get("/readyz", summary="The database answers and has this version's shape")
-def ready(here: Here) -> dict[str, str]:
+def ready(context: ContextDep) -> dict[str, str]:
     try:
-        trouble = here.store.trouble
+        trouble = context.store.trouble
         if trouble.broken:
             raise StoreBrokenError(trouble.broken)
-        found = migrations.current(here.store)
+        found = migrations.current(context.store)
         if trouble.refusing:
-            permissions.check(here.store)
+            permissions.check(context.store)
             trouble.refusing = ""
     except (StoreAwayError, StoreFullError) as error:
         raise of_store(error) from error

@@ -19,21 +19,21 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as Registry
 from starlette.responses import StreamingResponse
 
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.db.engine import Connections, database_file
 from ammeter_server.db.queries import metrics as query
 from ammeter_server.db.queries import outbox
 from ammeter_server.http.problems import Problem
 from ammeter_server.process import self_metrics
 from ammeter_server.prometheus.exposition import END, Exposition, text
-from ammeter_server.prometheus.scrape_process import Aside, ScrapeError
+from ammeter_server.prometheus.scrape_process import ScrapeError, ScrapeProcess
 
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.aside = Aside(app.state.settings.database_url, app.state.settings.cost_per_hour)
+    app.state.aside = ScrapeProcess(app.state.settings.database_url, app.state.settings.cost_per_hour)
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 @router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response, responses=ANSWERS)
 async def read_metrics(request: Request, accept: Accept = "") -> Response:
     """Text exposition, or OpenMetrics for who accepts it."""
-    aside: Aside = request.app.state.aside
+    aside: ScrapeProcess = request.app.state.aside
     _, content_type = _chosen(accept)
     is_open = content_type.startswith(OPEN)
     try:
@@ -67,10 +67,10 @@ async def read_metrics(request: Request, accept: Accept = "") -> Response:
 
 
 @router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
-def read_own_metrics(here: Here, request: Request, accept: Accept = "") -> Response:
+def read_own_metrics(context: ContextDep, request: Request, accept: Accept = "") -> Response:
     """What this collector process did, and what its database holds."""
     shown = Exposition()
-    with here.store.reading() as connection:
+    with context.store.reading() as connection:
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
         shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
         judged = query.judged_last(connection)
@@ -79,8 +79,8 @@ def read_own_metrics(here: Here, request: Request, accept: Accept = "") -> Respo
     shown.add("ammeter_collector_judge_lag_seconds", max(0, waited) / 1e9)
     shown.add("ammeter_collector_ingest_waiting", request.app.state.intake.waiting)
     shown.add("ammeter_collector_build_info", 1, version("ammeter-server"))
-    _add_connections(shown, here.store.connections())
-    _add_disk(shown, here.settings.database_url)
+    _add_connections(shown, context.store.connections())
+    _add_disk(shown, context.settings.database_url)
     encode, content_type = _chosen(accept)
     own = text([shown.told], content_type.startswith(OPEN))
     return _answer([*own, encode(self_metrics.REGISTRY)], content_type)

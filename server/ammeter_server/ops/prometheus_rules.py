@@ -15,7 +15,7 @@ from fastapi.responses import PlainTextResponse
 from ammeter.verdicts import ALL
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter_server.config.links import Links
-from ammeter_server.context import Here
+from ammeter_server.context import ContextDep
 from ammeter_server.incidents.wording import alert_name
 from ammeter_server.prometheus import slo
 from ammeter_server.prometheus.rule_types import Alert
@@ -67,12 +67,12 @@ CONTENT = {"application/yaml": {"schema": {"type": "object", "required": ["group
 @router.get(
     "/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file", responses={200: {"content": CONTENT}}
 )
-def read_rules(here: Here) -> RuleFile:
+def read_rules(context: ContextDep) -> RuleFile:
     """A rule file for Prometheus: the objectives, what only Prometheus can know, and an alert for every verdict.
 
     Without these alerts where the collector posts incidents to an Alertmanager itself: one owner pages.
     """
-    settings = here.settings
+    settings = context.settings
     wanted = slo.objectives(
         settings.objective_runs,
         settings.objective_steps,

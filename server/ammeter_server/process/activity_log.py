@@ -14,7 +14,7 @@ DONE = "ammeter_server.done"
 REFUSED = "ammeter_server.refused"
 """Loggers: of what was done, each told, and of what anybody can make happen without end, told once a minute."""
 
-LONGEST_VALUE = 200
+MAX_VALUE_CHARS = 200
 
 _done, _refused = logging.getLogger(DONE), logging.getLogger(REFUSED)
 _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
@@ -36,5 +36,5 @@ def _said(values: dict[str, object]) -> str:
 
 
 def _value(text: str) -> str:
-    cut = text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+    cut = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
     return cut if _PLAIN.fullmatch(cut) else json.dumps(cut, ensure_ascii=False)

@@ -22,7 +22,7 @@ STRANGE = (STRANGERS, REFUSED)
 PATIENT = ("ammeter_server.judging.worker", "ammeter_server.maintenance.worker")
 """They warn of what the database keeps them from, and try again within a second."""
 
-SELDOM = 60.0
+THROTTLE_SECONDS = 60.0
 """Seconds between two lines of the same words about requests that are none, which anybody can send without end, or
 about a database that is away, perhaps all night."""
 
@@ -47,7 +47,7 @@ class Ours(logging.Filter):
         return record.name.partition(".")[0] != "apprise"
 
 
-class Seldom(logging.Filter):
+class LogThrottle(logging.Filter):
     """Of what comes again and again, a line a minute, with how many there were in between. Faults are always told.
 
     clock: seconds, never going back.
@@ -62,8 +62,8 @@ class Seldom(logging.Filter):
         if record.name not in (*STRANGE, *PATIENT) or record.levelno > logging.WARNING:
             return True
         words = record.msg if record.name in STRANGE else record.getMessage()  # strangers may choose the rest
-        at, more = self._told.get(words, (-SELDOM, 0))
-        if self._clock() - at < SELDOM:
+        at, more = self._told.get(words, (-THROTTLE_SECONDS, 0))
+        if self._clock() - at < THROTTLE_SECONDS:
             self._told[words] = at, more + 1
             return False
         self._told[words] = self._clock(), 0
@@ -87,7 +87,7 @@ def write_to_standard_error() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     handler.addFilter(Ours())
-    handler.addFilter(Seldom())
+    handler.addFilter(LogThrottle())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

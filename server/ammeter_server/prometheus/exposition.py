@@ -12,7 +12,7 @@ from typing import Literal
 END = b"# EOF\n"
 """What an answer in OpenMetrics ends with."""
 
-LONGEST_DECIMAL = 10**6
+MIN_EXPONENT_VALUE = 10**6
 """From here on a number is written with an exponent, as Go does it."""
 
 
@@ -225,7 +225,7 @@ PROCESS: tuple[Metric, ...] = (
 )
 
 
-Told = Mapping[str, str]
+RunSamples = Mapping[str, str]
 """Metric's name -> its lines."""
 
 
@@ -251,12 +251,12 @@ class Exposition:
         self.lines.setdefault(name, []).append(told)
 
     @property
-    def told(self) -> Told:
+    def told(self) -> RunSamples:
         """What was added so far."""
         return {name: "".join(lines) for name, lines in self.lines.items()}
 
 
-def text(several: Sequence[Told], is_open: bool) -> Iterator[bytes]:
+def text(several: Sequence[RunSamples], is_open: bool) -> Iterator[bytes]:
     """What is told by all of them, each metric's lines together, without OpenMetrics' end. is_open: for OpenMetrics."""
     for metric in (*METRICS, *PROCESS):
         lines = [told[metric.name] for told in several if metric.name in told]
@@ -305,7 +305,7 @@ def _escaped(value: str) -> str:
 
 def _number(value: float) -> str:
     """The number as Prometheus' own libraries write it."""
-    if 0 <= value < LONGEST_DECIMAL:
+    if 0 <= value < MIN_EXPONENT_VALUE:
         return repr(float(value))
     said = repr(float(value))
     dot = said.find(".")

@@ -14,11 +14,11 @@ from ammeter_server.runs import cost, devices, stream_counters
 from ammeter_server.runs.event_counters import OTHER, RESTORES
 from ammeter_server.runs.rank_totals import fallbacks, latest, lost, precision, ranks_reporting
 
-LONGEST_LABEL = 200
-MOST_REASONS = 2
-MOST_FALLBACKS = 4
-MOST_INCIDENTS = 8
-MOST_DEVICES = 4
+MAX_LABEL_CHARS = 200
+MAX_REASONS = 2
+MAX_FALLBACKS = 4
+MAX_INCIDENTS = 8
+MAX_DEVICES = 4
 """Caps on what grows with names from outside; a run keeps below 100 series."""
 
 SHOWN = {"grad_norm": slice(5, 13), "step_seconds": slice(2, 14)}
@@ -72,7 +72,7 @@ def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
     per_run: dict[str, int] = {}
     for labels, value in sorted(active.items(), key=lambda each: (-each[1], each[0][3], each[0])):
         per_run[labels[0]] = per_run.get(labels[0], 0) + 1
-        if per_run[labels[0]] <= MOST_INCIDENTS:
+        if per_run[labels[0]] <= MAX_INCIDENTS:
             shown.add("ammeter_incident_active", value, *labels)
 
 
@@ -95,7 +95,7 @@ def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
 def _add_info(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]]) -> None:
     environment = run.environment or {}
     known = (precision(ranks), environment.get("torch"), environment.get("device"))
-    name, *rest = (str(each or "")[:LONGEST_LABEL] for each in (run.name or run.id, *known))
+    name, *rest = (str(each or "")[:MAX_LABEL_CHARS] for each in (run.name or run.id, *known))
     shown.add("ammeter_run_info", 1, run.id, name, run.project, *rest)
 
 
@@ -148,7 +148,7 @@ def _add_numerics(shown: Exposition, run: str, counters: Mapping[str, Any], last
 
 def _add_kernels(shown: Exposition, run: str, ranks: Sequence[Row[Any]], last: Mapping[str, Any]) -> None:
     shown.add("ammeter_low_precision_flops_ratio", last.get("low_precision_share"), run)
-    for (op, reason), share in fallbacks(ranks, MOST_FALLBACKS).items():
+    for (op, reason), share in fallbacks(ranks, MAX_FALLBACKS).items():
         shown.add("ammeter_kernel_fallback_flops_ratio", share, run, op, reason)
 
 
@@ -195,8 +195,8 @@ def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], 
     several = devices.of_run(streams, now)
     used = [each.memory_used_bytes for each in several if each.memory_used_bytes is not None]
     shown.add("ammeter_device_memory_bytes", max(used, default=None), run.id, "used")
-    for each in devices.few(several, MOST_DEVICES):
-        labels = (run.id, each.host[:LONGEST_LABEL], each.name, each.gpu, each.uuid)
+    for each in devices.few(several, MAX_DEVICES):
+        labels = (run.id, each.host[:MAX_LABEL_CHARS], each.name, each.gpu, each.uuid)
         shown.add("ammeter_device_utilization_ratio", each.utilization, *labels)
         shown.add("ammeter_device_power_watts", each.power_watts, *labels)
         shown.add("ammeter_device_temperature_celsius", each.temperature_celsius, *labels)
@@ -212,7 +212,7 @@ def _add_agent(shown: Exposition, run: str, counters: Mapping[str, Any], streams
     if counters["step_seconds"] > 0:
         shown.add("ammeter_agent_overhead_ratio", counters["overhead_seconds"] / counters["step_seconds"], run)
     by_reason = {reason: sum(counts.values()) for reason, counts in lost(streams).items()}
-    told = dict(sorted(by_reason.items())[:MOST_REASONS])
+    told = dict(sorted(by_reason.items())[:MAX_REASONS])
     rest = sum(by_reason.values()) - sum(told.values())
     if rest:
         told[OTHER] = told.get(OTHER, 0) + rest

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ammeter_server.config.prices import Prices
 from ammeter_server.db import Connection, Store
 from ammeter_server.db.queries import metrics as query
-from ammeter_server.prometheus.exposition import Exposition, Told, text
+from ammeter_server.prometheus.exposition import Exposition, RunSamples, text
 from ammeter_server.prometheus.samples import add_fleet, add_incidents, add_run
 
 COUNTERS_STAY = 5 * 60 * 10**9
@@ -26,7 +26,7 @@ class _Run(NamedTuple):
 
     started: int
     id: str
-    told: Told
+    told: RunSamples
 
 
 class Scrape:

@@ -25,13 +25,13 @@ from ammeter_server.db import StoreAwayError, StoreFullError, connect
 from ammeter_server.process import cpu_affinity
 from ammeter_server.prometheus.scrape import Scrape
 
-LONGEST = 30.0
+SCRAPE_TIMEOUT_SECONDS = 30.0
 """Seconds that a scrape may take: three times what Prometheus waits for one."""
 
 NICE = 5
 """Whoever sends frames comes before whoever scrapes."""
 
-PIECE = 256 * 2**10
+MAX_FRAME_BYTES = 256 * 2**10
 """Bytes of one frame at most."""
 
 TEXT, OVER, AWAY, FAULT = b"t", b".", b"a", b"e"
@@ -47,7 +47,7 @@ class ScrapeError(RuntimeError):
     """Why there is no text."""
 
 
-class Aside:
+class ScrapeProcess:
     """The collector's end: one scrape after the other."""
 
     def __init__(self, database_url: str, prices: Prices = ()) -> None:
@@ -91,7 +91,7 @@ class Aside:
         assert process.stdout is not None
         process.stdin.write(json.dumps({"open": is_open}).encode() + b"\n")
         process.stdin.flush()
-        pieces, until = list[bytes](), time.monotonic() + LONGEST
+        pieces, until = list[bytes](), time.monotonic() + SCRAPE_TIMEOUT_SECONDS
         while True:
             kind, size = HEAD.unpack(self._read(process.stdout.fileno(), HEAD.size, until))
             said = self._read(process.stdout.fileno(), size, until)
@@ -123,7 +123,7 @@ class Aside:
         while len(got) < size:
             if not look.poll(1000 * max(0.0, until - time.monotonic())):
                 self._end()
-                raise ScrapeError(f"the scrape took more than {LONGEST:.0f} s, and was given up")
+                raise ScrapeError(f"the scrape took more than {SCRAPE_TIMEOUT_SECONDS:.0f} s, and was given up")
             more = os.read(pipe, size - len(got))
             if not more:
                 raise EOFError
@@ -159,8 +159,8 @@ def _answer(scrape: Scrape, *, is_open: bool) -> None:
     try:
         for text in scrape.text(time.time_ns(), is_open):
             whole = memoryview(text)
-            for begin in range(0, len(whole), PIECE):
-                _write(TEXT, whole[begin : begin + PIECE])
+            for begin in range(0, len(whole), MAX_FRAME_BYTES):
+                _write(TEXT, whole[begin : begin + MAX_FRAME_BYTES])
     except BrokenPipeError:
         raise
     except (StoreAwayError, StoreFullError) as error:

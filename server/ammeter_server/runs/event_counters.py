@@ -13,12 +13,12 @@ from ammeter_server.db.json_safe import text
 
 Counters = dict[str, Any]
 
-MOST = 2**53
+MAX_SUM = 2**53
 """Where a sum stays: beyond it JSON's readers, SQL and Prometheus each have another number for it."""
 
-MOST_DEVICES = 16
-MOST_FALLBACKS = 32
-LONGEST = 128
+MAX_DEVICES = 16
+MAX_FALLBACKS = 32
+MAX_NAME_CHARS = 128
 """Caps on what grows with names from outside and is written with every batch: devices of a host, operators that fell
 back, their characters."""
 
@@ -64,10 +64,10 @@ def _devices(said: Any) -> dict[str, dict[str, str]]:
     """Number -> what identifies the device."""
     several = [each for each in said if isinstance(each, Mapping)] if isinstance(said, list | tuple) else []
     return {
-        text(str(each.get("gpu", ""))[:LONGEST]): {
-            name: text(str(each.get(name, ""))[:LONGEST]) for name in ("uuid", "model")
+        text(str(each.get("gpu", ""))[:MAX_NAME_CHARS]): {
+            name: text(str(each.get(name, ""))[:MAX_NAME_CHARS]) for name in ("uuid", "model")
         }
-        for each in several[:MOST_DEVICES]
+        for each in several[:MAX_DEVICES]
     }
 
 
@@ -87,11 +87,11 @@ def _add_checkpoint(after: Counters, event: Event) -> None:
 
 def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float]:
     """Operator and reason -> share of the eligible FLOPs, over all kinds of it that were told."""
-    op, reason = (text(str(event.data.get(name, ""))[:LONGEST]) for name in ("op", "reason"))
+    op, reason = (text(str(event.data.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "reason"))
     share = event.data.get("flops_share", 0.0)
     name = f"{op} {reason}"
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         return dict(before)
-    if name not in before and len(before) >= MOST_FALLBACKS:
+    if name not in before and len(before) >= MAX_FALLBACKS:
         name = f"{OTHER} {OTHER}"
     return {**before, name: min(before.get(name, 0.0) + share, 1.0)}

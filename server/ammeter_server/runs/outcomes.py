@@ -18,7 +18,7 @@ DRIFTED = "validation-drift"
 EXPECTED = "expected_hours"
 """The tag in which a run says how long it should take at most."""
 
-LONGEST_HOURS = 100_000.0
+MAX_EXPECTED_HOURS = 100_000.0
 """Of an expectation that is believed: eleven years."""
 
 
@@ -59,7 +59,7 @@ def of_time(tags: Mapping[str, Any], started: int, until: int, *, over: bool) ->
         hours = float(str(tags.get(EXPECTED) or ""))
     except ValueError:
         return None
-    if not 0 < hours <= LONGEST_HOURS or not started:
+    if not 0 < hours <= MAX_EXPECTED_HOURS or not started:
         return None
     if until - started > hours * 3600e9:
         return "late"

@@ -21,7 +21,7 @@ from ammeter_server.runs import run_ids
 AFTER = 3600 * 10**9
 """ns after its end for which a run goes on when a process of it begins: a job queued again, a node that reboots."""
 
-LONGEST = 32
+MAX_RUNS_PER_CHAIN = 32
 """Runs that follow each other. Whoever begins more under one id gets the last of them, until the first are deleted."""
 
 NO_PROJECT = "default"
@@ -47,13 +47,13 @@ def line_of(connection: Connection, run: str) -> list[Row[Any]]:
     """The runs of one line: those that this one continues, itself, and those that continue it, the first one first."""
     found: list[Row[Any]] = []
     before: str | None = run
-    while before is not None and len(found) <= LONGEST:
+    while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
         row = judge.look_at(connection, before)
         if row is None:
             break
         found.insert(0, row)
         before = (row.environment or {}).get("continues")
-    while found and len(found) <= LONGEST:
+    while found and len(found) <= MAX_RUNS_PER_CHAIN:
         following = run_ids.find(connection, found[-1].project, successor(found[-1].external_id))
         row = judge.look_at(connection, following) if following else None
         if row is None:
@@ -72,7 +72,7 @@ def home(
     one who is of every project, and then said is the one that its hello names. Raises a 404 problem where the stream is
     another project's.
     """
-    names = list(islice(accumulate(repeat(named), lambda before, _: successor(before)), LONGEST + 1))
+    names = list(islice(accumulate(repeat(named), lambda before, _: successor(before)), MAX_RUNS_PER_CHAIN + 1))
     if project is None:
         holders = streams.holding(connection, names, stream)
         held = min(holders, key=lambda row: (row.project != said, row.id != row.external_id, row.id), default=None)

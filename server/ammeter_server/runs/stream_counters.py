@@ -11,7 +11,7 @@ import numpy as np
 from ammeter.wire.columns import Floats, View, measured
 from ammeter.wire.frames import Event, Hello, Lost
 from ammeter_server.db.json_safe import text
-from ammeter_server.runs.event_counters import LONGEST, MOST, OTHER, Counters, add_epoch, add_event, add_hello
+from ammeter_server.runs.event_counters import MAX_NAME_CHARS, MAX_SUM, OTHER, Counters, add_epoch, add_event, add_hello
 
 SUMS = (
     "steps",
@@ -50,8 +50,8 @@ LATEST = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")
 """Not sums: skipped steps in a row at the end; when the last non-finite step closed, and when the last complete
 checkpoint was saved, in ns, 0 for never."""
 
-MOST_NAMES = 1_000
-MOST_REASONS = 64
+MAX_NAMES = 1_000
+MAX_REASONS = 64
 """Caps on what grows with names from outside and is written with every batch: scalars, and reasons of losses."""
 
 BOUNDS = {
@@ -76,7 +76,7 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
             add_event(after, frame)
         elif isinstance(frame, Hello):
             add_hello(after, frame)
-    return after | {name: min(after[name], MOST) for name in SUMS}
+    return after | {name: min(after[name], MAX_SUM) for name in SUMS}
 
 
 def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _measured_at(view: View) -> dict[str, float]:
 def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]:
     """What was seen, over what was known; new names only while there is room for them."""
     for name, value in seen.items():
-        if name in before or (len(before) < MOST_NAMES and len(name) <= LONGEST):
+        if name in before or (len(before) < MAX_NAMES and len(name) <= MAX_NAME_CHARS):
             before[name] = value
     return before
 
@@ -150,12 +150,12 @@ def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[st
     """Reason -> {steps, events}, with these losses added."""
     after = {reason: dict(counts) for reason, counts in before.items()}
     for loss in losses:
-        reason = text(loss.reason[:LONGEST])
-        if reason not in after and len(after) >= MOST_REASONS:
+        reason = text(loss.reason[:MAX_NAME_CHARS])
+        if reason not in after and len(after) >= MAX_REASONS:
             reason = OTHER
         counts = after.setdefault(reason, {"steps": 0, "events": 0})
-        counts["steps"] = min(counts["steps"] + loss.steps, MOST)
-        counts["events"] = min(counts["events"] + loss.events, MOST)
+        counts["steps"] = min(counts["steps"] + loss.steps, MAX_SUM)
+        counts["events"] = min(counts["events"] + loss.events, MAX_SUM)
     return after
 
 

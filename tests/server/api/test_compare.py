@@ -195,7 +195,7 @@ def test_a_live_run_is_compared_as_it_goes_on_and_recovers(client: httpx.Client,
 def test_what_one_look_has_no_time_for_is_read_by_the_next(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_rank, "LONGEST_LOOK", 0.0)
+    monkeypatch.setattr(cross_rank, "MAX_READ_SECONDS", 0.0)
     base, run = new(client, "base"), new(client, "half", {**CONFIG, "baseline": "base"})
     for stream, row in ((base, lambda step: {}), (run, worse)):
         for first in range(0, 200, 40):
@@ -204,13 +204,13 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
     wait_until(lambda: incidents(client, run)["validation-drift"]["last_step"] == 199)
 
 
-@pytest.mark.parametrize("most", [run_histories.MOST_STEPS, 150])
+@pytest.mark.parametrize("most", [run_histories.MAX_CACHED_STEPS, 150])
 def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
     most: int, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_histories, "MOST_STEPS", most)
+    monkeypatch.setattr(run_histories, "MAX_CACHED_STEPS", most)
     streams = [train(new(client, str(at)), 99, ends=False) for at in range(4)]
-    store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), run_histories.Courses()
+    store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), run_histories.RunHistoryCache()
 
     def read() -> list[Course | None]:
         with store.reading() as connection:

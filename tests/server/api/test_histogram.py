@@ -51,7 +51,7 @@ def test_exponents_stand_beside_their_steps_times_and_scales(client: httpx.Clien
 def test_more_than_there_are_points_is_summed_and_nothing_left_out(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histogram, "AT_ONCE", 4)
+    monkeypatch.setattr(histogram, "EVENTS_PER_READ", 4)
     (item,) = told(client, run(client, 7), points=3)["items"]
     assert ([0, 20, 40], [2, 2, 3]) == (item["steps"], item["readings"])
     assert [10, 30, 60] == item["last_steps"]

@@ -126,7 +126,7 @@ def test_the_lowest_rank_is_told_of_unless_others_are_asked_for(client: httpx.Cl
 
 
 def test_many_events_come_in_messages_of_some_each_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_feed, "MOST_EVENTS", 4)
+    monkeypatch.setattr(change_feed, "MAX_EVENTS", 4)
     monkeypatch.setattr(change_feed, "FIRST_EVENTS", 15)
     stream = Stream(client)
     train(stream, 0, 40)
@@ -141,7 +141,7 @@ def test_many_events_come_in_messages_of_some_each_once(client: httpx.Client, mo
 def test_an_answer_ends_after_a_while_and_who_asks_again_hears_only_what_is_new(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "LONGEST", 0.05)
+    monkeypatch.setattr(live, "MAX_ANSWER_SECONDS", 0.05)
     stream = Stream(client)
     train(stream, 0, 40)
     stream.bye(40)
@@ -262,7 +262,7 @@ def test_a_collector_that_stops_waits_for_nobody_who_is_told(tmp_path: Path) -> 
             began = time.monotonic()
         with pytest.raises(httpx.RemoteProtocolError):
             list(lines)
-        assert time.monotonic() - began < live.LONGEST / 2
+        assert time.monotonic() - began < live.MAX_ANSWER_SECONDS / 2
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def test_every_series_is_on_exactly_one_page_while_ranks_come(client: httpx.Clie
 
 
 def test_a_page_ends_where_it_holds_much(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MOST_VALUES", 25)
+    monkeypatch.setattr(series, "MAX_VALUES", 25)
     stream = Stream(client)
     train(stream, 0, 19)
     stream.send()

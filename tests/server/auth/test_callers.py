@@ -10,7 +10,7 @@ import pytest
 from ammeter_server.auth import tokens
 from ammeter_server.auth.callers import COOKIE
 from ammeter_server.db import Store
-from ammeter_server.http.limits.token_guesses import MOST, WINDOW
+from ammeter_server.http.limits.token_guesses import MAX_GUESSES, WINDOW
 from tests.server.callers import Guarded, bearer, guarded
 from tests.server.feeding import Stream, serving, train, wait_until
 
@@ -162,8 +162,8 @@ def test_a_token_that_has_expired_is_unknown(client: httpx.Client, store: Store)
 
 def test_an_address_that_tries_many_tokens_waits_and_locks_no_right_one_out(client: httpx.Client, store: Store) -> None:
     late = tokens.create(store, "late", ("read",))
-    tried = [client.get(READ, headers=bearer(f"{number:043}")).status_code for number in range(MOST)]
-    assert [401] * MOST == tried
+    tried = [client.get(READ, headers=bearer(f"{number:043}")).status_code for number in range(MAX_GUESSES)]
+    assert [401] * MAX_GUESSES == tried
     refused = client.get(READ, headers=bearer("x" * 43))
     assert (429, "guesses") == (refused.status_code, refused.json()["limit"])
     assert 0 < int(refused.headers["retry-after"]) <= WINDOW
@@ -177,7 +177,7 @@ def test_an_address_that_tries_many_tokens_waits_and_locks_no_right_one_out(clie
 
 def test_an_address_that_guesses_locks_out_no_sender(client: httpx.Client, store: Store) -> None:
     token = tokens.create(store, "trainer", ("ingest",))
-    for number in range(MOST + 5):
+    for number in range(MAX_GUESSES + 5):
         client.get(READ, headers=bearer(f"{number:043}"))
     stream = Stream(client, headers=bearer(token))
     train(stream, 0, 3)
@@ -191,13 +191,13 @@ def forwarded(client: httpx.Client, token: str, address: str) -> int:
 @pytest.mark.parametrize("trusted", [(), ("10.0.0.0/8",), ("127.0.0.2",)])
 def test_an_address_that_nobody_trusted_says_is_not_believed(tmp_path: Path, trusted: tuple[str]) -> None:
     with serving(tmp_path, token=FILE_TOKEN, trusted_proxies=trusted) as client:
-        tried = [forwarded(client, f"{number:043}", f"10.9.8.{number}") for number in range(MOST + 1)]
-        assert [401] * MOST + [429] == tried
+        tried = [forwarded(client, f"{number:043}", f"10.9.8.{number}") for number in range(MAX_GUESSES + 1)]
+        assert [401] * MAX_GUESSES + [429] == tried
 
 
 def test_behind_a_trusted_proxy_each_address_has_guesses_of_its_own(tmp_path: Path) -> None:
     with serving(tmp_path, token=FILE_TOKEN, trusted_proxies=("127.0.0.0/8", "10.0.0.0/8")) as client:
-        tried = [forwarded(client, f"{number:043}", "192.0.2.1, 10.9.8.7") for number in range(MOST + 1)]
-        assert [401] * MOST + [429] == tried
+        tried = [forwarded(client, f"{number:043}", "192.0.2.1, 10.9.8.7") for number in range(MAX_GUESSES + 1)]
+        assert [401] * MAX_GUESSES + [429] == tried
         assert 401 == forwarded(client, "x" * 43, "192.0.2.2, 10.9.8.7")
         assert 429 == forwarded(client, "y" * 43, "192.0.2.9, 192.0.2.1")  # only what the proxy itself has added

@@ -20,14 +20,14 @@ from ammeter_server.http.problems import Problem
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[FastAPI]:
     app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'collector.db'}"))
-    migrations.migrate(app.state.collector.store)
+    migrations.migrate(app.state.context.store)
     yield app
-    app.state.collector.store.close()
+    app.state.context.store.close()
 
 
 @pytest.fixture
 def store(app: FastAPI) -> Store:
-    found: Store = app.state.collector.store
+    found: Store = app.state.context.store
     return found
 
 
@@ -88,7 +88,7 @@ def test_what_is_remembered_does_not_grow_with_what_stands_around_a_token(app: F
 
 
 def test_only_so_many_are_remembered(app: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_cache, "MOST", 1)
+    monkeypatch.setattr(ingest_cache, "MAX_TOKENS", 1)
     known = Admission(Clock())
     one, other = (tokens.create(store, name, ("ingest",)) for name in ("one", "other"))
     assert ["one", "other"] == [asks(known, app, one), asks(known, app, other)]

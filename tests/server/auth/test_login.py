@@ -148,7 +148,7 @@ def test_a_session_ends_with_its_token(client: httpx.Client, store: Store) -> No
 def test_a_token_has_so_many_sessions_and_the_oldest_go(
     client: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(login, "MAX_SESSIONS", 2)
     token = tokens.create(store, "page", ("read",))
     cookies = []
     for _ in range(3):

@@ -40,7 +40,7 @@ class Two:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     with pytest.MonkeyPatch.context() as patch, guarded(tmp_path_factory.mktemp("reach")) as place:
-        patch.setattr(live, "LONGEST", 0.01)
+        patch.setattr(live, "MAX_ANSWER_SECONDS", 0.01)
         yield Two(place)
 
 

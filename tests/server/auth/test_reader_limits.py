@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ammeter_server.auth import reader_limits, tokens
 from ammeter_server.auth.callers import COOKIE
-from ammeter_server.auth.reader_limits import AT_ONCE, THREADS, WAITING, Readers
+from ammeter_server.auth.reader_limits import THREADS, THREADS_PER_READER, WAITING, Readers
 from ammeter_server.db.queries import audit
 from ammeter_server.http.limits import rate
 from tests.server.callers import bearer, guarded
@@ -66,8 +66,8 @@ def test_of_one_reader_so_many_questions_are_answered_at_once_and_another_is_ans
         slow = Slow()
         of = Readers(slow)
         first = [asks(of, f"/{number}", "one") for number in range(10)]
-        await settled(lambda: len(slow.asked) > AT_ONCE)
-        assert ["/0", "/1", "/2"] == slow.asked[:AT_ONCE] == slow.asked
+        await settled(lambda: len(slow.asked) > THREADS_PER_READER)
+        assert ["/0", "/1", "/2"] == slow.asked[:THREADS_PER_READER] == slow.asked
         second = asks(of, "/other", "two")
         await settled(lambda: "/other" in slow.asked)
         assert "/other" in slow.asked
@@ -83,7 +83,7 @@ def test_a_reader_who_does_not_wait_for_answers_is_refused() -> None:
         slow = Slow()
         of = Readers(slow)
         many = [asks(of, "/", "one") for _ in range(WAITING)]
-        await settled(lambda: len(slow.asked) == AT_ONCE)
+        await settled(lambda: len(slow.asked) == THREADS_PER_READER)
         assert 429 == await asks(of, "/", "one")
         slow.go_on.set()
         assert [200] * WAITING == await asyncio.gather(*many)
@@ -114,12 +114,12 @@ def test_a_question_that_is_taken_back_gives_its_turn_to_the_next() -> None:
     async def story() -> None:
         slow = Slow()
         of = Readers(slow)
-        first = [asyncio.ensure_future(asks(of, f"/{number}", "one")) for number in range(AT_ONCE + 2)]
-        await settled(lambda: len(slow.asked) == AT_ONCE)
+        first = [asyncio.ensure_future(asks(of, f"/{number}", "one")) for number in range(THREADS_PER_READER + 2)]
+        await settled(lambda: len(slow.asked) == THREADS_PER_READER)
         first[0].cancel()
-        first[AT_ONCE].cancel()
-        await settled(lambda: len(slow.asked) == AT_ONCE + 1)
-        assert f"/{AT_ONCE + 1}" == slow.asked[-1]
+        first[THREADS_PER_READER].cancel()
+        await settled(lambda: len(slow.asked) == THREADS_PER_READER + 1)
+        assert f"/{THREADS_PER_READER + 1}" == slow.asked[-1]
         slow.go_on.set()
         await asyncio.gather(*first, return_exceptions=True)
         assert not of._readers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ammeter.wire.frames import ABSENT_BITS
-from ammeter_server.curves.float_json import AT_ONCE, as_json, between_brackets
+from ammeter_server.curves.float_json import VALUES_PER_SLICE, as_json, between_brackets
 
 
 def read(values: list[float] | np.ndarray) -> list[float | str | None]:
@@ -51,6 +51,6 @@ def test_no_values_are_an_empty_list() -> None:
 
 def test_many_arrays_are_told_as_each_of_them_alone() -> None:
     chance = np.random.default_rng(0)
-    arrays = [chance.standard_normal(size).astype(np.float32) for size in (3, 0, AT_ONCE, 1, 700)]
+    arrays = [chance.standard_normal(size).astype(np.float32) for size in (3, 0, VALUES_PER_SLICE, 1, 700)]
     arrays[3][0] = np.nan
     assert [as_json(array) for array in arrays] == [b"[" + text + b"]" for text in between_brackets(arrays)]

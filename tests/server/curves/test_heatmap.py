@@ -8,7 +8,7 @@ import pytest
 
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
 from ammeter_server.curves.heatmap import filled, stretches
-from ammeter_server.curves.reader import Asked, pieces_of
+from ammeter_server.curves.reader import CurveQuery, chunks_of
 from ammeter_server.db import Store
 from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers
@@ -40,7 +40,7 @@ def cells_of(
     fed: Fed, cells: int, points: int, lowest: bool, first: int = 0, last: int = LONG - 1
 ) -> list[tuple[Floats, Ints]]:
     edges = stretches(first, last, cells)
-    pieces = pieces_of(fed.store, fed.run, fed.stream, Asked(NAMES, points, first, last))
+    pieces = chunks_of(fed.store, fed.run, fed.stream, CurveQuery(NAMES, points, first, last))
     return [filled(pieces.get(name, ()), edges, lowest) for name in NAMES]
 
 

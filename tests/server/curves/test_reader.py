@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from ammeter.wire.columns import measured
 from ammeter_server.curves import reader
-from ammeter_server.curves.reader import Asked, Curve
+from ammeter_server.curves.reader import Curve, CurveQuery
 from ammeter_server.db import Store
 from ammeter_server.db.column_codec import BUCKET
 from ammeter_server.db.tables import streams
@@ -39,7 +39,7 @@ def long(store: Store) -> Fed:
 
 
 def read(fed: Fed, points: int, first: int | None = None, last: int | None = None) -> dict[str, Curve]:
-    return reader.read(fed.store, fed.run, fed.stream, Asked((*NAMES, "no_such_name"), points, first, last))
+    return reader.read(fed.store, fed.run, fed.stream, CurveQuery((*NAMES, "no_such_name"), points, first, last))
 
 
 def true(fed: Fed, name: str, first: int | None = None, last: int | None = None) -> Curve:

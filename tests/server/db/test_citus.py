@@ -22,7 +22,7 @@ from ammeter_server.db import Store, citus, partitions, run_deletion
 from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.queries import compaction, incidents, live, metrics, outbox, runs, sizes, streams
 from ammeter_server.db.queries import judge as judgements
-from ammeter_server.db.step_tables import OF_DAYS
+from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import metadata
 from ammeter_server.judging.judge import Judge
 from ammeter_server.maintenance.compaction import TOGETHER, compact
@@ -51,9 +51,9 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "streams.runs_of": lambda c: streams.runs_of(c, ["a", "b"]),
     "deletions.of": lambda c: run_deletion.of(c, ["a", "b"]),
     "streams.holding": lambda c: streams.holding(c, ["a", "b"], "s"),
-    "streams.silent": lambda c: streams.silent(c, 1),
-    "streams.still": lambda c: streams.still(c, 1, 1),
-    "streams.back": lambda c: streams.back(c, 1, "run-lost"),
+    "streams.silent": lambda c: streams.silent_streams(c, 1),
+    "streams.still": lambda c: streams.stalled_streams(c, 1, 1),
+    "streams.back": lambda c: streams.returned_streams(c, 1, "run-lost"),
     "waiting.due": lambda c: compaction.due(c, 0, 1, TOGETHER),
     "days.oldest": partitions.oldest,
     "sizes.by_table": sizes.by_table,
@@ -213,7 +213,7 @@ def test_tables_are_distributed_by_run_and_colocated_but_for_two_that_every_node
     assert "SELECT create_distributed_table('runs', 'id', colocate_with => 'default')" == said["runs"]
     by_run = {name for name, text in said.items() if f"('{name}', 'run', colocate_with => 'runs')" in text}
     assert BY_RUN - {"runs"} == by_run
-    assert {table.name for table in OF_DAYS} <= by_run
+    assert {table.name for table in PARTITIONED_TABLES} <= by_run
     order = citus.order()
     for table in metadata.tables.values():
         for key in table.foreign_keys:

@@ -10,10 +10,10 @@ from ammeter.wire import columns as block
 from ammeter.wire.columns import Floats
 from ammeter.wire.frames import ABSENT_BITS
 from ammeter_server.db import column_codec
-from ammeter_server.db.column_codec import BUCKET, TOGETHER, Told, pack_whole, unpack_whole
+from ammeter_server.db.column_codec import BUCKET, TOGETHER, ColumnHeader, pack_whole, unpack_whole
 
 
-def stored(values: Floats) -> dict[int, tuple[Told, bytes]]:
+def stored(values: Floats) -> dict[int, tuple[ColumnHeader, bytes]]:
     """Place -> what is told of the column, and its values, after a way through bytes."""
     found = {}
     for part, (head, data) in column_codec.pack(values):

@@ -17,7 +17,7 @@ import pytest
 
 from ammeter_server.__main__ import main
 from ammeter_server.db import Store, StoreBrokenError, StoreRefusingError, connect, engine, migrations
-from ammeter_server.db.errors import told_apart
+from ammeter_server.db.errors import translate_db_errors
 from tests.server.databases import postgresql
 from tests.server.disks import small_disk
 from tests.server.feeding import Stream, serving, train, wait_until
@@ -394,7 +394,7 @@ def of_sqlite(code: int) -> sqlite3.Error:
     ],
 )
 def test_what_takes_a_person_is_told_apart(kind: type[Exception], error: sqlite3.Error) -> None:
-    with pytest.raises(kind), told_apart():
+    with pytest.raises(kind), translate_db_errors():
         raise error
 
 

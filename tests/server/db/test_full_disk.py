@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text, update
 
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import Store, StoreFullError, connect, migrations, partitions
-from ammeter_server.db.step_tables import DAY, OF_DAYS
+from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs
 from ammeter_server.maintenance import compaction
 from ammeter_server.maintenance.compaction import compact
@@ -97,7 +97,7 @@ def test_retention_on_a_full_disk_takes_nothing_apart_and_is_done_once_there_is_
     old.end()
     with store.writing() as connection:
         connection.execute(update(runs).where(runs.c.id == old.run).values(state="ended"))
-        for table in OF_DAYS:
+        for table in PARTITIONED_TABLES:
             connection.execute(update(table).where(table.c.run == old.run).values(day=TODAY - 9))
             connection.execute(update(table).where(table.c.run == new.run).values(day=TODAY))
         connection.exec_driver_sql("UPDATE streams SET heard = ? WHERE run = ?", ((TODAY - 9) * DAY, old.run))
@@ -122,7 +122,7 @@ def test_the_keeper_says_in_one_line_that_the_disk_is_full(
     fed.feed(numbers(SCHEMA, 6000), 100)
     filled_by(fed, disk)
     with caplog.at_level(logging.WARNING):
-        Keeper(Collector(Settings(), store)).look(TODAY * DAY)
+        Keeper(AppContext(Settings(), store)).look(TODAY * DAY)
     said = [each for each in caplog.records if "compaction" in each.getMessage()]
     assert [None] == [each.exc_info for each in said]
     assert "free space" in said[0].getMessage()

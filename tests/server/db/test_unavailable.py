@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as NoneFreeError
 from ammeter.wire import frames
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Row, Store, StoreAwayError, StoreFullError, connect, migrations
-from ammeter_server.db.errors import told_apart
+from ammeter_server.db.errors import translate_db_errors
 from ammeter_server.db.queries import judge as judgements
 from ammeter_server.db.tables import runs, streams
 from ammeter_server.ingest import writer_queue
@@ -86,19 +86,19 @@ NEITHER = [
 
 @pytest.mark.parametrize("error", FULL)
 def test_a_full_disk_is_told_apart(error: Exception) -> None:
-    with pytest.raises(StoreFullError, match="free space"), told_apart():
+    with pytest.raises(StoreFullError, match="free space"), translate_db_errors():
         raise error
 
 
 @pytest.mark.parametrize("error", [*AWAY, NoneFreeError()])
 def test_a_database_that_is_away_is_told_apart(error: Exception) -> None:
-    with pytest.raises(StoreAwayError), told_apart():
+    with pytest.raises(StoreAwayError), translate_db_errors():
         raise error
 
 
 @pytest.mark.parametrize("error", NEITHER)
 def test_what_asking_again_does_not_mend_stays_what_it_is(error: DBAPIError) -> None:
-    with pytest.raises(type(error)), told_apart():
+    with pytest.raises(type(error)), translate_db_errors():
         raise error
 
 
@@ -110,7 +110,7 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
         train(stream, 0, 5)
         stream.send()
         with place.store.writing() as holding, monkeypatch.context() as patch:
-            patch.setattr(writer_queue, "PATIENCE", 0.5)
+            patch.setattr(writer_queue, "COMMIT_TIMEOUT_SECONDS", 0.5)
             holding.execute(text("SELECT 1 FROM streams FOR UPDATE"))  # its row, as a server that hangs would
             train(stream, 6, 7)
             stream.pack()
@@ -185,7 +185,7 @@ def test_a_run_is_not_judged_without_its_ranks_because_the_database_was_away(
         raise StoreAwayError("as it is")
 
     add_run(store)
-    monkeypatch.setattr(cross_rank, "look", fail)
+    monkeypatch.setattr(cross_rank, "evaluate_run", fail)
     with pytest.raises(StoreAwayError):
         Judge(store, Settings(), []).judge_due(NOW)
     assert [0] == [row.judged_version for row in rows(store)]

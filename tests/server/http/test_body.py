@@ -7,7 +7,7 @@ import pytest
 from fastapi import Request
 
 from ammeter_server.http.limits import body as request_body
-from ammeter_server.http.limits.body import Held, body_of, read_body
+from ammeter_server.http.limits.body import HeldBytes, body_of, read_body
 from ammeter_server.http.problems import Problem
 
 Message = dict[str, object]
@@ -77,12 +77,12 @@ def test_at_a_fair_pace_a_body_takes_longer_than_its_first_seconds(monkeypatch: 
 
 def test_no_pace_makes_a_body_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_body, "SLOWEST", 0.001)
-    monkeypatch.setattr(request_body, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(request_body, "MAX_BODY_SECONDS", 0.2)
     assert 408 == refused(request(for_ever), 10**9).status
 
 
 def test_what_all_bodies_hold_together_is_bounded_and_given_back() -> None:
-    held = Held(most=150)
+    held = HeldBytes(most=150)
 
     async def two() -> tuple[int, int | None]:
         async with body_of(request(at_once), 1000, held):

@@ -21,22 +21,22 @@ def refused(of: Quota, project: str) -> str | None:
 
 
 def test_a_project_that_is_full_takes_no_more_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_quota, "MOST_RUNS", 3)
+    monkeypatch.setattr(run_quota, "MAX_RUNS", 3)
     of = Quota()
     of.count({"full": 3, "other": 2}, 1)
     assert ["runs", None, None] == [refused(of, name) for name in ("full", "other", "new")]
 
 
 def test_one_project_too_many_is_refused_and_those_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_quota, "MOST_PROJECTS", 2)
+    monkeypatch.setattr(run_quota, "MAX_PROJECTS", 2)
     of = Quota()
     of.count({"one": 1, "two": 1}, 1)
     assert [None, None, "projects"] == [refused(of, name) for name in ("one", "two", "three")]
 
 
 def test_what_is_let_in_between_two_counts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_quota, "MOST_RUNS", 2)
-    monkeypatch.setattr(run_quota, "MOST_PROJECTS", 3)
+    monkeypatch.setattr(run_quota, "MAX_RUNS", 2)
+    monkeypatch.setattr(run_quota, "MAX_PROJECTS", 3)
     of = Quota()
     assert [None, None, "runs"] == [refused(of, "one") for _ in range(3)]
     assert [None, None, "projects"] == [refused(of, name) for name in ("two", "three", "four")]
@@ -45,7 +45,7 @@ def test_what_is_let_in_between_two_counts_is_counted(monkeypatch: pytest.Monkey
 
 
 def test_a_hello_that_comes_late_brings_no_project_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_quota, "MOST_PROJECTS", 1)
+    monkeypatch.setattr(run_quota, "MAX_PROJECTS", 1)
     with opened(tmp_path) as place:
         sender = Sender(place.client, place.store)
         assert 200 == sender.post([], 0, 10, gaps=[Lost("cap", 1, 0, 0, 10)]).status_code
@@ -64,7 +64,7 @@ def test_it_is_counted_now_and_then() -> None:
 def test_a_full_collector_refuses_runs_by_the_limits_name_and_takes_what_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_quota, "MOST_PROJECTS", 2)
+    monkeypatch.setattr(run_quota, "MAX_PROJECTS", 2)
     monkeypatch.setattr(run_quota, "COUNTED", 0)
     with opened(tmp_path) as place:
         first, second, third, again = (Sender(place.client, place.store) for _ in range(4))

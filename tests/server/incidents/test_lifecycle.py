@@ -7,7 +7,7 @@ import pytest
 
 from ammeter.verdicts.causality import Explained
 from ammeter.verdicts.framework.finding import Finding
-from ammeter_server.incidents.lifecycle import COOLDOWN, EXPIRY, Change, Incident, handle, merge
+from ammeter_server.incidents.lifecycle import COOLDOWN, EXPIRY, Incident, IncidentChange, merge, reconcile_incidents
 
 RUN = "5f3c0f2e-0000-4000-8000-000000000000"
 NOW = 10**18
@@ -19,12 +19,14 @@ def finding(verdict: str = "scale-collapse", severity: Any = "page", **said: Any
     return Finding(verdict, severity, **{**given, "cause": "why", "fix": "do", **said})
 
 
-def judged(*explained: Explained, before: list[Incident] | None = None, now: int = NOW, **said: Any) -> list[Change]:
+def judged(
+    *explained: Explained, before: list[Incident] | None = None, now: int = NOW, **said: Any
+) -> list[IncidentChange]:
     causes = merge(explained, said.pop("ranks", {"s": 0}), said.pop("ended", frozenset()))
-    return handle(RUN, said.pop("settled", False), causes, before or [], now)
+    return reconcile_incidents(RUN, said.pop("settled", False), causes, before or [], now)
 
 
-def only(changes: list[Change]) -> Change:
+def only(changes: list[IncidentChange]) -> IncidentChange:
     (change,) = changes
     return change
 

@@ -200,9 +200,9 @@ def check_pages_and_numbers(sender: Sender) -> None:
     for path in ("/metrics", "/metrics/self", "/api/v1/runs", f"/api/v1/runs/{sender.run}"):
         assert 200 == sender.client.get(path).status_code, path
     counters = of_stream(sender, "counters")
-    assert all(0 <= counters[counter] <= event_counters.MOST for counter in stream_counters.SUMS)
-    assert len(of_stream(sender, "latest")) <= stream_counters.MOST_NAMES
-    assert len(of_stream(sender, "lost")) <= stream_counters.MOST_REASONS + 1
+    assert all(0 <= counters[counter] <= event_counters.MAX_SUM for counter in stream_counters.SUMS)
+    assert len(of_stream(sender, "latest")) <= stream_counters.MAX_NAMES
+    assert len(of_stream(sender, "lost")) <= stream_counters.MAX_REASONS + 1
 
 
 def filled(schema: Schema, first: int, value: float) -> Block:
@@ -314,7 +314,7 @@ def asked(place: Place, head: str) -> bytes:
 
 
 def test_a_body_that_trickles_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter_server.http.limits.body.MOST_SECONDS", 0.2)
+    monkeypatch.setattr("ammeter_server.http.limits.body.MAX_BODY_SECONDS", 0.2)
     sender = Sender(place.client, place.store)
     head = f"POST /api/v1/runs/{sender.run}/streams/{sender.stream}/frames?offset=0&end=1 HTTP/1.1\r\nHost: localhost"
     answer = asked(place, f"{head}\r\nContent-Type: {frames.CONTENT_TYPE}\r\nContent-Length: 1000")

@@ -183,7 +183,7 @@ def walked(client: httpx.Client, path: str, **asked: Any) -> list[list[str]]:
 def test_a_page_of_runs_that_say_much_ends_early_and_the_next_goes_on(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_of, "MOST_BYTES", 2_500)
+    monkeypatch.setattr(pages_of, "MAX_PAGE_BYTES", 2_500)
     made = list[str]()
     for number in range(5):
         stream = Stream(client, project="much", begin=BEGIN + number, config={"x": "y" * 1_000}, tags={})
@@ -191,14 +191,14 @@ def test_a_page_of_runs_that_say_much_ends_early_and_the_next_goes_on(
         stream.send()
         made.insert(0, stream.run)
     assert [made[:2], made[2:4], made[4:]] == walked(client, "/api/v1/runs", project="much", page_size=4)
-    monkeypatch.setattr(pages_of, "MOST_BYTES", 10)
+    monkeypatch.setattr(pages_of, "MAX_PAGE_BYTES", 10)
     assert [[run] for run in made] == walked(client, "/api/v1/runs", project="much", page_size=4)
 
 
 def test_a_page_of_events_that_say_much_ends_early_and_the_next_goes_on(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_of, "MOST_BYTES", 2_500)
+    monkeypatch.setattr(pages_of, "MAX_PAGE_BYTES", 2_500)
     stream = Stream(client)
     for step in range(5):
         stream.say("much.said", step, x="y" * 1_000)

@@ -77,7 +77,7 @@ def database() -> Iterator[str]:
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     url = "" if request.param == "sqlite" else request.getfixturevalue("database")
     with pytest.MonkeyPatch.context() as patch, guarded(tmp_path_factory.mktemp("senders"), url) as guard:
-        patch.setattr(live, "LONGEST", 0.01)
+        patch.setattr(live, "MAX_ANSWER_SECONDS", 0.01)
         yield tokened(guard)
 
 

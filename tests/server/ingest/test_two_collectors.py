@@ -13,13 +13,13 @@ from sqlalchemy.exc import OperationalError
 from ammeter.wire import columns, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Steps
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import connect, migrations
 from ammeter_server.db.queries import judge as judgements
 from ammeter_server.db.step_tables import chunks, events
 from ammeter_server.db.tables import runs, streams
 from ammeter_server.http.problems import Problem
-from ammeter_server.ingest.registration import Sent
+from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
 from ammeter_server.judging.judge import Judge
 from tests.server.databases import postgresql
@@ -29,9 +29,9 @@ BATCHES = 15
 
 
 @pytest.fixture(scope="module")
-def collectors() -> Iterator[list[Collector]]:
+def collectors() -> Iterator[list[AppContext]]:
     with postgresql() as url:
-        both = [Collector(Settings(database_url=url), connect(url)) for _ in range(2)]
+        both = [AppContext(Settings(database_url=url), connect(url)) for _ in range(2)]
         migrations.migrate(both[0].store)
         yield both
         for each in both:
@@ -48,15 +48,15 @@ def batch(run: str, stream: str, index: int) -> bytes:
     return frames.encode_batch(Batch(items))
 
 
-def taken(here: Collector, run: str, stream: str, offset: int, body: bytes) -> int:
+def taken(here: AppContext, run: str, stream: str, offset: int, body: bytes) -> int:
     """The offset that is committed once the body was taken. Raises what refused it."""
-    (answer,) = Intake(here).take([Sent(run, stream, offset, offset + 1, body)])
+    (answer,) = Intake(here).commit_group([IngestRequest(run, stream, offset, offset + 1, body)])
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def send(here: Collector, run: str, stream: str) -> None:
+def send(here: AppContext, run: str, stream: str) -> None:
     for index in range(BATCHES):
         body = batch(run, stream, index)
         try:
@@ -66,7 +66,7 @@ def send(here: Collector, run: str, stream: str) -> None:
                 raise
 
 
-def test_senders_of_one_stream_through_two_collectors_store_each_frame_once(collectors: list[Collector]) -> None:
+def test_senders_of_one_stream_through_two_collectors_store_each_frame_once(collectors: list[AppContext]) -> None:
     run = str(uuid.uuid4())
     names = [uuid.uuid4().hex for _ in range(3)]
     threads = [
@@ -88,7 +88,7 @@ def test_senders_of_one_stream_through_two_collectors_store_each_frame_once(coll
     assert (3 * (BATCHES - 1), 3 * (BATCHES - 1)) == (packed, told)
 
 
-def test_goodbyes_that_meet_end_the_run(collectors: list[Collector]) -> None:
+def test_goodbyes_that_meet_end_the_run(collectors: list[AppContext]) -> None:
     run = str(uuid.uuid4())
     names = [uuid.uuid4().hex for _ in range(4)]
     threads = [
@@ -105,7 +105,7 @@ def test_goodbyes_that_meet_end_the_run(collectors: list[Collector]) -> None:
         assert "ended" == connection.execute(select(runs.c.state).where(runs.c.id == run)).scalar_one()
 
 
-def test_a_run_under_judgement_cannot_be_claimed_but_takes_frames(collectors: list[Collector]) -> None:
+def test_a_run_under_judgement_cannot_be_claimed_but_takes_frames(collectors: list[AppContext]) -> None:
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
     here, there = collectors
     taken(here, run, stream, 0, batch(run, stream, 0))

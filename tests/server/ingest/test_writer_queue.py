@@ -13,27 +13,27 @@ from sqlalchemy import select
 from ammeter.wire import frames
 from ammeter.wire.frames import Batch, Event, Hello, Schema
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import connect, migrations
 from ammeter_server.db.queries import streams
-from ammeter_server.db.queries.streams import Held
+from ammeter_server.db.queries.streams import StreamState
 from ammeter_server.db.step_tables import events
 from ammeter_server.db.tables import streams as table
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import apply
 from ammeter_server.ingest import writer_queue as intake
-from ammeter_server.ingest.registration import Sent
-from ammeter_server.ingest.stream_cache import MOST_STREAMS, MOST_TENSORS, Kept, Known
-from ammeter_server.ingest.writer_queue import TOGETHER, Intake
+from ammeter_server.ingest.registration import IngestRequest
+from ammeter_server.ingest.stream_cache import MAX_CACHED_STREAMS, MAX_CACHED_TENSORS, CachedStream, StreamCache
+from ammeter_server.ingest.writer_queue import MAX_GROUP_BATCHES, Intake
 from tests.server.feeding import SCHEMA, Stream, break_down, train
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Collector]:
+def here(tmp_path: Path) -> Iterator[AppContext]:
     url = f"sqlite:///{tmp_path / 'collector.db'}"
     store = connect(url)
     migrations.migrate(store)
-    yield Collector(Settings(database_url=url), store)
+    yield AppContext(Settings(database_url=url), store)
     store.close()
 
 
@@ -45,50 +45,50 @@ class Sender:
     stream: str = field(default_factory=lambda: uuid.uuid4().hex)
     sent: int = 0
 
-    def next(self, name: str = "a.b") -> Sent:
+    def next(self, name: str = "a.b") -> IngestRequest:
         hello: list[frames.Item] = [] if self.sent else [Hello(self.run, self.stream, Schema(("loss",)), started=1)]
         body = frames.encode_batch(Batch([*hello, Event(name, self.sent, self.sent)]))
         self.sent += 1
-        return Sent(self.run, self.stream, self.sent - 1, self.sent, body)
+        return IngestRequest(self.run, self.stream, self.sent - 1, self.sent, body)
 
 
-def numbers(here: Collector, sender: Sender) -> list[int]:
+def numbers(here: AppContext, sender: Sender) -> list[int]:
     with here.store.reading() as connection:
         query = select(events.c.step).where(events.c.stream == sender.stream).order_by(events.c.number)
         return list(connection.execute(query).scalars())
 
 
-def test_the_row_of_a_stream_is_known_by_the_names_of_its_columns_and_with_their_defaults(here: Collector) -> None:
-    assert Held._fields == tuple(table.c.keys())
+def test_the_row_of_a_stream_is_known_by_the_names_of_its_columns_and_with_their_defaults(here: AppContext) -> None:
+    assert StreamState._fields == tuple(table.c.keys())
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
     with here.store.writing() as connection:
         streams.add_run(connection, run, {"project": "p", "started": 1})
         streams.add(connection, run, stream, 7)
-        raw = streams.look(connection, run, stream)
+        raw = streams.select_for_update(connection, run, stream)
         assert raw is not None
-        assert Held(run, stream, heard=7, opened=7) == streams.held(connection, raw)
+        assert StreamState(run, stream, heard=7, opened=7) == streams.parse_row(connection, raw)
 
 
-def test_batches_that_come_together_stand_and_fall_by_themselves(here: Collector) -> None:
+def test_batches_that_come_together_stand_and_fall_by_themselves(here: AppContext) -> None:
     intake, one, other, late = Intake(here), Sender(), Sender(), Sender()
-    intake.take([one.next(), late.next()])
-    wrong = Sent(one.run, one.stream, 1, 2, b"no batch")
-    behind = Sent(late.run, late.stream, 5, 6, late.next().body)
-    answers = intake.take([wrong, other.next(), one.next(), behind])
+    intake.commit_group([one.next(), late.next()])
+    wrong = IngestRequest(one.run, one.stream, 1, 2, b"no batch")
+    behind = IngestRequest(late.run, late.stream, 5, 6, late.next().body)
+    answers = intake.commit_group([wrong, other.next(), one.next(), behind])
     assert [400, 1, 2, 409] == [each.status if isinstance(each, Problem) else each for each in answers]
     assert ([0, 1], [0], [0]) == (numbers(here, one), numbers(here, other), numbers(here, late))
 
 
-def test_one_stream_may_come_twice_at_once(here: Collector) -> None:
+def test_one_stream_may_come_twice_at_once(here: AppContext) -> None:
     intake, sender = Intake(here), Sender()
     several = [sender.next() for _ in range(4)]
     again = several[1]
-    assert [1, 2, 2, 3, 4] == intake.take([*several[:2], again, *several[2:]])
+    assert [1, 2, 2, 3, 4] == intake.commit_group([*several[:2], again, *several[2:]])
     assert [0, 1, 2, 3] == numbers(here, sender)
 
 
 def test_a_fault_over_one_batch_costs_those_that_came_with_it_nothing(
-    here: Collector, monkeypatch: pytest.MonkeyPatch
+    here: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = streams.add_events
 
@@ -99,42 +99,42 @@ def test_a_fault_over_one_batch_costs_those_that_came_with_it_nothing(
 
     monkeypatch.setattr(streams, "add_events", faulty)
     intake, one, other = Intake(here), Sender(), Sender()
-    answers = intake.take([one.next(), other.next("bad.luck"), one.next()])
+    answers = intake.commit_group([one.next(), other.next("bad.luck"), one.next()])
     assert [1, OverflowError, 2] == [type(each) if isinstance(each, Exception) else each for each in answers]
     assert ([0, 1], []) == (numbers(here, one), numbers(here, other))
 
 
 def test_a_fault_in_deciding_costs_those_that_came_with_it_nothing(
-    here: Collector, monkeypatch: pytest.MonkeyPatch
+    here: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking, one, other = Intake(here), Sender(), Sender()
-    taking.take([one.next(), other.next()])
+    taking.commit_group([one.next(), other.next()])
     decide = apply.decide
 
-    def faulty(known: Known, *rest: Any) -> Any:
+    def faulty(known: CachedStream, *rest: Any) -> Any:
         if known.held.id == other.stream:
             raise ZeroDivisionError("bad luck")
         return decide(known, *rest)
 
     monkeypatch.setattr(intake, "decide", faulty)
-    answers = taking.take([one.next(), other.next()])
+    answers = taking.commit_group([one.next(), other.next()])
     assert [2, ZeroDivisionError] == [type(each) if isinstance(each, Exception) else each for each in answers]
     assert ([0, 1], [0]) == (numbers(here, one), numbers(here, other))
 
 
-def test_what_is_remembered_of_a_stream_counts_only_while_its_row_is_as_it_was_left(here: Collector) -> None:
-    here_too = Collector(here.settings, here.store)
+def test_what_is_remembered_of_a_stream_counts_only_while_its_row_is_as_it_was_left(here: AppContext) -> None:
+    here_too = AppContext(here.settings, here.store)
     both, sender = [Intake(here), Intake(here_too)], Sender()
     for turn in (0, 1, 1, 0, 0, 1):
-        assert [sender.sent + 1] == both[turn].take([sender.next()])
+        assert [sender.sent + 1] == both[turn].commit_group([sender.next()])
     assert list(range(6)) == numbers(here, sender)
 
 
-def test_a_heartbeat_is_remembered_too(here: Collector) -> None:
+def test_a_heartbeat_is_remembered_too(here: AppContext) -> None:
     intake, sender = Intake(here), Sender()
-    intake.take([sender.next()])
-    beat = Sent(sender.run, sender.stream, 1, 1, frames.encode_batch(Batch(alive=False, backlog=9)))
-    assert [1, 2] == [intake.take([beat])[0], intake.take([sender.next()])[0]]
+    intake.commit_group([sender.next()])
+    beat = IngestRequest(sender.run, sender.stream, 1, 1, frames.encode_batch(Batch(alive=False, backlog=9)))
+    assert [1, 2] == [intake.commit_group([beat])[0], intake.commit_group([sender.next()])[0]]
     assert [0, 1] == numbers(here, sender)
 
 
@@ -145,7 +145,7 @@ def test_states_that_are_remembered_are_those_that_were_stored(tmp_path: Path) -
         url = f"sqlite:///{tmp_path / f'{count}.db'}"
         store = connect(url)
         migrations.migrate(store)
-        intakes = [Intake(Collector(Settings(database_url=url), store)) for _ in range(count)]
+        intakes = [Intake(AppContext(Settings(database_url=url), store)) for _ in range(count)]
         client = Direct(intakes)
         stream = Stream(client, run="6d3c6b0e-7f0b-4f0e-9a44-3b6f6d0f2f11", stream="0" * 32)  # type: ignore[arg-type]
         for first in range(0, 120, 7):
@@ -172,7 +172,9 @@ class Direct:
         *_, run, _, stream, _, query = path.replace("?", "/").split("/")
         offset, end = (int(each.partition("=")[2]) for each in query.split("&"))
         self.turn += 1
-        (answer,) = self.intakes[self.turn % len(self.intakes)].take([Sent(run, stream, offset, end, content)])
+        (answer,) = self.intakes[self.turn % len(self.intakes)].commit_group(
+            [IngestRequest(run, stream, offset, end, content)]
+        )
         return Answered(200 if answer == end else 500, str(answer))
 
 
@@ -182,11 +184,11 @@ class Answered:
     text: str
 
 
-def test_everybody_who_waits_is_answered_before_it_stops(here: Collector) -> None:
-    intake, senders = Intake(here), [Sender() for _ in range(TOGETHER + 3)]
+def test_everybody_who_waits_is_answered_before_it_stops(here: AppContext) -> None:
+    intake, senders = Intake(here), [Sender() for _ in range(MAX_GROUP_BATCHES + 3)]
 
     async def all_at_once() -> list[int]:
-        waiting = [asyncio.ensure_future(intake.put(each.next())) for each in senders]
+        waiting = [asyncio.ensure_future(intake.submit(each.next())) for each in senders]
         await asyncio.sleep(0)
         intake.start()
         await asyncio.to_thread(intake.stop)
@@ -197,14 +199,14 @@ def test_everybody_who_waits_is_answered_before_it_stops(here: Collector) -> Non
 
 
 def test_only_so_many_streams_and_tensors_are_remembered() -> None:
-    kept = Kept()
-    for number in range(MOST_STREAMS + 5):
-        kept.keep(Known(None, Held("run", str(number))))
+    kept = StreamCache()
+    for number in range(MAX_CACHED_STREAMS + 5):
+        kept.keep(CachedStream(None, StreamState("run", str(number))))
     assert kept.get("run", "4") is None
     assert kept.get("run", "5") is not None
-    large = Schema(("loss",), (), SCHEMA.tensors * (MOST_TENSORS // (2 * len(SCHEMA.tensors))))
+    large = Schema(("loss",), (), SCHEMA.tensors * (MAX_CACHED_TENSORS // (2 * len(SCHEMA.tensors))))
     for number in range(3):
-        kept.keep(Known(None, Held("large", str(number)), large))
+        kept.keep(CachedStream(None, StreamState("large", str(number)), large))
     assert [False, True, True] == [kept.get("large", str(number)) is not None for number in range(3)]
     kept.forget("large", "2")
     assert kept.get("large", "2") is None

@@ -299,7 +299,7 @@ def test_a_line_goes_on_when_its_first_runs_have_been_deleted(place: Place) -> N
 
 
 def test_a_line_of_successors_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_chain, "LONGEST", 2)
+    monkeypatch.setattr(run_chain, "MAX_RUNS_PER_CHAIN", 2)
     run = str(uuid.uuid4())
     for number in range(5):
         began = BEGIN + 2 * number * HOUR

@@ -125,7 +125,7 @@ def test_ranks_that_were_started_again_together_have_recovered(client: httpx.Cli
 def test_what_one_look_has_no_time_for_is_read_by_the_next(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_rank, "LONGEST_LOOK", 0.0)
+    monkeypatch.setattr(cross_rank, "MAX_READ_SECONDS", 0.0)
     streams = ranks(client)
     for first in range(0, 40, 4):
         for stream in streams:
@@ -141,10 +141,10 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
 def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def torn(*_: object) -> cross_rank.Whole:
+    def torn(*_: object) -> cross_rank.RunEvaluation:
         raise columns.BadBlock("block does not unpack")
 
-    monkeypatch.setattr(cross_rank, "look", torn)
+    monkeypatch.setattr(cross_rank, "evaluate_run", torn)
     streams = ranks(client)
     for stream in streams:
         stream.tell(10, {"loss": math.nan, "applied": 1.0, "skipped": 0.0})

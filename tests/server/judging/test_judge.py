@@ -14,7 +14,7 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, connect, migrations
 from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
-from ammeter_server.judging.judge import AGEING, LATE, LEASE, RESTART, Judge, restarting, run_end
+from ammeter_server.judging.judge import AGEING_NS, LATE_RANKS_NS, LEASE_NS, RESTART_NS, Judge, restarting, run_end
 from ammeter_server.notify.channel import Channel
 from tests.server.databases import postgresql
 
@@ -107,17 +107,17 @@ def test_what_was_judged_is_not_due_until_something_moves_or_ages(store: Store, 
     assert 1 == len(rows(store, incidents))
     with store.reading() as connection:
         assert NOW == connection.execute(select(runs.c.judged_at)).scalar_one()
-    judge.judge_due(NOW + AGEING + 1)
+    judge.judge_due(NOW + AGEING_NS + 1)
     with store.reading() as connection:
-        assert NOW + AGEING + 1 == connection.execute(select(runs.c.judged_at)).scalar_one()
+        assert NOW + AGEING_NS + 1 == connection.execute(select(runs.c.judged_at)).scalar_one()
 
 
 def test_a_run_that_another_judge_holds_is_left_to_it_until_its_lease_ends(store: Store, judge: Judge) -> None:
-    run = add_run(store, claimed_by="another", claimed_until=NOW + LEASE)
+    run = add_run(store, claimed_by="another", claimed_until=NOW + LEASE_NS)
     conclude(store, run, add_stream(store, run), PAGE)
     assert not judge.judge(run, NOW)
     assert [] == rows(store, incidents)
-    assert judge.judge(run, NOW + LEASE + 1)
+    assert judge.judge(run, NOW + LEASE_NS + 1)
     assert 1 == len(rows(store, incidents))
 
 
@@ -236,7 +236,7 @@ def test_a_process_that_does_not_come_again_in_time_is_lost(store: Store, judge:
     run = add_run(store, environment={"max_restarts": "1"})
     lose(store, run)
     judge.judge(run, NOW + SECOND)
-    judge.judge_due(NOW + RESTART + AGEING)
+    judge.judge_due(NOW + RESTART_NS + AGEING_NS)
     assert ("lost", ["open"]) == (rows(store, runs)[0].state, [each.state for each in rows(store, incidents)])
 
 
@@ -293,7 +293,7 @@ def over(name: str, rank: int, reason: str = "closed", **said: Any) -> Life:
         ("running", [Life("a")], (), 1),
         ("running", [over("a", 0), Life("b", 1)], (), 2),
         ("running", [over("a", 0)], (), 2),
-        ("ended", [over("a", 0, heard=NOW - LATE - 1)], (), 2),
+        ("ended", [over("a", 0, heard=NOW - LATE_RANKS_NS - 1)], (), 2),
         ("ended", [over("a", 0), over("b", 1)], (), 2),
         ("lost", [over("a", 0), over("b", 1, "lost")], (), 2),
         ("lost", [over("a", 0), Life("b", 1)], ("b",), 2),
@@ -317,7 +317,7 @@ def test_a_run_is_over_when_the_last_life_of_each_rank_is(
         ({"c"}, [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "2"),
         (set(), [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "1"),
         (set(), [over("a", 0, "lost"), Life("c", 0, started=2)], "2"),
-        (set(), [over("a", 0, "lost", heard=NOW - RESTART)], "1"),
+        (set(), [over("a", 0, "lost", heard=NOW - RESTART_NS)], "1"),
         (set(), [over("a", 0, "exception")], "1"),
         (set(), [Life("a")], "1"),
         (set(), [], "1"),

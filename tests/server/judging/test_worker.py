@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from ammeter import verdicts
 from ammeter.wire import columns, frames
 from ammeter_server.config.settings import Settings
-from ammeter_server.context import Collector
+from ammeter_server.context import AppContext
 from ammeter_server.db import Connection, Store, connect, migrations
 from ammeter_server.db.queries import streams
 from ammeter_server.db.tables import findings, incidents, runs, schemas
@@ -142,13 +142,13 @@ def test_a_tick_that_changes_nothing_waits_for_no_writer(store: Store) -> None:
 
 def test_what_comes_while_a_tick_is_judged_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = add_stream(store, NOW)
-    look = streams.look
+    look = streams.select_for_update
 
     def look_at_what_has_come(connection: Connection, run: str, name: str) -> Any:
         connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + SILENCE))
         return look(connection, run, name)
 
-    monkeypatch.setattr(streams, "look", look_at_what_has_come)
+    monkeypatch.setattr(streams, "select_for_update", look_at_what_has_come)
     assert not tick(store, NOW + SILENCE + SECOND, 0)
     assert [] == found(store)
 
@@ -163,7 +163,7 @@ def test_a_tick_writes_only_its_own_stream(store: Store) -> None:
 
 def test_the_sweeper_judges_what_it_was_not_rung_for(store: Store) -> None:
     stream = add_stream(store, time.time_ns(), bye_reason="lost", bye={"reason": "lost", "time": 5}, version=1)
-    sweeper = Sweeper(Collector(Settings(), store), {})
+    sweeper = Sweeper(AppContext(Settings(), store), {})
     sweeper.start()
     try:
         wait_until(lambda: state(store) == "lost")
@@ -180,7 +180,7 @@ def state(store: Store) -> str:
 
 def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
     store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
-    sweeper = Sweeper(Collector(Settings(), store), {})
+    sweeper = Sweeper(AppContext(Settings(), store), {})
     sweeper.sweep(NOW)
     migrations.migrate(store)
     add_stream(store, NOW, bye_reason="closed", bye={"time": 5}, version=1)
@@ -192,7 +192,7 @@ def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
 
 def test_a_lost_host_ends_its_run_as_lost_with_one_incident(store: Store) -> None:
     add_stream(store, NOW)
-    sweeper = Sweeper(Collector(Settings(), store), {})
+    sweeper = Sweeper(AppContext(Settings(), store), {})
     for second in range(0, 60, 5):
         sweeper.sweep(NOW + second * SECOND)
     sweeper.stop()
@@ -207,4 +207,4 @@ def test_streams_of_runs_that_are_over_are_not_asked(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(update(runs).values(state="lost"))
     with store.reading() as connection:
-        assert [] == streams.silent(connection, NOW + 10 * SILENCE)
+        assert [] == streams.silent_streams(connection, NOW + 10 * SILENCE)

@@ -16,7 +16,7 @@ from ammeter_server.db import Store, run_deletion
 from ammeter_server.db import column_codec as packing
 from ammeter_server.db.queries import compaction, series
 from ammeter_server.db.step_tables import chunks, columns, segments
-from ammeter_server.db.tables import keeping
+from ammeter_server.db.tables import compaction_leases
 from ammeter_server.maintenance.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
@@ -174,7 +174,7 @@ def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: p
     assert told(fed.fed) == told(fed.views())
     assert not compact(store, fed.run, fed.stream, "early")
     with store.writing() as connection:
-        connection.execute(update(keeping).where(keeping.c.run == fed.run).values(claimed_until=1))
+        connection.execute(update(compaction_leases).where(compaction_leases.c.run == fed.run).values(claimed_until=1))
     fed.feed(numbers(SCHEMA, 100, seed=2), 100)
     assert compact(store, fed.run, fed.stream, "late")
     assert {"chunks": 5, "segments": 1, "columns": 2} == counted(store, fed)
@@ -188,7 +188,7 @@ def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, mon
 
     def slow(connection: object, rows: object) -> None:
         add(connection, rows)  # type: ignore[arg-type]
-        other = update(keeping).where(keeping.c.run == fed.run).values(claimed_by="other")
+        other = update(compaction_leases).where(compaction_leases.c.run == fed.run).values(claimed_by="other")
         connection.execute(other)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(compaction, "add_columns", slow)
@@ -269,7 +269,7 @@ def test_a_stream_with_nothing_to_do_is_done_when_it_ends(store: Store) -> None:
     fed.end()
     assert not compact(store, fed.run, fed.stream, "me")
     with store.reading() as connection:
-        row = connection.execute(select(keeping).where(keeping.c.run == fed.run)).one()
+        row = connection.execute(select(compaction_leases).where(compaction_leases.c.run == fed.run)).one()
     assert (None, 10, True) == (row.claimed_by, row.rows, row.finished)
 
 
@@ -285,4 +285,6 @@ def test_a_stream_that_ended_while_a_dead_keeper_had_it_is_cleared_up(store: Sto
     assert compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 1, "segments": 0, "columns": 0} == counted(store, fed)
     with store.reading() as connection:
-        assert connection.execute(select(keeping.c.finished).where(keeping.c.run == fed.run)).scalar_one()
+        assert connection.execute(
+            select(compaction_leases.c.finished).where(compaction_leases.c.run == fed.run)
+        ).scalar_one()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select, text, update
 
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, partitions
-from ammeter_server.db.step_tables import DAY, OF_DAYS, chunks, columns, events, segments
+from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES, chunks, columns, events, segments
 from ammeter_server.db.tables import findings, runs, streams, totals
 from ammeter_server.maintenance.retention import retain
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server
@@ -53,7 +53,7 @@ def add_run(store: Store, *of_days: int, state: str = "ended", count: int = 1) -
 
 
 def days_of(connection: Connection, run: str) -> list[set[int]]:
-    return [set(connection.execute(select(t.c.day).where(t.c.run == run)).scalars()) for t in OF_DAYS]
+    return [set(connection.execute(select(t.c.day).where(t.c.run == run)).scalars()) for t in PARTITIONED_TABLES]
 
 
 def test_what_is_older_than_is_kept_goes_from_every_table(store: Store) -> None:

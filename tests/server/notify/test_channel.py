@@ -28,7 +28,7 @@ from ammeter_server.incidents.lifecycle import Incident
 from ammeter_server.incidents.wording import message
 from ammeter_server.notify import alertmanager
 from ammeter_server.notify.channel import Channel, DeliveryError, Message, open_channels
-from ammeter_server.notify.delivery import LEASE, LIFETIME, PAUSES, Outbox, outcome
+from ammeter_server.notify.delivery import LEASE_NS, LIFETIME_NS, PAUSE_SECONDS, Outbox, outcome
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 SECOND = 10**9
@@ -126,7 +126,7 @@ def test_a_refused_message_is_kept_with_its_error_and_delivered_later(store: Sto
             row = deliver(store, out, lambda row: row.error is not None)
             assert ("pending", 1, None) == (row.state, row.attempts, row.sent)
             assert "500" in row.error
-            assert begun <= row.due - PAUSES[0] * SECOND <= time.time_ns()
+            assert begun <= row.due - PAUSE_SECONDS[0] * SECOND <= time.time_ns()
             out.deliver_due(row.due - 1)
             assert 1 == rows(store)[0].attempts
             out.deliver_due(row.due + 1)
@@ -174,7 +174,7 @@ def test_a_row_that_two_collectors_see_is_sent_once(store: Store) -> None:
 def test_where_alerts_are_held_they_wait_for_more_to_be_found_and_nobody_else_does(store: Store) -> None:
     heard: list[str] = []
     told = Channel("told", lambda _: heard.append("told"))
-    holds = Channel("holds", lambda _: heard.append("holds"), holds=True)
+    holds = Channel("holds", lambda _: heard.append("holds"), stateful=True)
     put(store, "told")
     put(store, "holds")
     with delivering(store, told, holds) as out:
@@ -188,11 +188,11 @@ def test_a_delivery_whose_process_died_is_tried_by_another_when_its_lease_ends(s
     put(store, "c")
     now = time.time_ns()
     with store.writing() as connection:
-        connection.execute(update(table).values(claimed_until=now + LEASE, attempts=1))
+        connection.execute(update(table).values(claimed_until=now + LEASE_NS, attempts=1))
     heard: list[Any] = []
     with delivering(store, Channel("c", heard.extend)) as out:
         assert 0 == out.deliver_due(now + 1)
-        assert 1 == out.deliver_due(now + LEASE + 1)
+        assert 1 == out.deliver_due(now + LEASE_NS + 1)
     assert 1 == len(heard)
 
 
@@ -206,7 +206,7 @@ def test_a_channel_that_is_configured_no_more_is_named_in_the_error(store: Store
 def test_pauses_grow_and_after_a_day_a_message_is_given_up() -> None:
     tried = [SimpleNamespace(attempts=before, created=0, kind="opened", sent=None) for before in range(9)]
     assert [1, 2, 5, 10, 30, 60, 300, 300, 300] == [outcome(row, "no", SECOND)["due"] // SECOND - 1 for row in tried]
-    assert {"state": "failed", "error": "no"} == outcome(tried[8], "no", LIFETIME)
+    assert {"state": "failed", "error": "no"} == outcome(tried[8], "no", LIFETIME_NS)
     assert {"state": "sent", "sent": 5, "error": None} == outcome(tried[0], None, 5)
 
 

@@ -17,12 +17,12 @@ from ammeter_server.db.tables import findings, incidents, outbox, runs, streams,
 from ammeter_server.incidents.lifecycle import COOLDOWN
 from ammeter_server.judging.judge import Judge
 from ammeter_server.notify.channel import Channel
-from ammeter_server.notify.delivery import AGAIN, LINGER, LONGEST_OF_ALERTS, outcome
+from ammeter_server.notify.delivery import ALERT_REPEAT_NS, MAX_ALERT_PAUSE_SECONDS, RESOLVED_REPEAT_NS, outcome
 from ammeter_server.notify.outbox_writer import QUIET
 from tests.server.databases import postgresql
 from tests.server.judging.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 
-HOLDS = Channel("alertmanager-a:9093", lambda _: None, most=500, holds=True)
+HOLDS = Channel("alertmanager-a:9093", lambda _: None, most=500, stateful=True)
 HEARS = Channel("chat", lambda _: None)
 TICKET = Finding("overflow-storm", "ticket", 5, 6, 9, "why", "do", "A storm")
 
@@ -63,7 +63,7 @@ def send(store: Store, now: int, error: str | None = None) -> list[Any]:
         due = [row for row in query.due(connection, now) if query.claim(connection, row, now, now + SECOND)]
         for row in due:
             holds = row.channel == HOLDS.name
-            query.settle(connection, row, outcome(row, error, now, holds=holds))
+            query.settle(connection, row, outcome(row, error, now, stateful=holds))
     return due
 
 
@@ -85,15 +85,15 @@ def test_an_alert_is_told_again_until_it_is_over_and_for_a_while_after(store: St
         "verdict": "scale-collapse",
     } == alert.message["alert"]["labels"]
     assert "http://collector.example/runbooks/scale-collapse" == alert.message["alert"]["annotations"]["runbook_url"]
-    assert [] == send(store, NOW + AGAIN - 1)
-    assert ["opened"] == [row.kind for row in send(store, NOW + AGAIN)]
+    assert [] == send(store, NOW + ALERT_REPEAT_NS - 1)
+    assert ["opened"] == [row.kind for row in send(store, NOW + ALERT_REPEAT_NS)]
     conclude(store, run, stream, again(PAGE, 1, active=False))
-    over = NOW + 2 * AGAIN
+    over = NOW + 2 * ALERT_REPEAT_NS
     judge.judge(run, over)
     assert [("resolved", over)] == [(row.kind, row.message["over"]) for row in send(store, over)]
-    assert 1 == len(send(store, over + AGAIN))
-    assert 1 == len(send(store, over + LINGER))
-    assert [] == send(store, over + 2 * LINGER)
+    assert 1 == len(send(store, over + ALERT_REPEAT_NS))
+    assert 1 == len(send(store, over + RESOLVED_REPEAT_NS))
+    assert [] == send(store, over + 2 * RESOLVED_REPEAT_NS)
     assert [("resolved", "sent")] == kinds(told(store, HOLDS))
 
 
@@ -108,7 +108,7 @@ def test_what_an_alert_says_changes_while_it_fires_and_what_it_is_does_not(store
     (after,) = told(store, HOLDS)
     assert before.message["alert"]["labels"] == after.message["alert"]["labels"]
     assert "Cause: because of blocks.2" in after.message["alert"]["annotations"]["description"]
-    assert NOW + AGAIN == after.due
+    assert NOW + ALERT_REPEAT_NS == after.due
 
 
 def test_a_ticket_that_becomes_a_page_is_another_alert_and_the_ticket_is_over(store: Store) -> None:
@@ -165,7 +165,7 @@ def test_an_end_that_comes_while_the_opening_is_being_sent_is_sent_after_it(stor
     judge.judge(run, NOW + SECOND)
     assert ["resolved"] == [row.kind for row in send(store, NOW + SECOND)]
     with store.writing() as connection:
-        query.settle(connection, sending, outcome(sending, None, NOW + 2 * SECOND, holds=True))
+        query.settle(connection, sending, outcome(sending, None, NOW + 2 * SECOND, stateful=True))
     assert ["resolved"] == [row.kind for row in send(store, NOW + 2 * SECOND)]
 
 
@@ -177,7 +177,7 @@ def test_where_alerts_are_held_pauses_stay_short_and_nothing_that_fires_is_given
     for _ in range(12):
         send(store, now, "nobody answers")
         (row,) = told(store, HOLDS)
-        assert now + LONGEST_OF_ALERTS * SECOND >= row.due
+        assert now + MAX_ALERT_PAUSE_SECONDS * SECOND >= row.due
         now = row.due
     with store.reading() as connection:
         assert 1 == query.pending(connection)

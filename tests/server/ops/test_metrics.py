@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ammeter.wire.frames import Lost
 from ammeter_server.process import self_metrics
 from ammeter_server.prometheus.exposition import METRICS, PROCESS
-from ammeter_server.prometheus.samples import MOST_DEVICES, MOST_FALLBACKS, MOST_INCIDENTS, MOST_REASONS, headroom
+from ammeter_server.prometheus.samples import MAX_DEVICES, MAX_FALLBACKS, MAX_INCIDENTS, MAX_REASONS, headroom
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.hosts import Host
@@ -185,7 +185,7 @@ def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> 
     stream.say("checkpoint.saved", 50, missing=[])
     stream.say("checkpoint.verified", 50, outcome="passed")
     stream.tell(51, SAMPLED | {"grad_norm": 1.0, "device_allocated_bytes": 1e9, "device_reserved_bytes": 2e9})
-    host = Host(client, run=stream.run, gpus=MOST_DEVICES)
+    host = Host(client, run=stream.run, gpus=MAX_DEVICES)
     host.read(1)
     host.send()
     gaps = [Lost(f"reason {number}", steps=1, begin=number, end=number + 1) for number in range(30)]
@@ -197,11 +197,11 @@ def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> 
     missing = {metric.name for metric in METRICS if "run" in metric.labels} - names - {"ammeter_incident_active"}
     beside = {name for name in missing if "_vs_baseline_" in name or "_delta_" in name}
     assert {"ammeter_run_end_timestamp_seconds"} == missing - beside
-    assert 100 == len(ours) + len(missing) + MOST_INCIDENTS
+    assert 100 == len(ours) + len(missing) + MAX_INCIDENTS
     lost = {name: value for name, value in shown.items() if name.startswith("ammeter_agent_lost_records_total")}
-    assert (MOST_REASONS + 1, 30) == (len(lost), sum(lost.values()))
+    assert (MAX_REASONS + 1, 30) == (len(lost), sum(lost.values()))
     fallbacks = [value for name, value in shown.items() if name.startswith("ammeter_kernel_fallback_flops_ratio")]
-    assert MOST_FALLBACKS + 1 == len(fallbacks)
+    assert MAX_FALLBACKS + 1 == len(fallbacks)
     assert 0.9 == pytest.approx(sum(fallbacks))
 
 

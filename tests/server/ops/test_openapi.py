@@ -121,8 +121,8 @@ class Asked:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp("openapi")
     with pytest.MonkeyPatch.context() as patch, serving(folder, token=TOKEN) as client:
-        patch.setattr(token_guesses, "MOST", 10**6)  # every question is also asked with wrong tokens
-        patch.setattr(live, "LONGEST", 0.01)
+        patch.setattr(token_guesses, "MAX_GUESSES", 10**6)  # every question is also asked with wrong tokens
+        patch.setattr(live, "MAX_ANSWER_SECONDS", 0.01)
         asked = Asked(client)
         store = connect(f"sqlite:///{folder / 'collector.db'}")
         asked.tokens = [TOKEN, *(tokens.create(store, name, ("ingest",), name) for name in ("demo", "other"))]

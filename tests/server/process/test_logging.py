@@ -14,7 +14,7 @@ import pytest
 from ammeter_server.cli.demo.processes import free_port
 from ammeter_server.judging import worker as sweeper
 from ammeter_server.maintenance import worker
-from ammeter_server.process.logging import FORMAT, SELDOM, STRANGERS, OneLine, Seldom, escaped
+from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine, escaped
 from tests.e2e.real import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
 
@@ -52,7 +52,7 @@ def test_a_traceback_is_set_in_and_forges_no_record() -> None:
 
 def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
     now = 1000.0
-    seldom = Seldom(lambda: now)
+    seldom = LogThrottle(lambda: now)
 
     def told(level: int, words: str, name: str = STRANGERS) -> str:
         record = logging.LogRecord(name, level, "", 0, words, None, None)
@@ -62,14 +62,14 @@ def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
     assert "no websocket" == told(logging.WARNING, "no websocket")
     assert ["broken", "broken"] == [told(logging.ERROR, "broken") for _ in range(2)]
     assert ["mine", "mine"] == [told(logging.WARNING, "mine", "ammeter_server.judging.judge") for _ in range(2)]
-    now += SELDOM
+    now += THROTTLE_SECONDS
     assert "no HTTP (3 more since the last such line)" == told(logging.WARNING, "no HTTP")
     assert "" == told(logging.WARNING, "no HTTP")
 
 
 def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by_itself() -> None:
     now = 1000.0
-    seldom = Seldom(lambda: now)
+    seldom = LogThrottle(lambda: now)
 
     def told(name: str, what: str, level: int = logging.WARNING) -> str:
         record = logging.LogRecord(name, level, "", 0, "%s waits: %s", (what, "it is away"), None)
@@ -81,7 +81,7 @@ def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by
     assert 2 * ["delivering waits: it is away"] == [
         told(sweeper.__name__, "delivering", logging.ERROR) for _ in range(2)
     ]
-    now += SELDOM
+    now += THROTTLE_SECONDS
     assert "judging waits: it is away (2 more since the last such line)" == told(*judging)
 
 

@@ -13,7 +13,7 @@ import pytest
 from ammeter_server.db import StoreAwayError, connect, migrations
 from ammeter_server.ops import metrics
 from ammeter_server.prometheus import scrape_process
-from ammeter_server.prometheus.scrape_process import Aside, ScrapeError
+from ammeter_server.prometheus.scrape_process import ScrapeError, ScrapeProcess
 from tests.e2e.real import Collector
 from tests.server.feeding import Stream, serving, train, wait_until
 
@@ -38,8 +38,8 @@ def database(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def beside(database: str) -> Iterator[Aside]:
-    beside = Aside(database)
+def beside(database: str) -> Iterator[ScrapeProcess]:
+    beside = ScrapeProcess(database)
     yield beside
     beside.stop()
 
@@ -50,7 +50,7 @@ def migrate(database: str) -> None:
     store.close()
 
 
-def scraped(beside: Aside) -> bytes:
+def scraped(beside: ScrapeProcess) -> bytes:
     return b"".join(anyio.run(beside.text, False))
 
 
@@ -75,7 +75,7 @@ def test_where_the_process_has_died_the_next_scrape_has_another(tmp_path: Path) 
         assert before != children(os.getpid())
 
 
-def test_what_fails_there_is_told_here_and_the_next_scrape_may_do_better(beside: Aside, database: str) -> None:
+def test_what_fails_there_is_told_here_and_the_next_scrape_may_do_better(beside: ScrapeProcess, database: str) -> None:
     with pytest.raises(ScrapeError, match="no such table: runs"):
         scraped(beside)
     (process,) = children(os.getpid())
@@ -84,7 +84,9 @@ def test_what_fails_there_is_told_here_and_the_next_scrape_may_do_better(beside:
     assert [process] == children(os.getpid())
 
 
-def test_a_database_that_is_away_is_said_in_words_and_asked_again(beside: Aside, database: str, tmp_path: Path) -> None:
+def test_a_database_that_is_away_is_said_in_words_and_asked_again(
+    beside: ScrapeProcess, database: str, tmp_path: Path
+) -> None:
     (tmp_path / "collector.db").mkdir()
     with pytest.raises(StoreAwayError, match=r"^the database cannot be opened"):
         scraped(beside)
@@ -115,18 +117,18 @@ def test_a_scrape_that_fails_is_a_problem_and_the_collector_goes_on(tmp_path: Pa
 
 
 def test_a_scrape_that_takes_too_long_is_given_up(
-    beside: Aside, database: str, monkeypatch: pytest.MonkeyPatch
+    beside: ScrapeProcess, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrate(database)
     with monkeypatch.context() as patch:
-        patch.setattr(scrape_process, "LONGEST", 0.0)
+        patch.setattr(scrape_process, "SCRAPE_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(ScrapeError, match="was given up"):
             scraped(beside)
     assert [] == children(os.getpid())
     assert b"" == scraped(beside)
 
 
-def test_after_the_end_nothing_is_started_any_more(beside: Aside, database: str) -> None:
+def test_after_the_end_nothing_is_started_any_more(beside: ScrapeProcess, database: str) -> None:
     migrate(database)
     scraped(beside)
     beside.stop()
@@ -147,7 +149,7 @@ def test_the_process_ends_with_its_collector_however_that_ends(tmp_path: Path) -
     wait_until(lambda: not Path(f"/proc/{process}").exists() or "Z" in Path(f"/proc/{process}/stat").read_text())
 
 
-def test_the_process_cannot_be_asked_for_secrets_from_outside(beside: Aside, database: str) -> None:
+def test_the_process_cannot_be_asked_for_secrets_from_outside(beside: ScrapeProcess, database: str) -> None:
     migrate(database)
     scraped(beside)
     (process,) = children(os.getpid())

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from ammeter_server.db import connect
 from ammeter_server.db.tables import findings
 from ammeter_server.judging.worker import SILENCE, tick
-from ammeter_server.prometheus.samples import MOST_DEVICES
+from ammeter_server.prometheus.samples import MAX_DEVICES
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.hosts import BUSY, Host
 from tests.server.ops.test_metrics import scrape
@@ -80,12 +80,12 @@ def test_of_two_lives_of_a_hosts_shipper_the_newer_counts(client: httpx.Client) 
 
 def test_of_many_devices_each_host_is_told_as_one(client: httpx.Client) -> None:
     rank = training(client)
-    for number in range(MOST_DEVICES + 2):
+    for number in range(MAX_DEVICES + 2):
         host = Host(client, run=rank.run, host=f"node-{number}", gpus=8)
         host.read(1)
         host.send()
     power = {name: value for name, value in scrape(client).items() if name.startswith("ammeter_device_power_watts")}
-    labels = [f'UUID="",device="all",gpu="all",hostname="node-{number}"' for number in range(MOST_DEVICES)]
+    labels = [f'UUID="",device="all",gpu="all",hostname="node-{number}"' for number in range(MAX_DEVICES)]
     assert {f'ammeter_device_power_watts{{{each},run="{rank.run}"}}': 500 for each in labels} == power
 
 

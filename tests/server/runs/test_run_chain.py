@@ -8,7 +8,7 @@ import pytest
 
 from ammeter_server.db import Store, connect, migrations
 from ammeter_server.db.tables import runs
-from ammeter_server.runs.run_chain import AFTER, LONGEST, home, successor
+from ammeter_server.runs.run_chain import AFTER, MAX_RUNS_PER_CHAIN, home, successor
 from ammeter_server.runs.run_ids import id_of
 
 RUN = str(uuid.uuid4())
@@ -92,6 +92,6 @@ def test_the_line_begins_where_the_first_run_is_that_was_not_deleted(store: Stor
 
 
 def test_the_line_has_an_end(store: Store) -> None:
-    for each in line(LONGEST + 5):
+    for each in line(MAX_RUNS_PER_CHAIN + 5):
         add(store, each)
-    assert line(LONGEST + 1)[-1] == placed(store, ENDED + 2 * AFTER)
+    assert line(MAX_RUNS_PER_CHAIN + 1)[-1] == placed(store, ENDED + 2 * AFTER)

@@ -25,7 +25,7 @@ TRAINER = Path("trainer/broken.py")
 PLANTED = "nonfinite-gradient"
 TRAINING = ("--tiny", "--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
 
-PATIENCE = 30.0
+START_TIMEOUT_SECONDS = 30.0
 """Seconds that the collector may take to start, and the last record to arrive."""
 
 
@@ -99,7 +99,7 @@ def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], 
         while trainer.poll() is None:
             _tell(place, show, told)
             time.sleep(LOOK)
-        wait(lambda: _tell(place, show, told), PATIENCE if place.journals.is_dir() else 0.0)
+        wait(lambda: _tell(place, show, told), START_TIMEOUT_SECONDS if place.journals.is_dir() else 0.0)
     log = tail(place.folder / "training.log")
     if trainer.returncode:
         show.say(f"the training command ended with exit code {trainer.returncode}:\n{log}")
@@ -135,7 +135,9 @@ def _collector(place: Place) -> Iterator[None]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_SERVER_")}
     log = place.folder / "collector.log"
     with started(serve, log, environment) as collector:
-        ready = wait(lambda: collector.poll() is not None or ask(f"{place.url}/readyz") is not None, PATIENCE)
+        ready = wait(
+            lambda: collector.poll() is not None or ask(f"{place.url}/readyz") is not None, START_TIMEOUT_SECONDS
+        )
         if not ready or collector.poll() is not None:
             raise CannotShowError(f"the collector did not start:\n{tail(log)}")
         yield

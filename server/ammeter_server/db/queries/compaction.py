@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, Select, and_, delete, func, or_, select,
 
 from ammeter_server.db.engine import insert_or_ignore
 from ammeter_server.db.step_tables import chunks, columns, segments
-from ammeter_server.db.tables import keeping, schemas, streams
+from ammeter_server.db.tables import compaction_leases, schemas, streams
 
 Rows = Sequence[Row[Any]]
 
@@ -26,46 +26,55 @@ class Due(NamedTuple):
 def due(connection: Connection, heard_since: int, now: int, rows: int) -> list[Due]:
     """Streams heard since then that no keeper is at: those with so many rows more than at the last time, and those that
     have ended."""
-    same = and_(keeping.c.run == streams.c.run, keeping.c.stream == streams.c.id)
-    free = and_(keeping.c.finished.is_(False), or_(keeping.c.claimed_by.is_(None), keeping.c.claimed_until < now))
+    same = and_(compaction_leases.c.run == streams.c.run, compaction_leases.c.stream == streams.c.id)
+    free = and_(
+        compaction_leases.c.finished.is_(False),
+        or_(compaction_leases.c.claimed_by.is_(None), compaction_leases.c.claimed_until < now),
+    )
     ended = streams.c.bye_reason.is_not(None)
-    enough = or_(ended, streams.c.rows - func.coalesce(keeping.c.rows, 0) >= rows)
-    query = select(streams.c.run, streams.c.id, streams.c.rows, ended).outerjoin_from(streams, keeping, same)
-    query = query.where(streams.c.heard >= heard_since, or_(keeping.c.run.is_(None), free), enough)
+    enough = or_(ended, streams.c.rows - func.coalesce(compaction_leases.c.rows, 0) >= rows)
+    query = select(streams.c.run, streams.c.id, streams.c.rows, ended).outerjoin_from(streams, compaction_leases, same)
+    query = query.where(streams.c.heard >= heard_since, or_(compaction_leases.c.run.is_(None), free), enough)
     return [Due(*row) for row in connection.execute(query)]
 
 
 def claim(connection: Connection, run: str, stream: str, by: str, now: int, until: int) -> bool | None:
     """Whether the stream is now this keeper's until the lease ends; None where it is, and another left it behind."""
-    connection.execute(insert_or_ignore(connection, keeping).values(run=run, stream=stream))
-    mine = update(keeping).where(keeping.c.run == run, keeping.c.stream == stream)
+    connection.execute(insert_or_ignore(connection, compaction_leases).values(run=run, stream=stream))
+    mine = update(compaction_leases).where(compaction_leases.c.run == run, compaction_leases.c.stream == stream)
     mine = mine.values(claimed_by=by, claimed_until=until)
-    if connection.execute(mine.where(keeping.c.claimed_by.is_(None))).rowcount == 1:
+    if connection.execute(mine.where(compaction_leases.c.claimed_by.is_(None))).rowcount == 1:
         return True
-    return None if connection.execute(mine.where(keeping.c.claimed_until < now)).rowcount == 1 else False
+    return None if connection.execute(mine.where(compaction_leases.c.claimed_until < now)).rowcount == 1 else False
 
 
 def hold(connection: Connection, run: str, stream: str, by: str, until: int) -> bool:
     """Whether the stream is still this keeper's; then until then, and nobody takes it over in this transaction."""
-    mine = and_(keeping.c.run == run, keeping.c.stream == stream, keeping.c.claimed_by == by)
-    return connection.execute(update(keeping).where(mine).values(claimed_until=until)).rowcount == 1
+    mine = and_(
+        compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
+    )
+    return connection.execute(update(compaction_leases).where(mine).values(claimed_until=until)).rowcount == 1
 
 
 def release(connection: Connection, run: str, stream: str, by: str, rows: int, finished: bool) -> None:
     """Gives the stream back. rows: that had come when the work began. finished: nothing is left, or ever will be."""
-    mine = and_(keeping.c.run == run, keeping.c.stream == stream, keeping.c.claimed_by == by)
+    mine = and_(
+        compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
+    )
     values = {"claimed_by": None, "claimed_until": 0, "rows": rows, "finished": finished}
-    connection.execute(update(keeping).where(mine).values(**values))
+    connection.execute(update(compaction_leases).where(mine).values(**values))
 
 
 def finish(connection: Connection, run: str, stream: str, rows: int) -> bool:
     """Notes that nothing is left or ever will be of a stream. Returns whether that holds: nobody is at it, or was."""
     row = {"run": run, "stream": stream, "rows": rows, "finished": True}
-    added = connection.execute(insert_or_ignore(connection, keeping).values(row)).rowcount
+    added = connection.execute(insert_or_ignore(connection, compaction_leases).values(row)).rowcount
     if added == 1:
         return True
-    free = and_(keeping.c.run == run, keeping.c.stream == stream, keeping.c.claimed_by.is_(None))
-    return connection.execute(update(keeping).where(free).values(rows=rows, finished=True)).rowcount == 1
+    free = and_(
+        compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by.is_(None)
+    )
+    return connection.execute(update(compaction_leases).where(free).values(rows=rows, finished=True)).rowcount == 1
 
 
 def state(connection: Connection, run: str, stream: str) -> tuple[int, bool]:

@@ -57,7 +57,7 @@ MARKS = (
 )
 """Whoever writes one of those columns writes one of these too."""
 
-AT_ONCE = 500
+RUNS_PER_QUERY = 500
 """Runs that are asked for by their ids in one statement."""
 
 
@@ -83,8 +83,8 @@ def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, 
 
 def some(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:
     """These runs, each with its streams."""
-    for begin in range(0, len(ids), AT_ONCE):
-        yield from _with_streams(connection, runs.c.id.in_(ids[begin : begin + AT_ONCE]))
+    for begin in range(0, len(ids), RUNS_PER_QUERY):
+        yield from _with_streams(connection, runs.c.id.in_(ids[begin : begin + RUNS_PER_QUERY]))
 
 
 def incidents_since(connection: Connection, closed_after: int) -> Rows:

@@ -15,19 +15,19 @@ from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter.wire.columns import Floats
 from ammeter.wire.ranks import Life
-from ammeter_server.db.column_codec import TOGETHER, Told, read_head, unpack, unpack_whole
+from ammeter_server.db.column_codec import TOGETHER, ColumnHeader, read_head, unpack, unpack_whole
 from ammeter_server.db.engine import Store
 from ammeter_server.db.step_tables import chunks, columns, day_of, events, segments
 from ammeter_server.db.tables import schemas, streams
 
-AT_ONCE = 128
+CHUNKS_PER_READ = 128
 """Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
 
-MOST_LOGGED = 20_000
+MAX_LATE_EVENTS = 20_000
 """Events that a curve looks through for what was logged late: a chart's patience, some 20 ms."""
 
-SEGMENTS_AT_ONCE = 8
-PARTS_AT_ONCE = 500
+SEGMENTS_PER_READ = 8
+PARTS_PER_QUERY = 500
 """Rows of columns asked for by number in one statement."""
 
 
@@ -157,7 +157,7 @@ def latest_views(store: Store, run: str, stream: str, limit: int, wanted: Wanted
         query = select(chunks).where(*of.rows_of(chunks)).order_by(chunks.c.first_step.desc()).limit(limit)
         blocks = connection.execute(query).all()
         newest = select(segments).where(*of.rows_of(segments)).order_by(segments.c.first_step.desc())
-        last = connection.execute(newest.limit(SEGMENTS_AT_ONCE)).all()
+        last = connection.execute(newest.limit(SEGMENTS_PER_READ)).all()
     covered = last[0].last_step if last else -1
     behind = [row for row in blocks if row.last_step > covered and row.schema in of.schemas]
     yield from (_behind(_view(store, of, row, wanted), covered) for row in behind)
@@ -180,7 +180,7 @@ class Stored(NamedTuple):
 
     place: int
     first_step: int
-    told: Told
+    told: ColumnHeader
     data: bytes | None
 
     def values(self, rows: int) -> Floats:
@@ -207,15 +207,15 @@ def stored(
     )
     query = query.where(columns.c.first_step.between(first, last)).order_by(columns.c.part, columns.c.first_step)
     parts = list(wanted)
-    for begin in range(0, len(parts), PARTS_AT_ONCE):
-        rows = connection.execute(query.where(columns.c.part.in_(parts[begin : begin + PARTS_AT_ONCE])))
+    for begin in range(0, len(parts), PARTS_PER_QUERY):
+        rows = connection.execute(query.where(columns.c.part.in_(parts[begin : begin + PARTS_PER_QUERY])))
         for part, group in groupby(rows, key=lambda row: row.part):
             heads = [(row, read_head(bytes(row.head), wanted[part])) for row in group]
             for which in wanted[part]:
                 yield from (_stored(part, which, row, head[which]) for row, head in heads if which in head)
 
 
-def _stored(part: int, which: int, row: Row[Any], told: Told) -> Stored:
+def _stored(part: int, which: int, row: Row[Any], told: ColumnHeader) -> Stored:
     data = told.few or (None if row.data is None else row.data[told.data])
     return Stored(part * TOGETHER + which, row.first_step, told, data)
 
@@ -235,7 +235,9 @@ def logged(connection: Connection, run: str, stream: str, first: int, last: int 
     newest MOST_LOGGED events."""
     count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
     query = select(events.c.step, events.c.time, events.c.data)
-    query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= (count or 0) - MOST_LOGGED)
+    query = query.where(
+        events.c.run == run, events.c.stream == stream, events.c.number >= (count or 0) - MAX_LATE_EVENTS
+    )
     query = query.where(events.c.name == "values.logged", events.c.step >= first)
     if last is not None:
         query = query.where(events.c.step <= last)
@@ -262,15 +264,15 @@ def _with(schema: frames.Schema, wanted: Wanted | None) -> Reduced:
 
 def _next(connection: Connection, of: Known, after: int, last: int | None) -> Sequence[Row[Any]]:
     """Some segments behind a step, or blocks where there is none."""
-    found = segments_of(connection, of, after, last, SEGMENTS_AT_ONCE)
+    found = segments_of(connection, of, after, last, SEGMENTS_PER_READ)
     if found:
         return found
     query = select(chunks).where(*of.rows_of(chunks), chunks.c.last_step > after)
     if last is not None:
         query = query.where(chunks.c.first_step <= last)
-    rows = connection.execute(query.order_by(chunks.c.first_step).limit(AT_ONCE)).all()
+    rows = connection.execute(query.order_by(chunks.c.first_step).limit(CHUNKS_PER_READ)).all()
     # a keeper may have made a segment of them, and taken some away, since none was found
-    again = segments_of(connection, of, after, last, SEGMENTS_AT_ONCE)
+    again = segments_of(connection, of, after, last, SEGMENTS_PER_READ)
     return again or list(takewhile(lambda row: row.schema in of.schemas, rows))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, func, literal, select, union_all
 from sqlalchemy.types import BigInteger, LargeBinary, Text
 
-from ammeter_server.db.step_tables import OF_DAYS, chunks, segments
+from ammeter_server.db.step_tables import PARTITIONED_TABLES, chunks, segments
 from ammeter_server.db.tables import Document, metadata, runs
 
 
@@ -31,13 +31,13 @@ def by_table(connection: Connection) -> list[Size]:
 
 def by_day(connection: Connection) -> list[tuple[int, int]]:
     """(day, bytes), the oldest first."""
-    parts = [select(t.c.day.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.day) for t in OF_DAYS]
+    parts = [select(t.c.day.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.day) for t in PARTITIONED_TABLES]
     return _summed(connection, parts)
 
 
 def by_run(connection: Connection, limit: int) -> list[Size]:
     """The largest runs: id with name, steps of all ranks, bytes."""
-    parts = [select(t.c.run.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.run) for t in OF_DAYS]
+    parts = [select(t.c.run.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.run) for t in PARTITIONED_TABLES]
     largest = sorted(_summed(connection, parts), key=lambda each: -each[1])[:limit]
     ids = [run for run, _ in largest]
     names = {row.id: row.name for row in connection.execute(select(runs.c.id, runs.c.name).where(runs.c.id.in_(ids)))}

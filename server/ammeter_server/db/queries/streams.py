@@ -13,7 +13,7 @@ from ammeter_server.db.step_tables import chunks, events
 from ammeter_server.db.tables import findings, runs, schemas, streams
 
 
-class Held(NamedTuple):
+class StreamState(NamedTuple):
     """A stream's row, its columns by their names and in their order; by default, of one that nobody has opened."""
 
     run: str
@@ -68,42 +68,42 @@ PROGRESS = (
 """The columns that every batch writes."""
 
 _this = (streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
-_look = Prepared(select(streams).where(*_this).with_for_update())
-_seen = Prepared(select(streams).where(*_this))
-_move = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
+_select_for_update = Prepared(select(streams).where(*_this).with_for_update())
+_select_unlocked = Prepared(select(streams).where(*_this))
+_update_progress = Prepared(update(streams).where(*_this).values({name: bindparam(f"to_{name}") for name in PROGRESS}))
 _project = Prepared(select(runs.c.project).where(runs.c.id == bindparam("of_run")))
 _add_chunk = Prepared(chunks.insert())
 _finding = PreparedRow(findings)
-_places = {name: place for place, name in enumerate(Held._fields)}
-_moving = [_places[name] for name in PROGRESS]
+_places = {name: place for place, name in enumerate(StreamState._fields)}
+_progress_places = [_places[name] for name in PROGRESS]
 
 
-def look(connection: Connection, run: str, stream: str) -> Raw | None:
+def select_for_update(connection: Connection, run: str, stream: str) -> Raw | None:
     """The stream's row as the driver has it, held until the transaction ends; None for one that nobody has opened."""
-    return _look.one(connection, {"of_run": run, "of_stream": stream})
+    return _select_for_update.one(connection, {"of_run": run, "of_stream": stream})
 
 
-def seen(connection: Connection, run: str, stream: str) -> Raw | None:
+def select_unlocked(connection: Connection, run: str, stream: str) -> Raw | None:
     """The same, held by nobody."""
-    return _seen.one(connection, {"of_run": run, "of_stream": stream})
+    return _select_unlocked.one(connection, {"of_run": run, "of_stream": stream})
 
 
-def held(connection: Connection, raw: Raw) -> Held:
+def parse_row(connection: Connection, raw: Raw) -> StreamState:
     """What such a row says."""
     readers = _codecs(connection).readers
-    return Held(*(read(value) if read else value for read, value in zip(readers, raw, strict=True)))
+    return StreamState(*(read(value) if read else value for read, value in zip(readers, raw, strict=True)))
 
 
-def move(connection: Connection, before: Held, raw: Raw, moved: Held) -> Raw:
+def update_progress(connection: Connection, before: StreamState, raw: Raw, moved: StreamState) -> Raw:
     """Writes the PROGRESS columns of a row that was `before`. Returns it as it is from now on; what is the same is not
     put in words again."""
     after, writers = list(raw), _codecs(connection).writers
-    for place in _moving:
+    for place in _progress_places:
         if moved[place] is not before[place]:
             write = writers[place]
             after[place] = write(moved[place]) if write else moved[place]
     written = {f"to_{name}": after[_places[name]] for name in PROGRESS}
-    _move.do(connection, {"of_run": before.run, "of_stream": before.id, **written})
+    _update_progress.do(connection, {"of_run": before.run, "of_stream": before.id, **written})
     return tuple(after)
 
 
@@ -214,7 +214,7 @@ def put(connection: Connection, run: str, stream: str, values: Mapping[str, Any]
     connection.execute(update(streams).where(streams.c.run == run, streams.c.id == stream).values(**values))
 
 
-def silent(connection: Connection, before: int) -> list[tuple[str, str]]:
+def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]:
     """(run, id) of streams of running runs that nobody has spoken for since `before` and that said no goodbye."""
     query = (
         select(streams.c.run, streams.c.id)
@@ -225,7 +225,7 @@ def silent(connection: Connection, before: int) -> list[tuple[str, str]]:
     return [(run, stream) for run, stream in connection.execute(query)]
 
 
-def still(connection: Connection, before: int, since: int) -> list[tuple[str, str]]:
+def stalled_streams(connection: Connection, before: int, since: int) -> list[tuple[str, str]]:
     """(run, id) of streams that are spoken for since `since`, are up to date, and made no step after `before`.
 
     The step's time is of the training host's clock. One that is behind has its stream asked too often, no more.
@@ -240,7 +240,7 @@ def still(connection: Connection, before: int, since: int) -> list[tuple[str, st
     return [(run, stream) for run, stream in connection.execute(query)]
 
 
-def back(connection: Connection, since: int, verdict: str) -> list[tuple[str, str]]:
+def returned_streams(connection: Connection, since: int, verdict: str) -> list[tuple[str, str]]:
     """(run, id) of streams that a verdict holds against although somebody has spoken for them since."""
     same = and_(findings.c.run == streams.c.run, findings.c.stream == streams.c.id)
     query = (

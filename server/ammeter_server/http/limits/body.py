@@ -13,27 +13,27 @@ from starlette.requests import ClientDisconnect
 from ammeter_server.http import limits
 from ammeter_server.http.problems import Problem
 
-MOST_SECONDS = 120.0
+MAX_BODY_SECONDS = 120.0
 """For a whole body. Who sends a byte now and then would hold the rest of it in memory for ever."""
 
 FIRST_SECONDS = 10.0
 SLOWEST = 4096.0
 """Bytes per second below which a body is given up once its first seconds are over; a modem is faster."""
 
-MOST_HELD = 256 * 2**20
+MAX_HELD_BYTES = 256 * 2**20
 """Bytes of all bodies together that are being read or wait to be taken: sixteen of the largest."""
 
 
 @dataclass
-class Held:
+class HeldBytes:
     """Bytes of bodies in the memory of one collector process. Only its event loop touches it."""
 
     size: int = 0
-    most: int = MOST_HELD
+    most: int = MAX_HELD_BYTES
 
 
 @asynccontextmanager
-async def body_of(request: Request, limit: int, held: Held) -> AsyncIterator[bytes]:
+async def body_of(request: Request, limit: int, held: HeldBytes) -> AsyncIterator[bytes]:
     """The whole body, which counts as held until the block ends. Raises the problems of read_body."""
     before = _Share(held)
     try:
@@ -51,14 +51,14 @@ async def read_body(request: Request, limit: int, share: _Share | None = None) -
     body = bytearray()
     begin = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(min(FIRST_SECONDS, MOST_SECONDS)) as patience:
+        async with asyncio.timeout(min(FIRST_SECONDS, MAX_BODY_SECONDS)) as patience:
             async for part in request.stream():
                 body += part
                 if len(body) > limit:
                     raise _too_large(len(body), limit)
                 if share is not None:
                     share.take(len(part))
-                patience.reschedule(begin + min(MOST_SECONDS, FIRST_SECONDS + len(body) / SLOWEST))
+                patience.reschedule(begin + min(MAX_BODY_SECONDS, FIRST_SECONDS + len(body) / SLOWEST))
     except TimeoutError as error:
         took = asyncio.get_running_loop().time() - begin
         said = f"{len(body)} bytes of the body came within {took:.0f} s; send it faster or in parts"
@@ -73,7 +73,7 @@ async def read_body(request: Request, limit: int, share: _Share | None = None) -
 class _Share:
     """What one body holds."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldBytes) -> None:
         self.held = held
         self.size = 0
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from ammeter_server.http import limits
 
-MOST_PROJECTS = 1_000
+MAX_PROJECTS = 1_000
 """Each is a label of the fleet's counters, which never go."""
 
-MOST_RUNS = 100_000
+MAX_RUNS = 100_000
 """Of one project. The list of runs and its filters are made for so many."""
 
 COUNTED = 30 * 10**9
@@ -35,10 +35,10 @@ class Quota:
         """Lets a new run of this project in. Raises a 403 problem, on which a shipper keeps its data, where it may not
         be."""
         there = self._runs.get(project, 0)
-        if there >= MOST_RUNS:
-            said = f"project {project[:80]!r} has {there} runs; the limit is {MOST_RUNS}: delete some"
-            raise limits.over("runs", 403, said, most=MOST_RUNS)
-        if not there and len(self._runs) >= MOST_PROJECTS:
+        if there >= MAX_RUNS:
+            said = f"project {project[:80]!r} has {there} runs; the limit is {MAX_RUNS}: delete some"
+            raise limits.over("runs", 403, said, most=MAX_RUNS)
+        if not there and len(self._runs) >= MAX_PROJECTS:
             said = f"there are {len(self._runs)} projects, which is the limit: use one of them"
-            raise limits.over("projects", 403, said, most=MOST_PROJECTS)
+            raise limits.over("projects", 403, said, most=MAX_PROJECTS)
         self._runs[project] = there + 1

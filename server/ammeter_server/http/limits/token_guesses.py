@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-MOST = 20
+MAX_GUESSES = 20
 """Different wrong tokens from one address within WINDOW. A person mistypes a few."""
 
 WINDOW = 60.0
@@ -34,7 +34,7 @@ class Guesses:
         with self._lock:
             now = self._clock()
             tried = {known: at for known, at in self._wrong.get(network, {}).items() if at > now - WINDOW}
-            if sha256 not in tried and len(tried) >= MOST:
+            if sha256 not in tried and len(tried) >= MAX_GUESSES:
                 return WINDOW - (now - min(tried.values()))
             tried.setdefault(sha256, now)
             self._wrong[network] = tried

@@ -1,7 +1,6 @@
-"""What a checked batch changes in its stream: decided first, from what is known of the stream; then written.
+"""Computes the changes of a checked batch, then writes them.
 
-Deciding touches no database, so that nobody waits for it. What was decided holds while the stream's row is the one that
-it was decided from.
+decide() uses no database, so it holds no lock. Its result is valid while the stream's row has not changed.
 """
 
 from __future__ import annotations
@@ -28,20 +27,31 @@ from ammeter_server.runs import stream_counters as progress
 
 MAX_SCHEMAS = 256
 MAX_SCHEMA_BYTES = 256 * 2**20
-"""Schemas of one stream: it gets another whenever run.log brings a new name. A thousand tensors take some 100 KB."""
+"""Of one stream. Each new name in run.log adds a schema; one of a thousand tensors takes about 100 KB."""
 
 MAX_EVENTS = 1_000_000
-"""Of one stream that are kept. Those beyond are judged like all others, and counted as lost."""
+"""Stored events of one stream. Further events are evaluated like all others, and counted as lost."""
 
 EVENTS_CAP = "events-cap"
 
 
 @dataclass(frozen=True)
 class StreamUpdate:
-    """What a batch brings. progress: the columns that every batch writes; said: those that hello and bye do.
+    """The changes that one batch makes to its stream.
 
-    awaited: whether the judge has something new to look at. values: numbers in it. dropped: events that are not kept.
-    losses: what it says is gone, or is not kept.
+    Attributes:
+        progress: Columns of the stream that every batch writes.
+        said: Columns that hello and bye write.
+        chunks: New rows of chunks.
+        events: New rows of events.
+        schemas: New schemas by id.
+        findings: New findings by verdict.
+        faults: Verdicts that failed.
+        schema: In force after the batch.
+        awaited: Whether the judge has to evaluate the run.
+        values: The number of measured values.
+        dropped: Events above MAX_EVENTS.
+        losses: Records that the sender or the server has dropped.
     """
 
     progress: dict[str, Any]
@@ -60,7 +70,7 @@ class StreamUpdate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the verdicts make of new views: their states, those that failed, what they conclude now."""
+    """The result of the verdicts for new rows: their states, faults, findings and the verdicts that failed."""
 
     states: bytes
     faults: Mapping[str, str]
@@ -69,25 +79,25 @@ class Judgement:
 
 
 def decide(known: CachedStream, batch: frames.Batch, end: int, now: int) -> StreamUpdate:
-    """What a batch that begins at the stream's offset changes. Raises a 422 problem for one that does not fit."""
-    held = known.held
-    last_step = -1 if held.last_step is None else held.last_step
-    found = read(batch.items, known.schema, last_step, held.bye_reason is not None)
+    """Computes the changes of a batch that begins at the stream's offset. Raises a 422 problem to refuse it."""
+    state = known.state
+    last_step = -1 if state.last_step is None else state.last_step
+    found = read(batch.items, known.schema, last_step, state.bye_reason is not None)
     views = [stretch.view() for stretch in found.stretches if stretch.rows or stretch.frames]
-    role = found.hello.role if found.hello else held.role
-    judged = judge_views(held.states, held.faults, views if role == "rank" else (), known.decoded)
+    role = found.hello.role if found.hello else state.role
+    judged = judge_views(state.states, state.faults, views if role == "rank" else (), known.decoded)
     awaited = bool(judged.findings) or found.bye is not None or (found.hello is not None and known.schema is None)
-    room = max(0, MAX_EVENTS - held.events)
+    room = max(0, MAX_EVENTS - state.events)
     kept, dropped = found.events[:room], len(found.events[room:])
     beyond = [frames.Lost(EVENTS_CAP, events=dropped)] if dropped else []
     losses = [*found.losses, *batch.gaps, *beyond]
-    counted = _totals(held, views, losses)
-    moved = {"version": held.version + awaited, "states": judged.states, "faults": judged.faults}
+    counted = _totals(state, views, losses)
+    moved = {"version": state.version + awaited, "states": judged.states, "faults": judged.faults}
     return StreamUpdate(
-        progress=_liveness(batch, end, now) | counted | _position(held, found, len(kept)) | moved,
+        progress=_liveness(batch, end, now) | counted | _position(state, found, len(kept)) | moved,
         said=_identity(found),
-        chunks=[_chunk(held, *each, now) for each in found.chunks],
-        events=[_event(held, number, each, now) for number, each in enumerate(kept, held.events)],
+        chunks=[_chunk(state, *each, now) for each in found.chunks],
+        events=[_event(state, number, each, now) for number, each in enumerate(kept, state.events)],
         schemas=found.schemas,
         findings=judged.findings,
         faults=judged.failed,
@@ -100,32 +110,35 @@ def decide(known: CachedStream, batch: frames.Batch, end: int, now: int) -> Stre
 
 
 def write(connection: Connection, known: CachedStream, change: StreamUpdate, now: int) -> CachedStream | None:
-    """Writes a change of a stream whose row is held and known. Returns what is known from now on, None where that has
-    to be looked up."""
-    held = known.held
+    """Writes the changes of a stream whose row is locked.
+
+    Returns:
+        The stream after the changes; None where its row has to be read again.
+    """
+    state = known.state
     for schema_id, schema in change.schemas.items():
-        streams.add_schema(connection, held.run, held.id, schema_id, msgspec.msgpack.encode(schema))
+        streams.add_schema(connection, state.run, state.id, schema_id, msgspec.msgpack.encode(schema))
     streams.add_chunks(connection, change.chunks)
     streams.add_events(connection, change.events)
-    _put_findings(connection, held.run, held.id, change.findings, now)
+    _put_findings(connection, state.run, state.id, change.findings, now)
     assert known.raw is not None
-    moved = held._replace(**change.progress)
-    raw = streams.update_progress(connection, held, known.raw, moved)
+    moved = state._replace(**change.progress)
+    raw = streams.update_progress(connection, state, known.raw, moved)
     for verdict in change.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
     if change.dropped:
         self_metrics.limited.labels("events").inc(change.dropped)
     if change.said:
-        streams.put(connection, held.run, held.id, change.said)
+        streams.put(connection, state.run, state.id, change.said)
         return None
     return CachedStream(raw, moved, change.schema, known.decoded)
 
 
-def check_schemas(connection: Connection, held: StreamState, schemas: Mapping[str, frames.Schema]) -> None:
-    """Raises a 422 problem where a stream has too many."""
+def check_schemas(connection: Connection, state: StreamState, schemas: Mapping[str, frames.Schema]) -> None:
+    """Raises a 422 problem where a stream would have too many schemas."""
     if not schemas:
         return
-    count, size = streams.schemas_held(connection, held.run, held.id)
+    count, size = streams.schemas_held(connection, state.run, state.id)
     if count + len(schemas) > MAX_SCHEMAS or size > MAX_SCHEMA_BYTES:
         said = (
             f"the stream has {count} schemas of {size} bytes and brings {len(schemas)} more; log a fixed set of names"
@@ -134,16 +147,16 @@ def check_schemas(connection: Connection, held: StreamState, schemas: Mapping[st
 
 
 def load_stream(connection: Connection, raw: streams.Raw) -> CachedStream:
-    """What a stream's row says, and its schema."""
-    held = streams.parse_row(connection, raw)
-    return CachedStream(raw, held, schema_of(connection, held))
+    """Parses a stream's row and loads its schema."""
+    state = streams.parse_row(connection, raw)
+    return CachedStream(raw, state, schema_of(connection, state))
 
 
-def schema_of(connection: Connection, held: StreamState) -> frames.Schema | None:
+def schema_of(connection: Connection, state: StreamState) -> frames.Schema | None:
     """The schema in force at the stream's end; None before its first hello."""
-    if held.schema is None:
+    if state.schema is None:
         return None
-    return msgspec.msgpack.decode(streams.schema(connection, held.run, held.id, held.schema), type=frames.Schema)
+    return msgspec.msgpack.decode(streams.schema(connection, state.run, state.id, state.schema), type=frames.Schema)
 
 
 def judge_views(
@@ -152,7 +165,7 @@ def judge_views(
     views: Iterable[columns.View],
     decoded: dict[str, tuple[bytes, Any]] | None = None,
 ) -> Judgement:
-    """Runs the verdicts over the views of a stream, from the states and faults that it had before."""
+    """Runs the verdicts over new views of a stream, from its stored states and faults."""
     judged = Judged(msgspec.msgpack.decode(states, type=dict[str, bytes]), [])
     findings, failed = dict[str, Finding](), list[str]()
     for view in views:
@@ -163,18 +176,18 @@ def judge_views(
     return Judgement(msgspec.msgpack.encode(judged.states), faults, findings, failed)
 
 
-def judge_tick(held: StreamState, tick: columns.Tick) -> Judgement | None:
-    """Lets the verdicts look at the clock. None where that changes nothing."""
-    judged = judge_views(held.states, held.faults, [columns.view(frames.Schema(), (), tick=tick)])
-    return None if judged.states == held.states and not judged.findings else judged
+def judge_tick(state: StreamState, tick: columns.Tick) -> Judgement | None:
+    """Runs the verdicts for the passing of time. None where that changes nothing."""
+    judged = judge_views(state.states, state.faults, [columns.view(frames.Schema(), (), tick=tick)])
+    return None if judged.states == state.states and not judged.findings else judged
 
 
-def store_tick(connection: Connection, held: StreamState, judged: Judgement, now: int) -> bool:
-    """Stores what the verdicts make of the clock. Returns whether they conclude anything."""
-    _put_findings(connection, held.run, held.id, judged.findings, now)
+def store_tick(connection: Connection, state: StreamState, judged: Judgement, now: int) -> bool:
+    """Stores the result of judge_tick(). Returns whether it has findings."""
+    _put_findings(connection, state.run, state.id, judged.findings, now)
     found = bool(judged.findings)
-    values = {"states": judged.states, "faults": judged.faults, "version": held.version + found}
-    streams.put(connection, held.run, held.id, values)
+    values = {"states": judged.states, "faults": judged.faults, "version": state.version + found}
+    streams.put(connection, state.run, state.id, values)
     for verdict in judged.failed:
         self_metrics.verdict_faults.labels(verdict).inc()
     return found
@@ -185,10 +198,10 @@ def _put_findings(connection: Connection, run: str, stream: str, findings: Mappi
         streams.put_finding(connection, run, stream, verdict, plain(msgspec.structs.asdict(finding)), now)
 
 
-def _chunk(held: StreamState, packed: frames.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
+def _chunk(state: StreamState, packed: frames.Block, first_time: int, last_time: int, now: int) -> dict[str, Any]:
     return {
-        "run": held.run,
-        "stream": held.id,
+        "run": state.run,
+        "stream": state.id,
         "first_step": packed.first_step,
         "day": day_of(now),
         "last_step": packed.last_step,
@@ -202,8 +215,8 @@ def _chunk(held: StreamState, packed: frames.Block, first_time: int, last_time: 
     }
 
 
-def _event(held: StreamState, number: int, event: frames.Event, now: int) -> dict[str, Any]:
-    place = {"run": held.run, "stream": held.id, "number": number, "day": day_of(now)}
+def _event(state: StreamState, number: int, event: frames.Event, now: int) -> dict[str, Any]:
+    place = {"run": state.run, "stream": state.id, "number": number, "day": day_of(now)}
     return place | {"name": text(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 
@@ -211,8 +224,8 @@ def _liveness(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
     return {"acknowledged": end, "heard": now, "alive": batch.alive, "backlog": batch.backlog}
 
 
-def _totals(held: StreamState, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:
-    counters, latest, precision = held.counters, held.latest, held.precision
+def _totals(state: StreamState, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:
+    counters, latest, precision = state.counters, state.latest, state.precision
     for view in views:
         counters = progress.advance(counters, view)
         latest = progress.latest(latest, view)
@@ -220,23 +233,23 @@ def _totals(held: StreamState, views: Sequence[columns.View], losses: Sequence[f
     return {
         "counters": counters,
         "latest": latest,
-        "precision": precision if precision is held.precision else text(precision or ""),
-        "lost": progress.lost(held.lost, losses) if losses else held.lost,
+        "precision": precision if precision is state.precision else text(precision or ""),
+        "lost": progress.lost(state.lost, losses) if losses else state.lost,
     }
 
 
-def _position(held: StreamState, found: ParsedBatch, events: int) -> dict[str, Any]:
-    """How far the stream has come. events: how many more are kept."""
+def _position(state: StreamState, found: ParsedBatch, events: int) -> dict[str, Any]:
+    """The stream's new position. events: the number of newly stored events."""
     return {
-        "events": held.events + events,
-        "rows": held.rows + sum(packed.rows for packed, _, _ in found.chunks),
-        "last_step": found.last_step if found.chunks else held.last_step,
-        "last_step_time": found.chunks[-1][2] if found.chunks else held.last_step_time,
+        "events": state.events + events,
+        "rows": state.rows + sum(packed.rows for packed, _, _ in found.chunks),
+        "last_step": found.last_step if found.chunks else state.last_step,
+        "last_step_time": found.chunks[-1][2] if found.chunks else state.last_step_time,
     }
 
 
 def _identity(found: ParsedBatch) -> dict[str, Any]:
-    """What hello and bye say about the stream itself."""
+    """The columns that hello and bye define."""
     said: dict[str, Any] = {}
     if found.hello is not None:
         hello = found.hello

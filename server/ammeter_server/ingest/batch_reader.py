@@ -1,4 +1,4 @@
-"""Reads a batch's items against what the stream already holds: refuses what does not fit, and sorts the rest."""
+"""Checks the items of a batch against their stream and sorts them by kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ammeter_server.http.problems import Problem
 
 @dataclass
 class Stretch:
-    """What follows a hello with a new schema: blocks of rows, and the other frames with the rows before them."""
+    """The items after a hello with a new schema: blocks, and other frames with the number of rows before each."""
 
     schema: Schema
     blocks: list[columns.View] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Stretch:
     schema_id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.schema_id = self.schema.id  # a hash of all of it: once, not for every block
+        self.schema_id = self.schema.id  # a hash of the whole schema, computed once
 
     def view(self) -> columns.View:
         rows = self.blocks[0] if len(self.blocks) == 1 else columns.join(self.schema, self.blocks)
@@ -32,7 +32,7 @@ class Stretch:
 
 @dataclass
 class ParsedBatch:
-    """A batch's items, sorted. chunks: blocks as they came, with their times; schemas: new ones, by id."""
+    """The items of a batch by kind. chunks: packed blocks with first and last time; schemas: new schemas by id."""
 
     stretches: list[Stretch] = field(default_factory=list)
     chunks: list[tuple[Block, int, int]] = field(default_factory=list)
@@ -45,10 +45,16 @@ class ParsedBatch:
 
 
 def read(items: Sequence[Item], schema: Schema | None, last_step: int, ended: bool) -> ParsedBatch:
-    """The items in order. Raises a 422 problem with the item's index for the first that does not fit.
+    """Checks and sorts the items of a batch.
 
-    schema: the one in force before the batch, None before the first hello. last_step: of the stream's last row.
-    ended: whether the stream has said goodbye.
+    Args:
+        items: In their order.
+        schema: In force before the batch; None before the first hello.
+        last_step: Of the stream's last row.
+        ended: Whether the stream has its final record.
+
+    Raises:
+        Problem: 422 with the index of the first item that does not fit.
     """
     found = ParsedBatch(last_step=last_step)
     if schema is not None:
@@ -62,7 +68,7 @@ def read(items: Sequence[Item], schema: Schema | None, last_step: int, ended: bo
 
 
 def _read_one(found: ParsedBatch, item: Item) -> str:
-    """Takes one item in. Returns what is wrong with it, or nothing."""
+    """Adds one item. Returns the reason to refuse it, or an empty string."""
     if isinstance(item, Block):
         return _read_block(found, item)
     if isinstance(item, Hello):

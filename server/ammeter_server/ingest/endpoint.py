@@ -1,7 +1,8 @@
-"""Frames in: a batch is committed as a whole, and writes only its own stream's rows.
+"""Receives batches of frames over HTTP and answers with the committed offset.
 
-The acknowledged offset is the whole protocol: a batch that begins there is applied and moves it, one that ends
-before it is acknowledged again, any other is told where to go on. A refused batch changes nothing.
+A batch is committed as a whole and writes rows of its own stream only. A batch that begins at the acknowledged offset
+is applied and advances it; a batch that ends at or before it is acknowledged again; any other batch is answered with
+409 and the offset to continue from. A refused batch changes nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ RANGE = re.compile(rb"offset=([0-9]{1,18})&end=([0-9]{1,18})")
 
 
 class FramesFirst:
-    """ASGI middleware: takes batches past the router and its checks of parameters, which cost as much as a batch does.
+    """ASGI middleware that bypasses the router for batches: its parameter checks cost as much as a batch.
 
-    Only those that are asked for as shippers do. Any others come to the router, which says what is wrong with them.
+    It handles only URLs in the form that shippers send. The router handles all others, and explains their errors.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -93,7 +94,7 @@ async def append_frames(
     offset: Offset,
     end: Offset,
 ) -> Response:
-    """Appends what a journal holds from `offset` to `end`; answers the offset that is committed."""
+    """Appends the frames of a journal from `offset` to `end`; answers the committed offset."""
     state = request.app.state
     intake: Intake = state.intake
     caller = await state.admission.ingest(request)
@@ -105,7 +106,7 @@ async def append_frames(
                 committed = await intake.submit(IngestRequest(run, stream, offset, end, body, caller.project))
     except Problem as problem:
         self_metrics.ingest_requests.labels(problem.status).inc()
-        if problem.status != 409 and "limit" not in problem.members:  # which is how shippers find their place
+        if problem.status != 409 and "limit" not in problem.members:  # shippers find their offset by a 409
             said = {"run": run, "stream": stream, "detail": problem.detail}
             activity_log.refused("batch.refused", f"status={problem.status}", **said)
         raise

@@ -1,4 +1,4 @@
-"""How runs and streams begin: whose they are, where they belong, how many there may be, and what their rows say."""
+"""Creates runs and streams: checks project, quota and deletion, and fills their rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from ammeter_server.runs.run_chain import NO_PROJECT, home
 from ammeter_server.runs.run_ids import find
 
 MAX_STREAMS = 16_384
-"""Streams of one run: the ranks of a large job, and some lives of each."""
+"""Of one run: the ranks of a large job, and several lives of each."""
 
 
 @dataclass(frozen=True)
 class IngestRequest:
-    """One request: bytes that belong into a stream from an offset to an end. project: the only one it may write to.
+    """One request to append bytes to a stream.
 
-    run: as the sender names it until it was placed, from then on where it lies; named: as the sender does, external: as
-    the processes of the run that it lies in do. after: the run before that, where the sender named one that was over.
+    Attributes:
+        run: The id that the sender uses; after place_stream() the id under which the run is stored.
+        stream: The id of the stream.
+        offset: Where the bytes begin in the stream.
+        end: Where they end.
+        body: The encoded batch.
+        project: The only project that the sender's token may write to; None for every project.
+        named: The id that the sender uses, once place_stream() has set `run`.
+        external: The id that the processes of the stored run use.
+        after: The run that the stored run continues, where the sender named a run that had ended.
     """
 
     run: str
@@ -39,12 +47,12 @@ class IngestRequest:
 
     @property
     def called(self) -> str:
-        """The run as the sender names it."""
+        """The id of the run that the sender uses."""
         return self.named or self.run
 
 
 def place_stream(connection: Connection, request: IngestRequest, batch: frames.Batch) -> IngestRequest:
-    """The same with the run that the stream belongs to. Raises a 404 problem where the stream is another project's."""
+    """Sets the run under which the stream is stored. Raises a 404 problem for another project's stream."""
     hello = _hello(batch)
     began, said = (hello.started, line(hello.project)) if hello else (None, None)
     found = home(connection, request.called, request.stream, began, request.project, said)
@@ -58,7 +66,7 @@ def check_owner(connection: Connection, request: IngestRequest) -> None:
 
 
 def check_deleted(connection: Connection, request: IngestRequest) -> None:
-    """Raises a 410 problem for a run that somebody has deleted."""
+    """Raises a 410 problem for a deleted run."""
     if run_deletion.is_deleted(connection, request.run):
         raise Problem(
             410,
@@ -67,7 +75,7 @@ def check_deleted(connection: Connection, request: IngestRequest) -> None:
 
 
 def check_opening(connection: Connection, request: IngestRequest, batch: frames.Batch, quota: Quota) -> None:
-    """The hello tells what a run and a stream are; without one all that is known is what was lost."""
+    """Checks the first batch of a stream: it begins with a hello or holds losses only, and the quota allows it."""
     first = batch.items[0] if batch.items else None
     if first is not None and not isinstance(first, frames.Hello):
         raise Problem(422, f"a new stream begins with a hello, this one with {type(first).__name__.lower()}", item=0)
@@ -79,15 +87,18 @@ def check_opening(connection: Connection, request: IngestRequest, batch: frames.
 
 
 def check_introduction(connection: Connection, request: IngestRequest, batch: frames.Batch, quota: Quota) -> None:
-    """A hello that comes after what was lost may name a project that is one too many."""
+    """Checks the quota for a hello that arrives after losses and names another project."""
     hello, run = _hello(batch), streams.run_of(connection, request.run)
     if hello is not None and run is not None and run.project != (project := _project(request, hello)):
         quota.check(project)
 
 
 def open_stream(connection: Connection, request: IngestRequest, batch: frames.Batch, now: int) -> IngestRequest:
-    """Makes what is missing of run and stream. Returns where it lies: elsewhere where another project's process has
-    just made a run of that id."""
+    """Creates the missing rows of run and stream.
+
+    Returns:
+        The request with the id of its run, which differs where another project has just taken the id.
+    """
     hello = _hello(batch)
     streams.add_run(connection, request.run, _of_run(hello, request, now))
     if (hello or request.project) and streams.run_project(connection, request.run) != _project(request, hello):
@@ -96,13 +107,13 @@ def open_stream(connection: Connection, request: IngestRequest, batch: frames.Ba
         if streams.run_project(connection, request.run) != _project(request, hello):
             said = f"run {request.called} is being made by another project just now; ask again"
             raise Problem(503, said, headers={"Retry-After": "1"})
-    check_deleted(connection, request)  # meanwhile, perhaps
+    check_deleted(connection, request)  # it may have been deleted since the first check
     streams.add(connection, request.run, request.stream, now)
     return request
 
 
 def introduce(connection: Connection, request: IngestRequest, batch: frames.Batch, now: int) -> None:
-    """Fills in the run of a stream whose beginning was lost, with the first hello that came through."""
+    """Fills in the run of a stream whose beginning was lost, from its first hello."""
     hello = _hello(batch)
     if hello is None:
         return

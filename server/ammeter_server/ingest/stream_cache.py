@@ -1,6 +1,6 @@
-"""What a collector process remembers of streams, so that nothing is read out of their rows that it has written there.
+"""Caches the parsed rows of recent streams in a collector process.
 
-It never replaces a look at the row: what is remembered counts while the row is, byte for byte, as it was left.
+The row is selected for every batch all the same: a cached stream is valid while the row is byte for byte the same.
 """
 
 from __future__ import annotations
@@ -15,28 +15,32 @@ from ammeter_server.db.queries.streams import Raw, StreamState
 
 MAX_CACHED_STREAMS = 4_096
 MAX_CACHED_TENSORS = 300_000
-"""Of all that are remembered: some 100 MB where no two have a schema in common."""
+"""Of all cached streams together: about 100 MB where no two streams share a schema."""
 
 
 Place = tuple[str | None, str, str]
-"""A token's project, and the run and the stream that it names."""
+"""Key of the cache: the project of the sender's token, and the run and stream that it names."""
 
 
 @dataclass(frozen=True)
 class CachedStream:
-    """A stream's row, raw and read; the schema in force at its end; verdict -> (its state packed, the state)."""
+    """A stream as this process has left it.
+
+    Attributes:
+        raw: The row as the driver returns it; None for a stream without a row.
+        state: The parsed row.
+        schema: The schema in force at the end of the stream.
+        decoded: Verdict -> (its packed state, the decoded state).
+    """
 
     raw: Raw | None
-    held: StreamState
+    state: StreamState
     schema: Schema | None = None
     decoded: dict[str, tuple[bytes, Any]] = field(default_factory=dict)
 
 
 class StreamCache:
-    """The streams that were heard of last, by who sends them: a token's project, the run and the stream that it names.
-
-    For several threads.
-    """
+    """The most recently used streams. Thread-safe."""
 
     def __init__(self) -> None:
         self._streams: OrderedDict[Place, CachedStream] = OrderedDict()
@@ -47,8 +51,8 @@ class StreamCache:
         return self._streams.get((project, run, stream))
 
     def keep(self, cached: CachedStream, run: str | None = None, project: str | None = None) -> None:
-        """run: what its sender calls it, where that is not where it lies."""
-        place = (project, run or cached.held.run, cached.held.id)
+        """Stores a stream. run: the id that its sender uses, where the run has another id here."""
+        place = (project, run or cached.state.run, cached.state.id)
         with self._lock:
             self._drop(place)
             self._streams[place] = cached

@@ -1,7 +1,7 @@
-"""Takes batches in: checks them, decides what they change, and commits. Threads of its own do nothing else.
+"""Checks batches, computes their changes and commits them, in writer threads.
 
-SQLite has one writer, and a commit takes longer than all else: batches that wait for it together are committed
-together. PostgreSQL has a transaction for each, so that each touches one place.
+SQLite has one writer, and the commit dominates the cost, so waiting batches share a transaction (group commit).
+On PostgreSQL prepared batch has its own transaction and locks the row of one stream only.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ from ammeter_server.process import self_metrics
 from ammeter_server.runs.run_ids import is_reserved
 
 POSTGRESQL_THREADS = 4
-"""Transactions at the same time, where the database can have several."""
+"""Concurrent transactions on PostgreSQL; SQLite has one writer."""
 
 MAX_GROUP_BATCHES = 32
 MAX_GROUP_BYTES = 4 * 2**20
-"""Batches of one transaction, and their bytes, beyond the first: whoever else writes waits that long."""
-
+"""Limits of one transaction, beyond its first batch: other writers wait until it ends."""
 
 COMMIT_TIMEOUT_SECONDS = 20.0
-"""Seconds until who waits is told that the database does not answer: shippers hang up after 30."""
+"""After this the request is answered with 503. Shippers close the connection after 30 s."""
 
 Answer = int | Exception
-"""The offset that is committed, or why nothing was."""
+"""The committed offset, or the error because of which nothing was committed."""
 
 
 class Intake:
-    """For one collector process. take() is for whoever has a thread; put() hands over to those of start()."""
+    """The ingest queue of one collector process: submit() enqueues, writer threads call commit_group()."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
@@ -70,14 +69,21 @@ class Intake:
             thread.start()
 
     def stop(self) -> None:
-        """Takes what waits and ends the threads. Twice is fine."""
+        """Commits the waiting batches and ends the threads. Idempotent."""
         for _ in self._threads:
             self._waiting.put(None)
         while self._threads:
             self._threads.pop().join()
 
     async def submit(self, request: IngestRequest) -> int:
-        """Returns the offset that is committed once it is. Raises Problem, or what else went wrong."""
+        """Enqueues one batch and waits until it is committed.
+
+        Returns:
+            The committed offset.
+
+        Raises:
+            Problem: The batch is refused, or the database does not answer or is full.
+        """
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._waiting.put(waiting)
         try:
@@ -90,40 +96,40 @@ class Intake:
         except (StoreFullError, StoreAwayError) as error:
             raise of_store(error) from error
         finally:
-            waiting.request = None  # who has gone holds no memory, and what was not begun is not done any more
+            waiting.request = None  # frees the body, and cancels a batch that has not begun
 
     @property
     def waiting(self) -> int:
-        """Batches that were taken in and are not committed yet, but for those that are being committed."""
+        """The number of queued batches, without those that are being committed."""
         return self._waiting.qsize()
 
-    def commit_group(self, several: Sequence[IngestRequest]) -> list[Answer]:
-        """Commits all of these together, each of which stands or falls by itself."""
+    def commit_group(self, requests: Sequence[IngestRequest]) -> list[Answer]:
+        """Commits several batches in one transaction; a refused batch does not affect the others."""
         now = time.time_ns()
-        batches = [self._prepare(request, now) for request in several]
+        batches = [self._prepare(request, now) for request in requests]
         try:
-            taken = self._commit(batches)
+            results = self._commit(batches)
         except (StoreFullError, StoreAwayError) as wrong:
-            return [wrong for _ in several]
-        except Exception as fault:  # noqa: BLE001 - one of them, and not all who happened to wait with it
-            return [fault] if len(several) == 1 else [self.commit_group([request])[0] for request in several]
-        for each in taken:
-            self._record(each)
-        if any(each.change is not None and each.change.awaited for each in taken):
+            return [wrong for _ in requests]
+        except Exception as fault:  # noqa: BLE001 - retried alone, so that only the faulty batch fails
+            return [fault] if len(requests) == 1 else [self.commit_group([request])[0] for request in requests]
+        for result in results:
+            self._record(result)
+        if any(result.change is not None and result.change.awaited for result in results):
             self._context.judge_wakeup.set()
-        return [each.answer for each in taken]
+        return [result.answer for result in results]
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
-            taken = [(each, request) for each in self._group(first) if (request := each.request) is not None]
+            group = [(item, request) for item in self._group(first) if (request := item.request) is not None]
             try:
-                answers = self.commit_group([request for _, request in taken]) if taken else []
-            except Exception as fault:  # noqa: BLE001 - nobody must wait for ever
-                answers = [fault for _ in taken]
-            _resolve([each for each, _ in taken], answers)
+                answers = self.commit_group([request for _, request in group]) if group else []
+            except Exception as fault:  # noqa: BLE001 - every waiting request receives an answer
+                answers = [fault for _ in group]
+            _resolve([item for item, _ in group], answers)
 
     def _group(self, first: _Waiting) -> list[_Waiting]:
-        """Those that wait already, with the first of them."""
+        """The first batch and the batches that are queued already, up to the group limits."""
         group, size = [first], 0
         while len(group) < self._together and size < MAX_GROUP_BYTES:
             try:
@@ -138,7 +144,7 @@ class Intake:
         return group
 
     def _prepare(self, request: IngestRequest, now: int) -> _PreparedBatch:
-        """What the batch changes if its stream is as it was left, which is found out later."""
+        """Checks a batch and computes its changes from the cached stream, before the transaction begins."""
         try:
             _check_place(request)
             batch = validation.decoded(request.body, now)
@@ -150,39 +156,39 @@ class Intake:
                 request.end,
                 self._context.settings.max_unpacked_bytes,
             )
-        except Exception as wrong:  # noqa: BLE001 - raised where the sender is answered
+        except Exception as wrong:  # noqa: BLE001 - raised in the transaction of this batch
             return _PreparedBatch(request, now, frames.Batch(), wrong=wrong)
         known = self._cache.get(request.run, request.stream, request.project)
-        if known is not None and known.held.run != request.run:
-            request = replace(request, run=known.held.run, named=request.run)
-        if known is None or known.held.acknowledged != request.offset or request.offset == request.end:
+        if known is not None and known.state.run != request.run:
+            request = replace(request, run=known.state.run, named=request.run)
+        if known is None or known.state.acknowledged != request.offset or request.offset == request.end:
             return _PreparedBatch(request, now, batch, known)
         try:
             return _PreparedBatch(request, now, batch, known, decide(known, batch, request.end, now))
-        except Exception:  # noqa: BLE001 - it is decided again from what is so: what is known may be of yesterday
+        except Exception:  # noqa: BLE001 - the cache may be stale; decided again from the row
             return _PreparedBatch(request, now, batch)
 
-    def _commit(self, several: Sequence[_PreparedBatch]) -> list[_WriteResult]:
+    def _commit(self, batches: Sequence[_PreparedBatch]) -> list[_WriteResult]:
         with self._context.store.writing() as connection:
-            return [_write_one(connection, each, self._context.quota) for each in several]
+            return [_write_one(connection, prepared, self._context.quota) for prepared in batches]
 
-    def _record(self, taken: _WriteResult) -> None:
-        """What has been committed is known from now on, and counted."""
-        request = taken.request
-        if taken.known is not None:
-            self._cache.keep(taken.known, request.called, request.project)
-        elif taken.change is not None or isinstance(taken.answer, Exception):
+    def _record(self, result: _WriteResult) -> None:
+        """Updates cache and metrics after a commit."""
+        request = result.request
+        if result.known is not None:
+            self._cache.keep(result.known, request.called, request.project)
+        elif result.change is not None or isinstance(result.answer, Exception):
             self._cache.forget(request.called, request.stream, request.project)
-        if taken.change is not None:
-            self_metrics.ingest_values.inc(taken.change.values)
-            self_metrics.ingest_bytes.inc(len(taken.request.body))
-            for lost in taken.change.losses:
+        if result.change is not None:
+            self_metrics.ingest_values.inc(result.change.values)
+            self_metrics.ingest_bytes.inc(len(result.request.body))
+            for lost in result.change.losses:
                 self_metrics.lose(lost.reason, lost.steps + lost.events)
 
 
 @dataclass
 class _Waiting:
-    """sent: None once nobody waits for the answer."""
+    """A queued batch. request: None once its sender no longer waits."""
 
     request: IngestRequest | None
     answer: asyncio.Future[int]
@@ -190,7 +196,7 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class _PreparedBatch:
-    """A batch, what is thought to be known of its stream, and what it changes then; or why it cannot be right."""
+    """A checked batch, its cached stream and the changes computed from that; or the error that refuses it."""
 
     request: IngestRequest
     now: int
@@ -202,7 +208,7 @@ class _PreparedBatch:
 
 @dataclass(frozen=True)
 class _WriteResult:
-    """What was written, unless the transaction fails. known: of the stream from now on."""
+    """The result of one batch, valid once its transaction is committed. known: the stream as it is then."""
 
     request: IngestRequest
     answer: Answer
@@ -210,66 +216,74 @@ class _WriteResult:
     change: StreamUpdate | None = None
 
 
-def _write_one(connection: Connection, each: _PreparedBatch, quota: Quota) -> _WriteResult:
-    request = each.request
+def _write_one(connection: Connection, prepared: _PreparedBatch, quota: Quota) -> _WriteResult:
+    request = prepared.request
     try:
-        each, raw = _lock_stream(connection, each)
-        request = each.request
-        known, change = _decide(connection, each, raw, quota)  # what is refused is so here, with nothing written yet
-    except DatabaseError:  # nothing of this transaction will be
+        prepared, raw = _lock_stream(connection, prepared)
+        request = prepared.request
+        known, change = _decide(connection, prepared, raw, quota)  # refuses before anything is written
+    except DatabaseError:  # the transaction is lost
         raise
-    except Exception as wrong:  # noqa: BLE001 - the others of the transaction are taken
+    except Exception as wrong:  # noqa: BLE001 - the other batches of the transaction go on
         return _WriteResult(request, wrong)
-    if known.held.acknowledged != request.offset:
-        return _WriteResult(request, known.held.acknowledged)
+    if known.state.acknowledged != request.offset:
+        return _WriteResult(request, known.state.acknowledged)
     if change is None:
-        return _WriteResult(request, request.offset, _heartbeat(connection, known, each))
-    if known.held.schema is None:
-        opened = _open_stream(connection, known, each)
-        request = replace(request, run=opened.held.run)
-        if opened.held.acknowledged != request.offset:  # another sender opened it between our two looks
-            return _WriteResult(request, _offset_conflict(request, opened.held.acknowledged))
+        return _WriteResult(request, request.offset, _heartbeat(connection, known, prepared))
+    if known.state.schema is None:
+        opened = _open_stream(connection, known, prepared)
+        request = replace(request, run=opened.state.run)
+        if opened.state.acknowledged != request.offset:  # another sender has opened it since the first select
+            return _WriteResult(request, _offset_conflict(request, opened.state.acknowledged))
         known = opened
-    return _WriteResult(request, request.end, write(connection, known, change, each.now), change)
+    return _WriteResult(request, request.end, write(connection, known, change, prepared.now), change)
 
 
-def _lock_stream(connection: Connection, each: _PreparedBatch) -> tuple[_PreparedBatch, streams.Raw | None]:
-    """The stream's row where it lies, held; what was known of a stream that was deleted meanwhile is left out."""
-    if each.wrong is not None:
-        raise each.wrong
-    if each.known is not None:
-        raw = streams.select_for_update(connection, each.request.run, each.request.stream)
+def _lock_stream(connection: Connection, prepared: _PreparedBatch) -> tuple[_PreparedBatch, streams.Raw | None]:
+    """Locks the row of the batch's stream. A cached stream that was deleted meanwhile is discarded."""
+    if prepared.wrong is not None:
+        raise prepared.wrong
+    if prepared.known is not None:
+        raw = streams.select_for_update(connection, prepared.request.run, prepared.request.stream)
         if raw is not None:
-            return each, raw
-    each = replace(each, request=place_stream(connection, each.request, each.batch), known=None, change=None)
-    return each, streams.select_for_update(connection, each.request.run, each.request.stream)
+            return prepared, raw
+    prepared = replace(
+        prepared, request=place_stream(connection, prepared.request, prepared.batch), known=None, change=None
+    )
+    return prepared, streams.select_for_update(connection, prepared.request.run, prepared.request.stream)
 
 
 def _decide(
-    connection: Connection, each: _PreparedBatch, raw: streams.Raw | None, quota: Quota
+    connection: Connection, prepared: _PreparedBatch, raw: streams.Raw | None, quota: Quota
 ) -> tuple[CachedStream, StreamUpdate | None]:
-    """The stream as it is, and what the batch changes; None for what changes nothing. Raises what is wrong."""
-    request = each.request
-    if raw is None:  # another project may have taken the run's id a moment ago, which opening finds out
+    """The current stream and the changes of the batch, None for no change. Raises Problem to refuse it."""
+    request = prepared.request
+    if raw is None:  # open_stream() detects a run id that another project has just result
         check_deleted(connection, request)
     else:
         check_owner(connection, request)
-    same = each.known is not None and each.known.raw == raw
-    known = each.known if each.known is not None and same else _load_stream(connection, request, raw, each.now)
-    if known.held.acknowledged != request.offset:
-        wrong = _offset_conflict(request, known.held.acknowledged)
+    same = prepared.known is not None and prepared.known.raw == raw
+    known = (
+        prepared.known if prepared.known is not None and same else _load_stream(connection, request, raw, prepared.now)
+    )
+    if known.state.acknowledged != request.offset:
+        wrong = _offset_conflict(request, known.state.acknowledged)
         if isinstance(wrong, Exception):
             raise wrong
         return known, None
     if request.offset == request.end:
         return known, None
-    validation.check_extent(each.batch, len(request.body), request.offset, request.end)
+    validation.check_extent(prepared.batch, len(request.body), request.offset, request.end)
     if raw is None:
-        check_opening(connection, request, each.batch, quota)
-    elif known.held.schema is None:
-        check_introduction(connection, request, each.batch, quota)
-    change = each.change if same and each.change is not None else decide(known, each.batch, request.end, each.now)
-    check_schemas(connection, known.held, change.schemas)
+        check_opening(connection, request, prepared.batch, quota)
+    elif known.state.schema is None:
+        check_introduction(connection, request, prepared.batch, quota)
+    change = (
+        prepared.change
+        if same and prepared.change is not None
+        else decide(known, prepared.batch, request.end, prepared.now)
+    )
+    check_schemas(connection, known.state, change.schemas)
     return known, change
 
 
@@ -279,13 +293,13 @@ def _load_stream(connection: Connection, request: IngestRequest, raw: streams.Ra
     )
 
 
-def _heartbeat(connection: Connection, known: CachedStream, each: _PreparedBatch) -> CachedStream | None:
-    """Somebody is there, and how far behind."""
+def _heartbeat(connection: Connection, known: CachedStream, prepared: _PreparedBatch) -> CachedStream | None:
+    """Stores that the shipper is alive, and its backlog."""
     if known.raw is None:
         return None
-    held = known.held._replace(heard=each.now, alive=each.batch.alive, backlog=each.batch.backlog)
-    raw = streams.update_progress(connection, known.held, known.raw, held)
-    return CachedStream(raw, held, known.schema, known.decoded)
+    state = known.state._replace(heard=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
+    raw = streams.update_progress(connection, known.state, known.raw, state)
+    return CachedStream(raw, state, known.schema, known.decoded)
 
 
 def _check_place(request: IngestRequest) -> None:
@@ -305,38 +319,38 @@ def _check_place(request: IngestRequest) -> None:
 
 
 def _offset_conflict(request: IngestRequest, committed: int) -> Answer:
-    """What to answer to a batch that does not begin where the stream ends."""
+    """The answer to a batch that does not begin at the committed offset: that offset, or a 409 problem."""
     if request.end <= committed:
         return committed
     said = f"the batch holds {request.offset} to {request.end}; everything before {committed} is committed: go on there"
     return Problem(409, said, offset=committed)
 
 
-def _open_stream(connection: Connection, known: CachedStream, each: _PreparedBatch) -> CachedStream:
-    """The stream with what was missing of it and of its run."""
-    request = each.request
+def _open_stream(connection: Connection, known: CachedStream, prepared: _PreparedBatch) -> CachedStream:
+    """Creates the missing rows of a stream and its run, and returns the stream."""
+    request = prepared.request
     if known.raw is not None:
-        introduce(connection, request, each.batch, each.now)
+        introduce(connection, request, prepared.batch, prepared.now)
         return known
-    request = open_stream(connection, request, each.batch, each.now)
+    request = open_stream(connection, request, prepared.batch, prepared.now)
     return _load_stream(
-        connection, request, streams.select_for_update(connection, request.run, request.stream), each.now
+        connection, request, streams.select_for_update(connection, request.run, request.stream), prepared.now
     )
 
 
 def _resolve(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
-    """Wakes those who wait, all at once."""
+    """Passes the answers to the waiting requests, in one call of their event loop."""
     if not group:
         return
 
-    def tell() -> None:
-        for each, answer in zip(group, answers, strict=True):
-            if each.answer.done():  # who asked has gone
+    def resolve() -> None:
+        for waiting, answer in zip(group, answers, strict=True):
+            if waiting.answer.done():  # the request was cancelled
                 continue
             if isinstance(answer, Exception):
-                each.answer.set_exception(answer)
+                waiting.answer.set_exception(answer)
             else:
-                each.answer.set_result(answer)
+                waiting.answer.set_result(answer)
 
-    with suppress(RuntimeError):  # the loop has ended, and everybody with it
-        group[0].answer.get_loop().call_soon_threadsafe(tell)
+    with suppress(RuntimeError):  # the event loop has ended, and its requests with it
+        group[0].answer.get_loop().call_soon_threadsafe(resolve)

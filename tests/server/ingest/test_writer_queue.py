@@ -112,7 +112,7 @@ def test_a_fault_in_deciding_costs_those_that_came_with_it_nothing(
     decide = apply.decide
 
     def faulty(known: CachedStream, *rest: Any) -> Any:
-        if known.held.id == other.stream:
+        if known.state.id == other.stream:
             raise ZeroDivisionError("bad luck")
         return decide(known, *rest)
 

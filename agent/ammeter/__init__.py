@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ammeter._version import __version__ as __version__
 from ammeter.watching.handle import Run, stand_ins
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ammeter import guards as guards
     from ammeter.guards import Stopped as Stopped
 
-__version__ = "0.1.0"
 __all__ = ["Run", "Stopped", "guards", "watch"]
 
 

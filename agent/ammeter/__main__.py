@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from ammeter import __version__
+from ammeter._version import __version__
 
 USAGE = """usage: ammeter COMMAND ...
 
@@ -46,9 +46,9 @@ def _run(words: list[str]) -> int:
 
 
 def _report(words: list[str]) -> int:
-    from ammeter.report import diagnosis
+    from ammeter.report import command
 
-    return diagnosis.main(words)
+    return command.main(words)
 
 
 def _runbook(words: list[str]) -> int:

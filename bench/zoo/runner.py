@@ -18,6 +18,7 @@ import torch
 
 import ammeter
 from ammeter import journal
+from ammeter.journal.find import find_runs
 from ammeter.recording import budget
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view
@@ -123,7 +124,7 @@ class Watched:
         ended = train(lambda: run_trainer(words, ammeter), folder)
         if ended.code:
             raise RuntimeError(f"the baseline of {self.case} ended with {ended.code}: {ended.said}")
-        self.baseline = str(diagnosis.find_runs(folder / "journal")[0])
+        self.baseline = str(find_runs(folder / "journal")[0])
 
     def started(self) -> Any:
         return trained(self._do, self.folder)
@@ -154,7 +155,7 @@ class Watched:
         return msgspec.json.decode(path.read_bytes(), type=Culprit) if path.exists() else Culprit()
 
     def _run(self) -> Path:
-        return diagnosis.find_runs(self.folder / "journal")[0]
+        return find_runs(self.folder / "journal")[0]
 
     def _do(self) -> None:
         if not self.case.frugal:

@@ -18,7 +18,7 @@ import ammeter
 from ammeter import guards
 from ammeter.guards import restore_check
 from ammeter.guards.restore_process import Child
-from ammeter.report import diagnosis
+from ammeter.report import command, diagnosis
 from ammeter.wire.frames import Event
 from tests.agent.guarded import Outcome, poison, train
 from tests.agent.training import events, stream
@@ -72,7 +72,7 @@ def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
     assert told[0]["seconds"] > 0
     summary = diagnosis.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
     assert {"passed": 1} == summary["checkpoint_restores"]
-    diagnosis.main([str(tmp_path / "runs" / outcome.run)])
+    command.main([str(tmp_path / "runs" / outcome.run)])
     assert "1 of 1 checkpoint that were read back are whole" in " ".join(capsys.readouterr().out.split())
 
 

@@ -16,8 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter.probes.loss import attribution as losses
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import loss_graph, patch
 from ammeter.wire.columns import View, measured
 from tests.agent.training import events, stream
 
@@ -299,8 +298,8 @@ def _trained_in_a_checkpoint(folder: Path | None, divisor: float | torch.Tensor)
 def test_a_block_that_is_computed_again_in_backward_is_so_no_more_often_for_us(
     tells: bool, divisor: float | torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "SAVED_TELL_HOOKS", tells and losses.SAVED_TELL_HOOKS)
-    monkeypatch.setattr(losses, "_hooks_seen", False)
+    monkeypatch.setattr(loss_graph, "SAVED_TELL_HOOKS", tells and loss_graph.SAVED_TELL_HOOKS)
+    monkeypatch.setattr(loss_graph, "_hooks_seen", False)
     before = patch.attached()
     assert _trained_in_a_checkpoint(None, divisor) == _trained_in_a_checkpoint(tmp_path, divisor)
     assert before == patch.attached()

@@ -140,7 +140,7 @@ def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
 def test_clip_grad_norm_imported_by_name_is_heard() -> None:
     from torch.nn.utils import clip_grad_norm_
 
-    from ammeter.probes.call_order import clip_function
+    from ammeter.torch_hooks.clip_calls import clip_function
 
     calls: list[Any] = []
     handle = patch.function(*clip_function(), before=lambda args, kwargs: calls.append(args))

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ammeter import probes
-from ammeter.probes.call_order import Usage
+from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.user import User
 from ammeter.recording.budget import SELDOM, STRETCH, YOUNG
 from tests.agent.training import Seen, watching

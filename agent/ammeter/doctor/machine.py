@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-from ammeter import __version__
+from ammeter._version import __version__
 from ammeter.doctor.line import Line, fail, ok, warn
 
 OLDEST_TORCH = (2, 4)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ammeter.verdicts.framework.metric_directions import BETTER, check_direction
+from ammeter.wire.metric_directions import BETTER, check_direction
 
 MAX_CONFIG_BYTES = 96 * 1024
 """Of a config as it is handed on in the environment, where the kernel takes 128 KiB in one variable."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ammeter.probes.autocast import Autocast
-from ammeter.probes.call_order import Usage
+from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
 from ammeter.probes.gradients import Gradients
 from ammeter.probes.kernels import Kernels
-from ammeter.probes.loss.probe import Loss
+from ammeter.probes.loss import Loss
 from ammeter.probes.origin import Origin
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.user import User
 from ammeter.probes.weights.dtypes import Census
 from ammeter.probes.weights.probe import Weights
+from ammeter.recording.context import ProbeKinds
 
 
 class Handle(Protocol):
@@ -34,18 +35,20 @@ class Probe(Protocol):
     def attach(self, guard: Callable[[Callable[..., None]], Callable[..., None]]) -> list[Handle]: ...
 
 
-ALL: tuple[Any, ...] = (
-    User,
-    Loss,
-    Autocast,
-    Usage,
-    Gradients,
-    Scaler,
-    Weights,
-    Census,
-    Checkpoint,
-    Origin,
-    Kernels,
-    Resources,
+ALL = ProbeKinds(
+    signals=(
+        Loss,
+        Autocast,
+        Usage,
+        Gradients,
+        Scaler,
+        Weights,
+        Census,
+        Checkpoint,
+        Origin,
+        Kernels,
+    ),
+    resources=Resources,
+    user=User,
 )
 """In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""

@@ -10,13 +10,13 @@ import torch
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 
 class Autocast:
     name = "autocast"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._seen: set[tuple[str, str, bool]] = set()
 

@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ammeter.probes.call_order import about_to_change, clip_function, sorting_function
 from ammeter.tensors import ABSMAX, COLUMNS, GRID, INFS, NANS, NORM, SMALL, SUBNORMALS, ZEROS, async_copy, cpu
 from ammeter.tensors.cuda import Device
 from ammeter.tensors.dispatch import Host
 from ammeter.tensors.exponents import LOWEST, spectrum
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.clip_calls import about_to_change, clip_function, sorting_function
 from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.targets import gradients, optimizer_in
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 NAMED = 20
 """Non-finite tensors that an event names; their number is always told."""
@@ -66,7 +66,7 @@ class Part:
 class Gradients:
     name = "gradients"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._bad_rows = 0
         self._whole_readings = 0

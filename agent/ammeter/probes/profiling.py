@@ -18,7 +18,7 @@ from torch.profiler.profiler import _KinetoProfile
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 WARM_UP = 20
 STEPS = 5
@@ -33,7 +33,7 @@ class Profiling:
 
     name = "profiling"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._profiler: torch.profiler.profile | None = None
         self._begins = 0

@@ -12,9 +12,9 @@ import torch
 
 if TYPE_CHECKING:
     from ammeter.recording.budget import Bucket
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_notes import Note
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 MEMORY_NS = 10**9
 """Between two readings of memory: each takes some system calls, and memory of a run changes slowly."""
@@ -36,7 +36,7 @@ Counted = dict[int, tuple[int, int]]
 class Resources:
     name = "resources"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self.previous: float | None = None
         self._mean: float | None = None

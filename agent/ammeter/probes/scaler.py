@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ammeter.recording.scaler_updates import Update, is_positive, skipped_in
 from ammeter.tensors import async_copy
-from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.targets import Held
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_notes import Note
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
-
-
-@dataclass(slots=True)
-class Update:
-    """One update() of one scaler in a step. found: id of an optimizer -> what was found on each device, > 0 for Inf.
-
-    number: the scaler's, in the order in which they were seen first. after: the scale that update() left.
-    """
-
-    number: int
-    scale: Transfer
-    growth_tracker: Transfer
-    found: dict[int, list[Transfer]] = field(default_factory=dict)
-    after: Transfer | None = None
 
 
 class Scaler:
     name = "scaler"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._consecutive = 0
         self._seen: Held[Any] = Held(())
@@ -65,7 +50,7 @@ class Scaler:
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", _NONE)
-        found = sum([_positive(each) for update in updates for each in update.found.values()])
+        found = sum([is_positive(each) for update in updates for each in update.found.values()])
         skipped = len(skipped_in(row)) if found or row.skipped else 0
         scales = [(each.scale.number(), each.growth_tracker.number()) for each in updates]
         scalars = row.scalars
@@ -136,17 +121,3 @@ class Scaler:
 
 
 _NONE: list[Update] = []
-
-
-def skipped_in(row: Row) -> Set[int]:
-    """ids of the optimizers that a finished row's step was kept from: on the host, or late by their own kernel.
-
-    A fused optimizer steps in any case and applies nothing when its kernel reads found_inf.
-    """
-    updates: list[Update] = row.raw.get("updates", [])
-    late = {key for each in updates for key, found in each.found.items() if key in row.fused and _positive(found)}
-    return row.skipped | late
-
-
-def _positive(found: list[Transfer]) -> bool:
-    return any(each.number() > 0 for each in found)

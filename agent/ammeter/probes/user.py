@@ -15,8 +15,8 @@ from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 log = logging.getLogger("ammeter")
 
@@ -31,7 +31,7 @@ class User:
     name = "user"
     anywhere = True
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._told: set[str] = set()
 

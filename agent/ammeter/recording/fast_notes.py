@@ -14,7 +14,7 @@ from ammeter.recording.row import ABSENT
 from ammeter.wire.frames import LOSS, Steps
 
 if TYPE_CHECKING:
-    from ammeter.probes.loss.attribution import Caught
+    from ammeter.recording.losses import Caught
     from ammeter.recording.row import Layout, Row
 
 

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.probes.call_order import CLIP_TELLS_NORM, clip_function
-from ammeter.probes.loss.attribution import Caught, look
 from ammeter.recording.fast_notes import Note, Waiting
+from ammeter.recording.losses import Caught
 from ammeter.recording.row import Row
 from ammeter.tensors import async_copy
 from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks.clip_calls import CLIP_TELLS_NORM, clip_function
 from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.loss_graph import look
 
 if TYPE_CHECKING:
     from ammeter.recording.session import Session

@@ -17,14 +17,12 @@ import msgspec
 import numpy as np
 import torch
 
-from ammeter import probes
 from ammeter.journal import Journal
-from ammeter.probes.loss.attribution import MOST_NAMES, Caught, Losses
-from ammeter.probes.resources import Resources
-from ammeter.probes.user import User
 from ammeter.recording.budget import Governor
+from ammeter.recording.context import ProbeKinds
 from ammeter.recording.fast_notes import Note, Waiting
 from ammeter.recording.fast_path import Resting
+from ammeter.recording.losses import MAX_LOSS_COLUMNS, Caught, Losses
 from ammeter.recording.row import Layout, Row
 from ammeter.recording.step_boundary import Boundary
 from ammeter.redaction import text
@@ -61,7 +59,15 @@ class Session(Guarded):
     """attach() starts it, close() ends it; in between it only reacts to what the program calls."""
 
     def __init__(
-        self, watched: Watched, journal: Journal, hello: Hello, budget: float, preset: str, *, replay: bool = False
+        self,
+        watched: Watched,
+        journal: Journal,
+        hello: Hello,
+        budget: float,
+        preset: str,
+        probes: ProbeKinds,
+        *,
+        replay: bool = False,
     ) -> None:
         super().__init__()
         self.watched = watched
@@ -86,9 +92,9 @@ class Session(Guarded):
         self.forward = Forward(watched.models)
         self.closure = Closure()
         self._losses = Losses()
-        self._resources = Resources(self)
-        self._user = User(self)
-        self._probes = [self._resources if kind is Resources else kind(self) for kind in probes.ALL if kind is not User]
+        self._resources = probes.resources(self)
+        self._user = probes.user(self)
+        self._probes: list[Any] = [*(kind(self) for kind in probes.signals), self._resources]
         self._on_skip: list[Callable[[torch.optim.Optimizer], None]] = [
             self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
         ]
@@ -284,7 +290,7 @@ class Session(Guarded):
         if self._losses.is_plain(caught) and not in_turn:
             return {LOSS: caught[0].number()}
         found = self._losses.of(caught, attempts, in_turn=in_turn)
-        columns = self.columns(found, MOST_NAMES)
+        columns = self.columns(found, MAX_LOSS_COLUMNS)
         return {name: number for name, number in found.items() if name in columns}
 
     def tell(self, event: str, data: dict[str, Any]) -> None:

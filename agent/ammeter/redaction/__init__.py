@@ -24,8 +24,8 @@ import msgspec
 from ammeter.redaction.keys import Kind, is_quantity, kind, words
 from ammeter.redaction.patterns import GONE as GONE
 from ammeter.redaction.patterns import cut, is_number
-from ammeter.verdicts.framework.metric_directions import BETTER, DIRECTIONS
 from ammeter.wire.frames import Block, Bye, Event, Frame, Hello, Lost, Schema, Steps
+from ammeter.wire.metric_directions import BETTER, DIRECTIONS
 
 MAX_WORDS = 10_000
 """Characters of a name, a tag or a config value."""

@@ -1,22 +1,17 @@
-"""`ammeter report`: reads a run's journals and says what went wrong, why, and what to change, without any server."""
+"""Reads a run's journals and finds what went wrong, why, and what to change, without any server."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ammeter import journal, verdicts
-from ammeter.environment.settings import settings
 from ammeter.journal.find import NoJournal, streams_in, views
-from ammeter.journal.find import find_runs as find_runs
 from ammeter.report import baseline as comparing
 from ammeter.report import run_summary
 from ammeter.report.stream_summary import Span, Tally
@@ -26,12 +21,10 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.rank_alignment import Together, in_step
 from ammeter.verdicts.framework.run_comparison import Pair
-from ammeter.wire import columns, printable
+from ammeter.wire import columns
 from ammeter.wire import ranks as merging
 from ammeter.wire.columns import Tick
 from ammeter.wire.frames import Schema
-
-FINE, WRONG_CALL, PAGE = 0, 2, 3
 
 
 @dataclass(frozen=True)
@@ -98,42 +91,6 @@ class Report:
         return finite
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
-    given = _arguments(argv)
-    try:
-        runs = find_runs(given.path, every=given.all)
-        reports = [diagnose(run, given.baseline, silence.names(given.silence)) for run in runs]
-        if given.postmortem is not None:
-            _write(given.postmortem, runs, reports)
-    except (NoJournal, columns.BadBlock, OSError) as error:
-        print(f"ammeter report: {error}", file=sys.stderr)
-        return WRONG_CALL
-    if given.json:
-        told = [each.as_json() for each in reports]
-        print(printable.json({"items": told} if given.all else told[0]))
-    elif given.postmortem is None:
-        from ammeter.report import terminal
-
-        for each in reports:
-            terminal.show(each)
-    return PAGE if any(each.paged for each in reports) else FINE
-
-
-def _write(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
-    """One document for each run, into the file, or as output."""
-    from ammeter.report import postmortem
-
-    said = "\n".join(
-        postmortem.document(each, {stream.name: partial(views, stream) for stream in streams_in(run)})
-        for run, each in zip(runs, reports, strict=True)
-    )
-    if file == "-":
-        sys.stdout.write(said)
-    else:
-        Path(file).write_text(said, encoding="utf-8")
-
-
 def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = ()) -> Report:
     """The report on a run's folder or on one stream's, beside a baseline: the one given, else the one it names.
 
@@ -189,38 +146,6 @@ def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
         for view in merging.merged(ranks, max(each.world_size for each in life)):
             course.add(view.scalar("grad_norm"), view.steps)
     return course
-
-
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="ammeter report",
-        description="Say what a run's journals hold: what went wrong, why, and what to change.",
-        epilog="Exit code: 0 nothing to wake a person for, 3 a page-level finding, 2 no journal there.",
-    )
-    here = "a stream's folder, a run's, or the folder of all runs, which means the run that started last (%(default)s)"
-    parser.add_argument("path", type=Path, nargs="?", default=settings().dir, help=here)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--baseline", metavar="RUN", help="compare with this run: a path, or its id or name beside it")
-    parser.add_argument(
-        "--postmortem",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="a document for the review of an incident, in Markdown; - or nothing for the output",
-    )
-    parser.add_argument(
-        "--silence", action="append", default=[], type=verdict, metavar="VERDICT", help="leave this verdict out"
-    )
-    parser.add_argument("--all", action="store_true", help="every run in the folder, oldest first")
-    return parser.parse_args(argv)
-
-
-def verdict(text: str) -> str:
-    """The type of an option that names verdicts, between commas."""
-    try:
-        return ",".join(silence.names([text]))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _silenced(streams: Sequence[Tally], quiet: Collection[str], reached: Collection[str]) -> dict[str, bool]:

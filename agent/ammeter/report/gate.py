@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ammeter.journal.find import NoJournal, find_baseline, find_runs
 from ammeter.report import baseline
-from ammeter.report.diagnosis import diagnose, verdict
+from ammeter.report.command import verdict
+from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts import silence
 from ammeter.verdicts.baseline.slower_than_fp32 import SLOWER
 from ammeter.verdicts.baseline.validation_drift import DELTA

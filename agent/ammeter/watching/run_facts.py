@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ammeter import __version__
+from ammeter._version import __version__
 from ammeter.environment import identity, source_control
 from ammeter.redaction import here
 from ammeter.tensors import async_copy

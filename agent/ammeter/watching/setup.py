@@ -21,15 +21,16 @@ import torch
 from ammeter import journal
 from ammeter.environment import command_line, identity
 from ammeter.environment.settings import Settings, disabled, launched, settings, silenced, variables
+from ammeter.probes import ALL as PROBES
 from ammeter.recording.budget import PRESETS
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import here
 from ammeter.torch_hooks.targets import Watched
 from ammeter.verdicts import silence
-from ammeter.verdicts.framework.metric_directions import BETTER, check_direction
 from ammeter.watching.handle import Run, stand_ins
 from ammeter.watching.run_facts import environment
 from ammeter.wire.frames import Hello, Schema
+from ammeter.wire.metric_directions import BETTER, check_direction
 
 log = logging.getLogger("ammeter")
 
@@ -155,7 +156,7 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guard
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     writer = _journal(guards)(folder / hello.stream, hot=hot, hot_bytes=HOT_HOST_BYTES // ranks_here if hot else 0)
     replay = bool(options.get("replay"))
-    session = Session(watched, writer, hello, chosen.budget, options["preset"], replay=replay)
+    session = Session(watched, writer, hello, chosen.budget, options["preset"], PROBES, replay=replay)
 
     def farewell() -> None:
         if chosen.url:

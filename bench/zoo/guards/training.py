@@ -18,7 +18,7 @@ import torch
 
 import ammeter
 from ammeter import journal
-from ammeter.report import diagnosis
+from ammeter.journal.find import find_runs
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import Hello, Schema, Steps
 from bench.zoo.guards.healthy_runs import told
@@ -90,7 +90,7 @@ def losses(folder: Path) -> list[float]:
     """Of the steps that were applied, in the one run below a folder."""
     found: list[float] = []
     schema = Schema()
-    for entry in journal.read(journal.streams(diagnosis.find_runs(folder / "journals")[0])[0]):
+    for entry in journal.read(journal.streams(find_runs(folder / "journals")[0])[0]):
         if isinstance(entry.frame, Hello):
             schema = entry.frame.schema
         elif isinstance(entry.frame, Steps):

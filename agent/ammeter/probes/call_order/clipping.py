@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +13,20 @@ from ammeter.probes.call_order.telling import Telling, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import is_plain
 from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.clip_calls import (
+    CLIP_ENDS,
+    CLIP_TELLS_NORM,
+    clip_arguments,
+    clip_function,
+    older_clip_arguments,
+)
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 
 class Clipping:
-    def __init__(self, session: Session, telling: Telling, ledger: Ledger) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling, ledger: Ledger) -> None:
         self._session = session
         self._telling = telling
         self._ledger = ledger
@@ -30,7 +35,7 @@ class Clipping:
         by_value, done = guard(self._by_value), guard(self._done)
         return [
             *self._session.while_awake([patch.function(*clip_function(), before=guard(self._by_norm))]),
-            *self._session.while_following([patch.function(*each, after=done) for each in _ENDS]),
+            *self._session.while_following([patch.function(*each, after=done) for each in CLIP_ENDS]),
             patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", after=by_value),
             patch.function(torch.nn.utils, "clip_grad_value_", after=by_value),
         ]
@@ -42,7 +47,7 @@ class Clipping:
             parameters, max_norm = clip_arguments(args, kwargs)
             row.clipped = watched.optimizers_of(parameters)
         else:
-            gradients, max_norm = _older_arguments(args)
+            gradients, max_norm = older_clip_arguments(args)
             row.clipped = watched.optimizers_of_gradients(gradients)
         if row.clipped:
             row.scalars["clip_max"] = max_norm
@@ -70,52 +75,3 @@ def _is_finite(total_norm: Any) -> bool:
     """Whether the norm that torch has computed for the clip is finite, as far as the host knows it."""
     known = async_copy.known(total_norm) if isinstance(total_norm, torch.Tensor) and is_plain(total_norm) else None
     return known is None or math.isfinite(known)
-
-
-_MODULE = torch.nn.utils.clip_grad
-_CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
-_CHANGING = ("clip_grad_value_", _CLIPS)
-CLIP_TELLS_NORM = hasattr(_MODULE, _CLIPS)
-"""Since torch 2.6. Before, all that clip_grad_norm_ calls by a name of its module is what sorts the gradients."""
-
-_ENDS = [(_MODULE, _CLIPS)] if CLIP_TELLS_NORM else [(each, "clip_grad_norm_") for each in (_MODULE, torch.nn.utils)]
-"""What has clipped when it returns. Of older versions one imported by name is not heard here."""
-
-
-def clip_function() -> tuple[Any, str]:
-    """Where torch clips by norm: a name it looks up itself, so that a clip_grad_norm_ imported by name is seen too."""
-    return _MODULE, _CLIPS if CLIP_TELLS_NORM else _GROUPS
-
-
-def sorting_function() -> tuple[Any, str]:
-    """What every function of torch that clips calls, by a name of its module, on the gradients that it is to change."""
-    return _MODULE, _GROUPS
-
-
-def about_to_change(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The gradients that a call of sorting_function() is about, where whoever calls it changes them next."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
-        frame = frame.f_back
-    changes = frame is not None and frame.f_code.co_name in _CHANGING
-    return [each for each in args[0][0] if each is not None] if changes and args else []
-
-
-def _older_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], float]:
-    """(gradients, max_norm) of torch before 2.6, whose clip_grad_norm_ has used up a generator of parameters by now.
-    Clipping by value sorts gradients, too, and gives none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "clip_grad_norm_":
-        return [], math.nan
-    return args[0][0], float(frame.f_locals["max_norm"])
-
-
-def clip_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], float]:
-    """(parameters, max_norm) of a clipping call. A generator is not touched: its parameters stay unknown."""
-    parameters = args[0] if args else kwargs.get("parameters", ())
-    max_norm = args[1] if len(args) > 1 else kwargs.get("max_norm", float("nan"))
-    if isinstance(parameters, torch.Tensor):
-        return [parameters], float(max_norm)
-    return list(parameters) if isinstance(parameters, list | tuple) else [], float(max_norm)

@@ -16,7 +16,7 @@ from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks.targets import gradient
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 MOST_READ = 4
 READ = 1024
@@ -24,7 +24,7 @@ READ = 1024
 
 
 class Judge:
-    def __init__(self, session: Session, telling: Telling, ledger: Ledger) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling, ledger: Ledger) -> None:
         self._session = session
         self._telling = telling
         self._ledger = ledger

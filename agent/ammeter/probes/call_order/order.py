@@ -21,14 +21,14 @@ from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 FAR_DOWN = 1024
 """Nodes behind a root that are looked at for float16, a few times in a run."""
 
 
 class Order:
-    def __init__(self, session: Session, telling: Telling, ledger: Ledger, marks: Marks) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling, ledger: Ledger, marks: Marks) -> None:
         self._session = session
         self._telling = telling
         self._ledger = ledger

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ammeter.probes.call_order.telling import Telling, is_power_of_two, name_of
-from ammeter.probes.scaler import skipped_in
+from ammeter.recording.scaler_updates import skipped_in
 from ammeter.torch_hooks import call_site, patch
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Record:
 class Outcomes:
     """Both are told again with their counts at the 1st, 2nd, 4th, 8th ... time: whether it matters is a share."""
 
-    def __init__(self, session: Session, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
         self._records: dict[int, Record] = {}
 

@@ -14,7 +14,7 @@ from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -41,7 +41,7 @@ _NORMS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 class Precision:
     """Looked at after an optimizer's first step, when it has its state, and again at powers of two."""
 
-    def __init__(self, session: Session, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
         self._telling = telling
         self._asked: set[int] = set()
@@ -185,7 +185,7 @@ def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
     return async_copy.of(torch.stack(shares).max())
 
 
-def _indices(session: Session, optimizer: Any) -> list[int]:
+def _indices(session: ProbeContext, optimizer: Any) -> list[int]:
     return session.watched.parameters(optimizer)[1]
 
 

@@ -21,14 +21,14 @@ from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.targets import optimizer_in
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 
 class Usage:
     name = "usage"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._telling = Telling(session)
         self._ledger = ledger = Ledger(session.watched)

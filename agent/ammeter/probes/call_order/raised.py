@@ -20,7 +20,7 @@ from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
 
 if TYPE_CHECKING:
-    from ammeter.recording.session import Session
+    from ammeter.recording.context import ProbeContext
 
 LONGEST = 300
 """Characters of an error's message that are told."""
@@ -44,7 +44,7 @@ _CALL = re.compile(r"(\w+)\(")
 
 
 class Raised:
-    def __init__(self, session: Session, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
         self._telling = telling
 

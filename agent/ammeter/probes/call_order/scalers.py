@@ -14,8 +14,8 @@ from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import call_site
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 DEFAULT = 65536.0
 """GradScaler's own first scale."""
@@ -26,7 +26,7 @@ FAR = 1024
 
 
 class Scalers:
-    def __init__(self, session: Session, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
         self._telling = telling
         self._known: dict[int, tuple[weakref.ref[Any], float]] = {}

@@ -13,8 +13,8 @@ from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import call_site
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 AT_FIRST = 8
 
@@ -34,7 +34,7 @@ class Waiting:
 class Telling:
     """What has been told already, and the way into the row."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._told: set[str] = set()
 

@@ -26,8 +26,8 @@ from ammeter.probes.checkpoint.exposure import Exposure, exposure
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
     from ammeter.torch_hooks.targets import Watched
 
 LEAST_SHARE = 0.01
@@ -61,7 +61,7 @@ class Checkpoint:
     anywhere = True
     """A program may save in a thread of its own; what that says is queued."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._judge = Relevance(session.watched)
         self._began: dict[tuple[int, str], float] = {}

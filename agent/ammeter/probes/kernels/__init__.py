@@ -19,8 +19,8 @@ from ammeter.torch_hooks.forward_calls import hookable, innermost, is_compiled
 from ammeter.torch_hooks.targets import plain_name
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 FIRST = 1
 """The first step of a run makes lazy things ready; it says little."""
@@ -41,7 +41,7 @@ CHANGED = 0.01
 class Kernels:
     name = "kernels"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._census: Census | None = None
         self._handles: list[Any] = []

@@ -23,9 +23,9 @@ from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_notes import Note
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 TOLD_AGAIN = 100
 """Steps after which the same origin is told again."""
@@ -53,7 +53,7 @@ class _Step:
 class Origin:
     name = "origin"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._armed = Armed()
         self._directives = Directives(session.journal.folder)

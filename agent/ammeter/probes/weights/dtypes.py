@@ -14,8 +14,8 @@ from ammeter.tensors.slices import MOST, readable
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 EVERY = 500
 """Steps after which groups and dtypes are looked at again."""
@@ -31,7 +31,7 @@ Found = dict[str, Any]
 class Census:
     name = "census"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._told: Found | None = None
         self._due: set[int] = set()

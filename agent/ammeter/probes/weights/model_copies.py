@@ -20,8 +20,8 @@ from ammeter.tensors.slices import COPIES_BYTES, Buffer, Slices, most_of, most_t
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 UNSEEN_STEPS = 20
 """Steps after which a copy that shows no sign of an update is compared all the same: one written through .data shows
@@ -48,7 +48,7 @@ class _Lane:
 
 
 class Copies:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._fit: list[Any] = []
         self._lanes: list[_Lane] = []

@@ -20,8 +20,8 @@ from ammeter.tensors.hidden_reads import unseen
 from ammeter.tensors.slices import readable
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 NAMED = 20
 """Tensors that an event names; their number is always told."""
@@ -35,7 +35,7 @@ PART = 2**18
 
 
 class Poisoned:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._looked = -AGAIN
         self._troubled = False

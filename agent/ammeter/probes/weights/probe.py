@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ammeter.probes.scaler import skipped_in
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import Poisoned
 from ammeter.probes.weights.updates import Part, Updates
+from ammeter.recording.scaler_updates import skipped_in
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.closures import closure_in
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 
 class Weights:
@@ -33,7 +33,7 @@ class Weights:
 
     name = "weights"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._bucket = session.governor.weights
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.framework.metric_directions import LOWER
 from ammeter.verdicts.framework.run_comparison import Pair, Validation
+from ammeter.wire.metric_directions import LOWER
 
 DELTA = 0.01
 """MLPerf asks of a reduced precision 99 % of float32's quality. A run's tag `validation_delta` sets another one."""

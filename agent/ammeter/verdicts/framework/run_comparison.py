@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.verdicts.framework.metric_directions import HIGHER, LOWER
 from ammeter.verdicts.framework.run_history import VALIDATION, Course, declared
 from ammeter.verdicts.framework.run_likeness import (
     PRECISION,
@@ -28,6 +27,7 @@ from ammeter.verdicts.framework.run_likeness import (
     usual,
 )
 from ammeter.wire.columns import Floats
+from ammeter.wire.metric_directions import HIGHER, LOWER
 
 WARM_UP = 64
 """Steps that no speed is taken of: kernels are compiled and chosen, Ammeter reads densely. Of a short run a third."""

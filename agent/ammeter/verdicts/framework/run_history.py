@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.verdicts.framework.metric_directions import BETTER, DIRECTIONS, LOWER
 from ammeter.verdicts.framework.run_likeness import Model, model_of
 from ammeter.wire.columns import Floats, Ints, View, measured
 from ammeter.wire.frames import Event, Hello
+from ammeter.wire.metric_directions import BETTER, DIRECTIONS, LOWER
 
 COLUMNS = (
     "loss",

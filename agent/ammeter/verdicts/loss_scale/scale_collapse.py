@@ -12,25 +12,15 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
-
-HANDFUL = 5
-"""Skipped steps in a row, at a scale that worked just before, that are no accident: the last of them tried a scale
-of 1/16 of it, so a gradient that only needs a smaller scale would have grown 16-fold from one step to the next."""
-
-LOWEST = 1.0
-"""Scale below which a fresh scaler that never had a good step is not calibrating any more: at 1 nothing is scaled,
-and float16 gradients that still overflow there would overflow without a scaler."""
 
 CALIBRATION = 24
 """Halvings that the calibration of a fresh scaler may take: from 2^40 to torch's own first scale of 2^16."""
 
 RECOVERED = 10
 """Good steps in a row after which the collapse is over."""
-
-INVERSE_INFINITE = 2.0**-128
-"""Scale whose inverse is Inf in float32: then good gradients turn NaN while GradScaler finds no Inf."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -122,15 +112,15 @@ def _had_worked(state: State, scale: float) -> bool:
 
 
 def _collapsed(state: State) -> bool:
-    if state.proven >= HANDFUL:
+    if state.proven >= MAX_ACCIDENTAL_SKIPS:
         return True
     if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
         return False  # set too high by hand, it comes down to what worked before
-    return state.skips > CALIBRATION or (state.skips >= HANDFUL and state.last_scale <= LOWEST)
+    return state.skips > CALIBRATION or (state.skips >= MAX_ACCIDENTAL_SKIPS and state.last_scale <= MIN_USEFUL_SCALE)
 
 
 def _applied(state: State, step: int, scale: float) -> State:
-    applied = state.applied + (not scale <= INVERSE_INFINITE)
+    applied = state.applied + (not scale <= INVERSE_INFINITE_SCALE)
     worked = scale if scale >= 0 else state.worked
     opened = state.opened.over() if applied >= RECOVERED else state.opened
     if state.opened.active and state.back < 0:
@@ -195,7 +185,7 @@ def _worked(state: State, held: bool) -> str:
     if state.had_worked:
         higher = state.good_scale < state.from_scale
         these = wording.scale(state.good_scale) if higher else "that scale" if held else "the first of these scales"
-        applied = "had worked" if state.good_scale > INVERSE_INFINITE else "had been applied with"
+        applied = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been applied with"
         return f"although {these} {applied}"
     return "and no step was applied before" if not state.highest else "higher than where steps were applied last"
 
@@ -210,7 +200,7 @@ def _nonfinite(state: State, held: bool) -> str:
                 " or what was wrong with those batches has passed"
             )
         return f"{again}, so what was wrong with those batches has passed"
-    if state.lowest <= LOWEST:
+    if state.lowest <= MIN_USEFUL_SCALE:
         return "the gradients are non-finite at any scale that was tried, down to " + wording.scale(state.lowest)
     return f"the gradients are non-finite {'there' if held else 'at each of these scales'}"
 
@@ -249,7 +239,7 @@ def _fix(state: State, left: int) -> str:
             f"Run one of the batches of the steps from {first} to {opened.last} at init_scale=1. If its gradients are"
             f" finite there, it was an overflow and the lower scale is right; if not, {mend}."
         )
-    if state.lowest > LOWEST:
+    if state.lowest > MIN_USEFUL_SCALE:
         return (
             f"See whether steps are applied before the scale has come down to 1: then it was an overflow. If not, stop"
             f" the run and {mend}. {restart}"
@@ -259,7 +249,7 @@ def _fix(state: State, left: int) -> str:
 
 def _steps_left(scale: float, backoff: float) -> int:
     """Skips until the scale, which the skip at `scale` lowers too, is one whose inverse is infinite."""
-    if scale <= INVERSE_INFINITE:
+    if scale <= INVERSE_INFINITE_SCALE:
         return 0
     return max(0, math.ceil((math.log2(scale) + 128) / -math.log2(backoff)) - 1)
 

@@ -11,12 +11,9 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
-
-INVERSE_INFINITE = 2.0**-128
-"""The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler looks for Inf in the
-gradients before it multiplies them with the inverse, so it finds none and lets the step through."""
 
 RECOVERED = 10
 """Steps applied at a scale that has an inverse, after which it is over."""
@@ -51,12 +48,12 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _rows(state: State, rows: View) -> State:
     scales = rows.scalar("scale")
-    if not state.opened.active and not (scales <= INVERSE_INFINITE).any():
+    if not state.opened.active and not (scales <= INVERSE_INFINITE_SCALE).any():
         known = scales[np.isfinite(scales)]
         last = float(known[-1]) if known.size else state.before
         return state if last == state.before else replace(state, before=last)
     for step, (scale, applied) in rows.records("scale", "applied"):
-        if scale <= INVERSE_INFINITE:
+        if scale <= INVERSE_INFINITE_SCALE:
             state = _without_inverse(state, step, scale, applied > 0)
         elif math.isfinite(scale):
             state = _with_inverse(state, scale, applied > 0)

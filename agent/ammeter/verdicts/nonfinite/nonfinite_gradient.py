@@ -13,7 +13,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Opened, changed, found
-from ammeter.verdicts.loss_scale.scale_collapse import HANDFUL, INVERSE_INFINITE, LOWEST
+from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.verdicts.nonfinite import headroom as room
 from ammeter.verdicts.nonfinite import origin_event as born
 from ammeter.verdicts.nonfinite.headroom import Room
@@ -147,7 +147,7 @@ def _bad_rows(rows: View) -> Mask:
 
 
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
-    if state.waiting >= 0 and state.series < HANDFUL:
+    if state.waiting >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
         state = _open(state, state.waiting, state.origin, unprotected=False, reached=step)
     if state.opened.active:
         state = replace(state, after=scale) if math.isnan(state.after) else state
@@ -161,7 +161,7 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
-    if 0 <= scale <= INVERSE_INFINITE:  # unscaling itself makes NaN of every gradient there
+    if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself makes NaN of every gradient there
         return state
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)
@@ -169,7 +169,9 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     spread = place.handed_on or place.everywhere
     proven = 0 < scale <= state.room.worked
     state = replace(state, proven=state.proven + proven)
-    hopeless = state.proven >= HANDFUL or (state.series >= HANDFUL and scale <= LOWEST)
+    hopeless = state.proven >= MAX_ACCIDENTAL_SKIPS or (
+        state.series >= MAX_ACCIDENTAL_SKIPS and scale <= MIN_USEFUL_SCALE
+    )
     if spread and hopeless:
         return _open(_seen(state, scale, 0.0), step, place, unprotected=False)
     if not proven:
@@ -200,7 +202,7 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
     fresh = not state.opened.active
     recent = (() if fresh else state.recent) + (step,)
     recent = tuple(each for each in recent if step - each < WITHIN)[-OFTEN:]
-    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= HANDFUL
+    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= MAX_ACCIDENTAL_SKIPS
     opened = state.opened.at(state.begun if state.series else step, step)
     if fresh:
         state = replace(state, after=math.nan, weight="", born=Born(), scaled=False)
@@ -289,7 +291,7 @@ def _why(state: State) -> str:
 
 def _overflow(state: State) -> str:
     """What speaks against an overflow, and what would settle it."""
-    if state.lowest <= LOWEST:
+    if state.lowest <= MIN_USEFUL_SCALE:
         return f" It is no overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}, too."
     spare = round(state.room_bits)
     known = [f"the scale of {wording.scale(state.scale)} had worked"]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.loss import attribution
-from ammeter.probes.loss.attribution import Caught, look
+from ammeter.recording.losses import Caught
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
-from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks import call_site, loss_graph, patch
 from ammeter.torch_hooks.closures import version
+from ammeter.torch_hooks.loss_graph import look
 
 if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_notes import Note
     from ammeter.recording.row import Row
-    from ammeter.recording.session import Session
 
 State = tuple[int, int] | None
 
@@ -25,7 +25,7 @@ State = tuple[int, int] | None
 class Loss:
     name = "loss"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._out_of_scale: set[int] = set()
         """ids of what scale() returned last: what backward() is called on then is not the loss but a multiple."""
@@ -36,8 +36,8 @@ class Loss:
         hooks = torch.autograd.graph.saved_tensors_hooks
         asked = (
             []
-            if attribution.SAVED_TELL_HOOKS
-            else [patch.method(hooks, "__enter__", before=guard(attribution.hooks_seen))]
+            if loss_graph.SAVED_TELL_HOOKS
+            else [patch.method(hooks, "__enter__", before=guard(loss_graph.hooks_seen))]
         )
         return asked + self._session.while_awake(
             [

@@ -1,1 +1,0 @@
-"""Which loss a backward pass belongs to."""

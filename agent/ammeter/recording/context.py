@@ -1,0 +1,65 @@
+"""The part of a session that probes use: what they subscribe through, read from and write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from ammeter.journal import Journal
+    from ammeter.recording.budget import Governor
+    from ammeter.recording.fast_path import Resting
+    from ammeter.recording.losses import Caught
+    from ammeter.recording.row import Row
+    from ammeter.torch_hooks.closures import Closure
+    from ammeter.torch_hooks.forward_calls import Forward
+    from ammeter.torch_hooks.targets import Watched
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+"""Makes a callback safe to give to torch."""
+
+
+class ProbeContext(Protocol):
+    """What a probe sees of the session that made it.
+
+    row: of the open step. follows: whether the order of calls is followed in this step. working: whether the program
+    works on the open step. thread: the ident of the one that trains. replay: whether bad steps are run once more.
+    """
+
+    row: Row
+    watched: Watched
+    forward: Forward
+    closure: Closure
+    governor: Governor
+    journal: Journal
+    resting: Resting
+    follows: bool
+    working: bool
+    thread: int
+    replay: bool
+
+    @property
+    def last_step(self) -> int: ...
+
+    def guard(self, name: str, *, anywhere: bool = True) -> Guard: ...
+    def while_awake(self, handles: list[Any]) -> list[Any]: ...
+    def while_following(self, handles: list[Any]) -> list[Any]: ...
+    def stay_awake(self, steps: int = 1) -> None: ...
+    def trains_here(self) -> bool: ...
+    def take_overhead(self) -> float: ...
+    def charge(self, seconds: float) -> None: ...
+    def columns(self, names: Iterable[str], most: int) -> Container[str]: ...
+    def loggable(self) -> Row | None: ...
+    def tell(self, event: str, data: dict[str, Any]) -> None: ...
+    def tell_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None: ...
+    def losses(
+        self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False
+    ) -> dict[str, float]: ...
+
+
+class ProbeKinds(NamedTuple):
+    """The classes of a session's probes. signals finish a row in this order, then user; resources closes every step."""
+
+    signals: tuple[Any, ...]
+    resources: Any
+    user: Any

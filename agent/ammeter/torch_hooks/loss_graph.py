@@ -1,0 +1,201 @@
+"""What stands above the criterion in the autograd graph of a loss: its summands, and what each was divided by."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.tensors.hidden_reads import unseen
+
+MOST_NODES = 64
+"""Nodes of a graph that are looked at, above the criterion."""
+
+MEAN, SUM, OPAQUE = "mean", "sum", "opaque"
+
+
+class Part(NamedTuple):
+    """A summand of a loss. divisors: (number, whether it is a factor) of what it was divided by, the last one first.
+
+    kind: how its criterion made one number of many; sizes, weight: of how many, where it has summed them up.
+    """
+
+    divisors: tuple[tuple[Transfer, bool], ...]
+    kind: str
+    sizes: tuple[int, ...] = ()
+    weight: Transfer | None = None
+
+    def transfers(self) -> list[Transfer]:
+        """What has to arrive before it says anything."""
+        found = [constant for constant, _ in self.divisors]
+        return found if self.weight is None else [*found, self.weight]
+
+
+PLAIN = (Part((), MEAN),)
+"""As most are: a mean over the batch, and nothing above it."""
+
+
+def look(root: Any) -> tuple[Part, ...]:
+    """What stands above the criterion in the graph of a loss. To be asked before backward() frees it."""
+    node = unseen(lambda: root.grad_fn, (root,)) if _modes() else root.grad_fn
+    if node is None:
+        return PLAIN
+    kind = _KINDS.get(type(node)) or _kind_of(type(node))
+    if kind is _CRITERION and node._saved_reduction == 1:
+        return PLAIN
+    if kind is _OWN or (kind is _AVERAGING and getattr(node, "_saved_self_sym_numel", 1) != 1):
+        return PLAIN
+    if kind is _FACTOR and not _modes() and (quick := _divided_mean(node)):
+        return quick
+    found = unseen(lambda: _seen(node), ()) if _modes() else _seen(node)
+    return PLAIN if found == PLAIN else found
+
+
+def _divided_mean(node: Any) -> tuple[Part, ...]:
+    """Of the quotient or product that most programs make of a mean over the batch; nothing where it is another one."""
+    behind = node.next_functions[0][0]
+    if behind is None or (len(node.next_functions) > 1 and node.next_functions[1][0] is not None):
+        return ()
+    kind = _KINDS.get(type(behind)) or _kind_of(type(behind))
+    if kind is not _OWN and not (kind is _CRITERION and behind._saved_reduction == 1):
+        return ()
+    constant, factor = _constant(node)
+    return () if constant is None else (Part(((constant, factor),), MEAN),)
+
+
+def _seen(node: Any) -> tuple[Part, ...]:
+    return tuple(_parts(node, (), [MOST_NODES]))
+
+
+def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[int]) -> Iterator[Part]:
+    while left[0] > 0:
+        left[0] -= 1
+        kind = _KINDS.get(type(node)) or _kind_of(type(node))
+        inputs = [each for each, _ in node.next_functions if each is not None]
+        if kind is _FACTOR and len(inputs) == 1:
+            constant, factor = _constant(node)
+            if constant is None:
+                if _is_hooked(node, "_saved_other") or _is_hooked(node, "_saved_self"):
+                    yield Part(divisors, OPAQUE)
+                    return
+                break
+            divisors = (*divisors, (constant, factor))
+        elif kind is _SUMMED and len(inputs) > 1:
+            for each in inputs:
+                yield from _parts(each, divisors, left)
+            return
+        elif not (kind in (_THROUGH, _SUMMED) and len(inputs) == 1) and not _is_of_one(node, kind, inputs):
+            yield _criterion(node, kind, divisors)
+            return
+        node = inputs[0]
+    yield Part(divisors, MEAN if left[0] > 0 else OPAQUE)
+
+
+def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]) -> Part:
+    if kind is _CRITERION and node._saved_reduction == 2:
+        if _is_hooked(node, "_saved_self") or _is_hooked(node, "_saved_total_weight"):
+            return Part(divisors, OPAQUE)
+        weight = getattr(node, "_saved_total_weight", None)
+        if weight is None or not divisors or weight.numel() != 1:
+            return Part(divisors, SUM, tuple(node._saved_self.shape))
+        return Part(divisors, SUM, tuple(node._saved_self.shape), async_copy.of(weight))
+    if kind is _SUMMING:
+        return Part(divisors, SUM, tuple(getattr(node, "_saved_self_sym_sizes", ())))
+    return Part(divisors, OPAQUE if kind is _UNKNOWN else MEAN)
+
+
+def _constant(node: Any) -> tuple[Transfer | None, bool]:
+    """(what a product or quotient of one loss has as its other operand, whether that is a factor)."""
+    first = node.next_functions[0][0] is not None
+    factor = type(node).__name__.startswith("Mul")
+    name = "_saved_other" if first else "_saved_self" if factor else ""
+    if not name or _is_hooked(node, name):
+        return None, factor
+    found = getattr(node, name)
+    if isinstance(found, int | float):
+        return async_copy.number(float(found)), factor
+    if not isinstance(found, torch.Tensor) or found.numel() != 1 or found.is_complex():
+        return None, factor
+    return async_copy.of(found), factor
+
+
+def _is_hooked(node: Any, name: str) -> bool:
+    """Whether reading what a node has saved would call a hook of the program's: that of checkpoint() runs its whole
+    block once more, that of save_on_cpu() waits for a copy. Also where it is freed: backward() will raise."""
+    raw = getattr(node, f"_raw{name}", None)
+    if raw is None:
+        return False
+    if raw.unpack_hook is not None if SAVED_TELL_HOOKS else _hooks_seen:
+        return True
+    try:
+        getattr(node, name)
+    except RuntimeError:
+        return True
+    return False
+
+
+def hooks_seen(*_: Any) -> None:
+    """From now on what a graph has saved may have hooks: for a torch that does not tell of which tensors it is so."""
+    global _hooks_seen
+    _hooks_seen = True
+
+
+def _is_of_one(node: Any, kind: str, inputs: list[Any]) -> bool:
+    """A mean or a sum of one number is that number."""
+    sizes = getattr(node, "_saved_self_sym_sizes", None) if kind in (_AVERAGING, _SUMMING) else None
+    return sizes is not None and len(inputs) == 1 and math.prod(sizes) == 1
+
+
+_FACTOR, _SUMMED, _THROUGH = "factor", "summed", "through"
+
+_CRITERION, _AVERAGING, _SUMMING, _OWN, _UNKNOWN = "criterion", "averaging", "summing", "own", "unknown"
+
+_FACTORS = ("Mul", "Div")
+
+_SUMS = ("Add", "Sub")
+
+_PASSING = (
+    *("Neg", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Alias"),
+    *("Select", "Expand", "AsStrided", "Permute", "T", "Copy", "Slice", "Index"),
+)
+
+_KINDS: dict[type, str] = {}
+
+_NODE = re.compile(r"(\w+?)Backward\d+$")
+
+
+def _kind_of(node: type) -> str:
+    """What a node of autograd's graph does with what lies behind it, by the name that torch gives it."""
+    match = _NODE.match(node.__name__)
+    if match is None:  # a class of the program's, which may make new ones all the time: none is kept
+        return _UNKNOWN
+    name = match[1]
+    if name in _FACTORS:
+        kind = _FACTOR
+    elif name in _SUMS:
+        kind = _SUMMED
+    elif name in _PASSING:
+        kind = _THROUGH
+    elif hasattr(node, "_saved_reduction"):
+        kind = _CRITERION
+    elif name == "Mean":
+        kind = _AVERAGING
+    elif name in ("Sum", "Dot"):
+        kind = _SUMMING
+    else:
+        kind = _OWN
+    _KINDS[node] = kind
+    return kind
+
+
+SAVED_TELL_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch tells of a saved tensor that it has hooks; older ones do not."""
+
+_hooks_seen = False
+
+_modes: Callable[[], int] = torch._C._len_torch_function_stack

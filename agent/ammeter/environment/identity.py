@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -102,6 +103,6 @@ def _agreed_in_store() -> str | None:
 
 
 def _distributed() -> Any:
-    import torch.distributed as distributed
-
-    return distributed if distributed.is_available() and distributed.is_initialized() else None
+    """torch.distributed with a process group; a process that has not imported it has none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None

@@ -35,7 +35,7 @@ def test_frames_of_torch_and_of_ours_are_passed_over() -> None:
 
 
 def test_a_folder_whose_name_only_begins_like_ours_is_the_programs() -> None:
-    beside = os.path.dirname(call_site.__file__) + "_plugin/train.py"
+    beside = os.path.dirname(os.path.dirname(call_site.__file__)) + "_plugin/train.py"
     assert _compiled(ASK, beside)(call_site.line).endswith("ammeter_plugin/train.py:2")
 
 

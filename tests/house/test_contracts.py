@@ -24,6 +24,9 @@ BREAKS = {
     "server-sql": ("ammeter_server.api.runs", "sqlalchemy"),
     "server-torch": ("ammeter_server.curves.reader", "torch"),
     "server-agent": ("ammeter_server.ops.metrics", "ammeter.shipper.http"),
+    "agent-layers": ("ammeter.wire.frames", "ammeter.journal.reader"),
+    "verdict-families": ("ammeter.verdicts.nonfinite.headroom", "ammeter.verdicts.loss_scale.scale_collapse"),
+    "agent-torch": ("ammeter.report.markdown", "torch"),
     "agent-server": ("ammeter.shipper.packing", "ammeter_server.process.logging"),
 }
 """Contract -> a module, and the import in it that the contract forbids."""

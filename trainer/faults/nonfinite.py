@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ammeter.verdicts.loss_scale.scale_collapse import HANDFUL as COLLAPSE_SKIPS
+from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS as COLLAPSE_SKIPS
 from build import Network
 from cnn import CNN, Pool
 from data import Batch

@@ -14,8 +14,8 @@ import ammeter
 from ammeter.__main__ import main
 from ammeter.report import diagnosis
 from ammeter.wire.frames import Hello, Schema
+from tests.agent.report.test_report import as_json, as_text, written
 from tests.agent.streams import Stream, findings
-from tests.agent.test_report import as_json, as_text, written
 
 CRITIC, MAKER = "loss@gan.py:28", "loss@gan.py:42"
 

@@ -77,7 +77,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env={
                 **kept,
                 "AMMETER_DIR": str(folder / "runs"),

@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 
 from ammeter.__main__ import main
 from ammeter.recording import budget as schedule
+from tests.agent.report.test_report import written
 from tests.agent.streams import BROKEN, Stream, warm
-from tests.agent.test_report import written
 from tests.agent.training import watching
 
 Output = pytest.CaptureFixture[str]

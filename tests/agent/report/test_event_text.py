@@ -15,7 +15,7 @@ from ammeter.wire.frames import Event
 from tests.agent.streams import Stream, views
 
 DOCUMENTED = re.findall(
-    r"^\| `(\w+\.\w+)` \|", (Path(__file__).parents[2] / "docs" / "events.md").read_text(), re.MULTILINE
+    r"^\| `(\w+\.\w+)` \|", (Path(__file__).parents[3] / "docs" / "events.md").read_text(), re.MULTILINE
 )
 
 TOLD: dict[str, tuple[dict[str, Any], str]] = {

@@ -15,7 +15,7 @@ from ammeter import journal
 from ammeter.wire.frames import Event, Hello
 from tests.agent.guarded_ranks import LOUD, STEPS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from ammeter.probes.origin import culprit
 from ammeter.probes.origin.replay import Refused, keep, replay
 from ammeter.torch_hooks.forward_calls import innermost
 from tests.agent.networks import NETWORKS, Network, normal, train
-from tests.agent.test_origin_probe import origins
+from tests.agent.probes.origin.test_probe import origins
 
 
 def _once(step_of_the_fault: int) -> Callable[[int, Network], None]:

@@ -144,7 +144,7 @@ def test_a_step_without_a_scale_is_told_once_with_its_line_and_its_remedy(
 ) -> None:
     nothing_is_scaled(tmp_path)
     _, text = told(tmp_path, capsys)
-    assert "test_report_no_step.py:" in text
+    assert "test_no_step.py:" in text
     assert "scaler.step() of SGD was called before any scaler.scale()" in text
     assert "also seen" not in text
 

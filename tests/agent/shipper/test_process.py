@@ -273,7 +273,7 @@ while True:
 @pytest.fixture
 def killed(run_folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A writer in a process of its own that goes on until it is killed."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((PYTHONPATH, root))}
     words = [sys.executable, "-c", _WRITER, str(run_folder / STREAM), str(run_folder / "hot")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -10,7 +10,7 @@ import torch
 import ammeter
 from ammeter.recording import budget
 from ammeter.recording.budget import SELDOM, STRETCH, YOUNG, Attention, Governor
-from tests.agent.test_usage_healthy import HEALTHY, Program
+from tests.agent.probes.call_order.test_healthy import HEALTHY, Program
 from tests.agent.training import events, stream
 
 

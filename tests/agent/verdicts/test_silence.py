@@ -13,8 +13,8 @@ from ammeter.verdicts import silence
 from ammeter.wire.frames import Hello
 from tests.agent import streams_run  # noqa: F401 - registers its streams
 from tests.agent.launching import launch
+from tests.agent.report.test_report import as_json, written
 from tests.agent.streams import BROKEN
-from tests.agent.test_report import as_json, written
 from tests.agent.training import stream
 
 Output = pytest.CaptureFixture[str]

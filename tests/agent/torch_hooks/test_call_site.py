@@ -31,7 +31,7 @@ def test_frames_of_torch_and_of_ours_are_passed_over() -> None:
     inside = _compiled(ASK, os.path.join(os.path.dirname(torch.__file__), "mine.py"))
     ours = _compiled(ASK, os.path.join(os.path.dirname(call_site.__file__), "mine.py"))
     line = sys._getframe().f_lineno + 1
-    assert inside(lambda: ours(call_site.line)).endswith(f"test_caller.py:{line}")
+    assert inside(lambda: ours(call_site.line)).endswith(f"test_call_site.py:{line}")
 
 
 def test_a_folder_whose_name_only_begins_like_ours_is_the_programs() -> None:
@@ -41,7 +41,7 @@ def test_a_folder_whose_name_only_begins_like_ours_is_the_programs() -> None:
 
 def test_code_without_a_file_is_passed_over() -> None:
     typed = _compiled(ASK, "<string>")
-    assert "test_caller.py" in typed(call_site.line)
+    assert "test_call_site.py" in typed(call_site.line)
 
 
 def test_a_file_outside_the_working_directory_has_its_whole_path(

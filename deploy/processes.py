@@ -20,7 +20,7 @@ from ammeter_server.cli.demo.processes import tail
 from deploy.compose import Service
 from deploy.place import Place
 
-PATIENCE = 60.0
+HEALTH_TIMEOUT_SECONDS = 60.0
 """Seconds until a service has to be healthy."""
 
 ENDS_WITHIN = 10.0
@@ -133,13 +133,15 @@ def start(place: Place, service: Service, command: Sequence[str], aloud: bool = 
 
 def wait_until_healthy(place: Place, process: Process) -> None:
     """As the compose file's health check asks. Raises StackError when it ends, or is not healthy in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS
     while not _healthy(place, process.service):
         ended = process.ended()
         if ended:
             raise StackError(ended)
         if time.monotonic() > deadline:
-            raise StackError(f"{process.service.name} is not healthy after {PATIENCE:.0f} s; see {process.log}")
+            raise StackError(
+                f"{process.service.name} is not healthy after {HEALTH_TIMEOUT_SECONDS:.0f} s; see {process.log}"
+            )
         time.sleep(0.1)
 
 

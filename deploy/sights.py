@@ -12,7 +12,7 @@ from typing import Any
 
 from deploy.place import Place
 
-PATIENCE = 60.0
+HEALTH_TIMEOUT_SECONDS = 60.0
 """Seconds until all have it: two scrapes of Prometheus, and some."""
 
 _straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -56,7 +56,7 @@ def sights(place: Place, token: str, run: str, verdict: str) -> list[Sight]:
 
 def look(wanted: list[Sight], check: Callable[[], None]) -> Iterator[Sight]:
     """Each sight as the fault comes to be seen there, until all have it or patience ends. check raises to end it."""
-    left, deadline = list(wanted), time.monotonic() + PATIENCE
+    left, deadline = list(wanted), time.monotonic() + HEALTH_TIMEOUT_SECONDS
     while left and time.monotonic() < deadline:
         check()
         for sight in [each for each in left if each.seen()]:

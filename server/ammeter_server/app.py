@@ -36,8 +36,8 @@ from ammeter_server.http.limits.body import HeldBytes
 from ammeter_server.http.security_headers import SecurityHeaders
 from ammeter_server.ingest import endpoint
 from ammeter_server.ingest.writer_queue import Intake
-from ammeter_server.judging.worker import Sweeper
-from ammeter_server.maintenance.worker import Keeper
+from ammeter_server.judging.worker import JudgeWorker
+from ammeter_server.maintenance.worker import MaintenanceWorker
 from ammeter_server.notify.channel import open_channels
 from ammeter_server.ops import dashboards, health, metrics, openapi, prometheus_rules, runbooks
 
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises SettingsError for a channel that nobody can deliver to.
     """
     channels = open_channels(settings)
-    collector = AppContext(settings, connect(settings.database_url))
+    context = AppContext(settings, connect(settings.database_url))
     app = FastAPI(
         title="Ammeter collector",
         version=version("ammeter-server"),
@@ -61,15 +61,15 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.context = collector
-    app.state.sweeper = Sweeper(collector, channels)
-    app.state.keeper = Keeper(collector)
+    app.state.context = context
+    app.state.sweeper = JudgeWorker(context, channels)
+    app.state.keeper = MaintenanceWorker(context)
     app.state.judge = app.state.sweeper.judge
     app.state.settings = settings
     app.state.admission = Admission()
-    app.state.intake = Intake(collector)
+    app.state.intake = Intake(context)
     app.state.held = HeldBytes()
-    app.state.watched = live.Watched(collector.store)
+    app.state.watched = live.Watched(context.store)
     app.state.pace = rate.of_streams()
     app.state.sign_ins = login.pace_of_sign_ins()
     app.add_middleware(endpoint.FramesFirst)
@@ -108,12 +108,12 @@ def create_app(settings: Settings) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    collector: AppContext = app.state.context
+    context: AppContext = app.state.context
     reader_limits.settle()
-    tokens.load_file(collector.settings, collector.store)
-    sweeper: Sweeper = app.state.sweeper
+    tokens.load_file(context.settings, context.store)
+    sweeper: JudgeWorker = app.state.sweeper
     intake: Intake = app.state.intake
-    keeper: Keeper = app.state.keeper
+    keeper: MaintenanceWorker = app.state.keeper
     intake.start()
     sweeper.start()
     keeper.start()
@@ -123,4 +123,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         intake.stop()
         keeper.stop()
         sweeper.stop()
-        collector.store.close()
+        context.store.close()

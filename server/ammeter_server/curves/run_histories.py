@@ -54,7 +54,7 @@ class RunHistoryCache:
         readings = []
         for row, life in compared:
             partly = self._partly(row, life.stream, tuple(metrics))
-            if not _read_on(store, row, life.stream, partly, until):
+            if not _read_new(store, row, life.stream, partly, until):
                 return None
             readings.append(partly.reading)
         over = not compared or compared[-1][1].ended is not None
@@ -73,7 +73,7 @@ class RunHistoryCache:
         return partly
 
 
-def _read_on(store: Store, run: str, stream: str, partly: PartialHistory, until: float) -> bool:
+def _read_new(store: Store, run: str, stream: str, partly: PartialHistory, until: float) -> bool:
     """Reads what is new. Returns whether that was all."""
     wanted = series.Wanted(partly.reading.names)
     for view in series.views(store, run, stream, partly.reading.last_step + 1, None, wanted):

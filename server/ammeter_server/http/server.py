@@ -48,7 +48,7 @@ ONCE = (b"host", b"authorization")
 
 class PatientProtocol(HttpToolsProtocol):
     """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS, whose head has no
-    end within MOST_HEAD, or on which an answer makes no way for ANSWER_SECONDS.
+    end within MAX_HEAD_BYTES, or on which an answer makes no way for ANSWER_SECONDS.
 
     uvicorn itself waits for ever for all of them, so a byte now and then would hold a connection, a head without an end
     all memory, and none an answer. What is answered before the application hears of it is a problem as well.

@@ -1,15 +1,16 @@
-"""How findings become incidents: pure decisions on what to open, fold, update, close, and whom to tell.
+"""Turns findings into incidents: pure decisions on opening, updating, closing and notifying.
 
-One incident per run and verdict; the cause carries its consequences.
-- A new finding opens one and is told. It is told again when it turns from ticket to page.
-- It closes as recovered when no stream holds it or a consequence of it any more, and that is told. If it comes back
-  within 15 minutes the same incident opens again; later a new one does. What is learnt of it meanwhile is written down.
-- An open incident that turns out to be the consequence of another folds into that: superseded. The cause takes over
-  its acknowledgement, and is told only where it is graver than what was told already.
-- When the run ends, tickets close as run ended, pages only once acknowledged: whoever is on call must find them.
-  Nobody's acknowledgement closes them as expired after 24 hours.
-- While it is silenced nobody is told of it. It is told once more when the silence ends and it is still open.
-- A lost rank (POINTS) closes when the run resumes, when it is acknowledged, or after 24 hours.
+There is one incident per run and verdict; the cause carries its consequences.
+- A new finding opens an incident and sends a notification. A ticket that becomes a page sends another one.
+- An incident closes as recovered when no stream has its finding or a consequence of it any more; that sends a
+  notification. A finding that returns within 15 minutes opens the same incident again, later a new one. Details of the
+  finding are updated in between.
+- An open incident that is found to be the consequence of another is superseded by that one. The cause inherits its
+  acknowledgement, and sends a notification only where its severity is higher.
+- When the run ends, tickets close as run ended, and pages once they are acknowledged, so that the person on call finds
+  them. Unacknowledged pages close as expired after 24 hours.
+- Silenced incidents send no notifications. An incident that is still open when its silence ends sends one.
+- A lost rank (MOMENT_VERDICTS) closes when the run resumes, when it is acknowledged, or after 24 hours.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from ammeter.verdicts.causality import Explained, as_consequence, gravest
 from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.db.json_safe import plain
 
-COOLDOWN = 15 * 60 * 10**9
-EXPIRY = 24 * 3600 * 10**9
+COOLDOWN_NS = 15 * 60 * 10**9
+EXPIRY_NS = 24 * 3600 * 10**9
 
-POINTS = frozenset({"run-lost"})
-"""Verdicts on a moment: nothing that the stream says later takes them back."""
+MOMENT_VERDICTS = frozenset({"run-lost"})
+"""Verdicts on one moment: later data of the stream does not revoke them."""
 
-TAKEN_BACK = frozenset({"recovered", "superseded"})
-"""Reasons to have closed that do not hold any more once it is active, if only by a consequence, and is a cause."""
+REOPENABLE_REASONS = frozenset({"recovered", "superseded"})
+"""An incident closed for one of these reasons opens again when its cause is active, if only by a consequence."""
 
 Kind = Literal["opened", "resolved"]
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """A row of incidents, its columns by their names."""
+    """A row of the table incidents."""
 
     run: str
     id: str
@@ -70,7 +71,7 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One verdict over all streams of a run that hold it; the finding is the one that stands first."""
+    """One verdict over all streams of a run that have it; the finding is the first stream's."""
 
     stream: str
     rank: int
@@ -85,7 +86,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class IncidentChange(msgspec.Struct, frozen=True):
-    """An incident as it is from now on; what to tell about it, if anything; whether it counts as a new one."""
+    """An incident after a change. tell: the notification to send; new: whether it counts as a new incident."""
 
     incident: Incident
     tell: Kind | None = None
@@ -95,24 +96,30 @@ class IncidentChange(msgspec.Struct, frozen=True):
 def reconcile_incidents(
     run: str, settled: bool, causes: Sequence[Cause], incidents: Sequence[Incident], now: int
 ) -> list[IncidentChange]:
-    """What changes in a run's incidents. settled: the run has ended or is lost."""
+    """Computes the changes of a run's incidents. settled: the run has ended or is lost."""
     newest = {each.verdict: each for each in sorted(incidents, key=lambda each: each.number)}
     roots = {cause.finding.verdict: cause for cause in causes}
-    folded = _folded(causes, newest)
+    folded = _superseded(causes, newest)
     changes = [_open_or_update(run, cause, newest.get(verdict), folded, now) for verdict, cause in roots.items()]
     changes += [
         IncidentChange(_closed(each, "superseded", now)) for each in _unique(folded) if each.verdict not in roots
     ]
     done = {change.incident.id for change in changes}
     changes += [IncidentChange(each) for each in newest.values() if each.id not in done]
-    aged = [_heard_again(_age(change, roots.get(change.incident.verdict), settled, now), now) for change in changes]
+    aged = [
+        _end_silence(_close_if_over(change, roots.get(change.incident.verdict), settled, now), now)
+        for change in changes
+    ]
     return [change for change in aged if change.tell or change.incident not in incidents]
 
 
-def merge(explained: Iterable[Explained], ranks: Mapping[str, int], ended: frozenset[str]) -> list[Cause]:
-    """One cause per verdict from those of all streams, in their order.
+def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended: frozenset[str]) -> list[Cause]:
+    """Merges the explained findings of all streams into one cause per verdict, in their order.
 
-    ranks: stream -> rank. ended: streams whose life another one has continued; what they held is over.
+    Args:
+        explained: Findings with their consequences.
+        ranks: Stream -> rank.
+        ended: Streams that a newer life continues; their findings are inactive.
     """
     causes: dict[str, Cause] = {}
     for each in explained:
@@ -135,26 +142,26 @@ def merge(explained: Iterable[Explained], ranks: Mapping[str, int], ended: froze
 
 
 def acknowledged(incident: Incident, now: int) -> Incident:
-    """The incident once a person has taken it on. One that is closed or acknowledged stays as it is."""
+    """Acknowledges an open incident; any other stays as it is."""
     if incident.state != "open":
         return incident
     return msgspec.structs.replace(incident, state="acknowledged", acknowledged=now)
 
 
 def silenced(incident: Incident, until: int) -> Incident:
-    """The incident once a person wants to hear nothing of it until then. One that is closed stays as it is."""
+    """Silences an incident until a time; a closed one stays as it is."""
     return msgspec.structs.replace(incident, silenced=until) if incident.is_open else incident
 
 
 def closed_by_hand(incident: Incident, now: int) -> IncidentChange:
-    """The incident once a person has closed it; it opens again only for a new occurrence."""
+    """Closes an incident for a person; it opens again only for a new occurrence."""
     if not incident.is_open:
         return IncidentChange(incident)
     return IncidentChange(_closed(incident, "by hand", now), "resolved")
 
 
-def _folded(causes: Iterable[Cause], newest: Mapping[str, Incident]) -> dict[str, list[Incident]]:
-    """Cause's verdict -> the open incidents that turned out to be its consequences."""
+def _superseded(causes: Iterable[Cause], newest: Mapping[str, Incident]) -> dict[str, list[Incident]]:
+    """The verdict of a cause -> the open incidents that are its consequences."""
     found: dict[str, list[Incident]] = {}
     for cause in causes:
         for consequence in cause.consequences:
@@ -174,13 +181,13 @@ def _open_or_update(
     inherited = folded.get(cause.finding.verdict, [])
     if before is None:
         return _opened(run, cause, 1, inherited, now)
-    again = _described(before, cause)
+    again = _with_finding(before, cause)
     graver = cause.severity == "page" and before.severity == "ticket"
     if before.is_open:
         return IncidentChange(again, "opened" if graver else None)
-    back = cause.active and (graver or before.closed_reason in TAKEN_BACK)
+    back = cause.active and (graver or before.closed_reason in REOPENABLE_REASONS)
     anew = back or cause.times > before.times
-    if anew and now - (before.closed or 0) >= COOLDOWN:
+    if anew and now - (before.closed or 0) >= COOLDOWN_NS:
         return _opened(run, cause, before.number + 1, inherited, now)
     if not anew or not cause.active:
         return IncidentChange(again, "opened" if graver else None)
@@ -212,11 +219,11 @@ def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], 
         fix=finding.fix,
     )
     silent = "page" in told or (told and cause.severity == "ticket")
-    return IncidentChange(_described(incident, cause), None if silent else "opened", new=True)
+    return IncidentChange(_with_finding(incident, cause), None if silent else "opened", new=True)
 
 
-def _described(incident: Incident, cause: Cause) -> Incident:
-    """The incident with what the finding says now. It never turns from page to ticket."""
+def _with_finding(incident: Incident, cause: Cause) -> Incident:
+    """Updates an incident from its current finding. A page never becomes a ticket."""
     finding = cause.finding
     return msgspec.structs.replace(
         incident,
@@ -238,8 +245,8 @@ def _described(incident: Incident, cause: Cause) -> Incident:
     )
 
 
-def _age(change: IncidentChange, cause: Cause | None, settled: bool, now: int) -> IncidentChange:
-    """Closes what is over."""
+def _close_if_over(change: IncidentChange, cause: Cause | None, settled: bool, now: int) -> IncidentChange:
+    """Closes an incident for which there is a reason."""
     incident = change.incident
     if not incident.is_open:
         return change
@@ -253,17 +260,17 @@ def _age(change: IncidentChange, cause: Cause | None, settled: bool, now: int) -
 def _close_reason(incident: Incident, cause: Cause | None, settled: bool, now: int) -> str | None:
     if cause is not None and not cause.active:
         return "recovered"
-    lasting = not settled and incident.verdict not in POINTS
+    lasting = not settled and incident.verdict not in MOMENT_VERDICTS
     if lasting:
         return None
-    if settled and incident.severity == "ticket" and incident.verdict not in POINTS:
+    if settled and incident.severity == "ticket" and incident.verdict not in MOMENT_VERDICTS:
         return "run ended"
     if incident.state == "acknowledged":
         return "run ended" if settled else "acknowledged"
-    return "expired" if now - incident.opened >= EXPIRY else None
+    return "expired" if now - incident.opened >= EXPIRY_NS else None
 
 
-def _heard_again(change: IncidentChange, now: int) -> IncidentChange:
+def _end_silence(change: IncidentChange, now: int) -> IncidentChange:
     incident = change.incident
     if incident.silenced is None or incident.silenced > now:
         return change

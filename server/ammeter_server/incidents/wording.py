@@ -1,4 +1,4 @@
-"""What a person reads when an incident reaches them: pure text, the cause and the fix first."""
+"""Formats incidents as notifications: plain text, cause and fix first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ammeter_server.config.links import Links
 from ammeter_server.incidents.lifecycle import Incident, Kind
 
 MAX_NAME_CHARS = 300
-"""Characters of a name that a run gave, in a title or a line."""
+"""Of a name from a run, in a title or a line."""
 
 
 def alert_name(verdict: str) -> str:
@@ -18,7 +18,7 @@ def alert_name(verdict: str) -> str:
 
 
 def title_of(incident: Incident, run_name: str) -> str:
-    """What happened to whom, and where."""
+    """Title, run and step of an incident."""
     return f"{_short(incident.title)}: {_short(run_name or incident.run)}, step {incident.first_step}"
 
 

@@ -1,4 +1,4 @@
-"""What is concluded about a run beside the baseline that it names."""
+"""Compares a run with the baseline that it names."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from ammeter_server.process import self_metrics
 
 RECOMPARE_FACTOR = 1.2
 RECOMPARE_STEPS = 20
-"""A live run is compared again once it has a fifth more steps, and so many: all comparisons together go six times over
-it."""
+"""A live run is compared again once it has a fifth more steps and RECOMPARE_STEPS: all comparisons together read it
+about six times."""
 
 Findings = dict[str, Finding]
 
 
-def names_one(run: Row[Any]) -> str | None:
-    """The run that this one says it is to be compared with, by tag or in its config."""
+def baseline_name(run: Row[Any]) -> str | None:
+    """The name of the run's baseline, from its tags or its config."""
     name = run.tags.get("baseline") or run.config.get("baseline")
     return str(name) if name else None
 
 
 def metrics_of(*runs: Row[Any]) -> list[str]:
-    """The metrics of validation that any of the runs declares."""
+    """Validation metrics that any of the runs declares."""
     return sorted({name for run in runs for name in declared(run.tags)})
 
 
 @dataclass(frozen=True)
 class BaselineEvaluation:
-    """findings: by verdict. kept: what the run's row keeps of it. finished: whether both could be read to the end."""
+    """findings: by verdict. kept: stored in the run's row. finished: whether both runs were read to the end."""
 
     findings: Findings
     kept: dict[str, Any]
@@ -49,14 +49,18 @@ class BaselineEvaluation:
 def evaluate_baseline(
     store: Store, courses: RunHistoryCache, run: Row[Any], before: Mapping[str, Any], until: float
 ) -> BaselineEvaluation:
-    """What is concluded about the run beside the baseline that it names.
+    """Compares the run with its baseline, when a fifth more steps are there or one of them has ended.
 
-    before: what was kept last. It is concluded anew when there is a fifth more to compare, and when one of them has
-    ended. until: when reading has to end, by the monotonic clock.
+    Args:
+        store: The database.
+        courses: The cache of run histories.
+        run: Its row.
+        before: The stored result of the last comparison.
+        until: Deadline for reading, by the monotonic clock.
     """
     known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
     with store.reading() as connection:
-        name = names_one(run)
+        name = baseline_name(run)
         baseline = judge.baseline(connection, run, name) if name else None
         state = baseline and _state(connection, run, baseline)
     if baseline is None or state is None or not _is_due(before, state):
@@ -69,21 +73,23 @@ def evaluate_baseline(
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
-    found = _carried(known, {each.verdict: each for each in answer.findings})
+    found = _carry_over(known, {each.verdict: each for each in answer.findings})
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
-    return BaselineEvaluation(found, {**state, "runs": _runs(mine, other), "numbers": both.as_json(), "findings": told})
+    return BaselineEvaluation(
+        found, {**state, "runs": _compared_runs(mine, other), "numbers": both.as_json(), "findings": told}
+    )
 
 
 def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[str, Any] | None:
-    """How much there is to compare; None while one of them has no step."""
+    """The extent of the comparison; None while one of the runs has no step."""
     mine, theirs = (judge.reached(connection, each.id) for each in (run, baseline))
     if mine is None or theirs is None:
         return None
     return {"id": baseline.id, "step": min(mine[0], theirs[0]), "over": mine[1], "baseline_over": theirs[1]}
 
 
-def _runs(*courses: Course) -> list[str]:
-    """All whose settings or steps are in the comparison: when one is deleted, the comparison goes."""
+def _compared_runs(*courses: Course) -> list[str]:
+    """Ids of all runs in the comparison: deleting one of them deletes the comparison."""
     return sorted({part.stream.partition("/")[0] for each in courses for part in each.parts})
 
 
@@ -92,8 +98,8 @@ def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     return not same or state["step"] >= before["step"] * RECOMPARE_FACTOR + RECOMPARE_STEPS
 
 
-def _carried(before: Findings, now: Findings) -> Findings:
-    """What is not found any more is over; what is found again has opened once more."""
+def _carry_over(before: Findings, now: Findings) -> Findings:
+    """Marks findings that are gone as inactive, and counts findings that have returned."""
     over = {name: msgspec.structs.replace(each, active=False) for name, each in before.items() if name not in now}
     times = {name: each.times + (not each.active) for name, each in before.items()}
     return over | {name: msgspec.structs.replace(each, times=times.get(name, 1)) for name, each in now.items()}

@@ -1,6 +1,6 @@
-"""What a run comes to as a whole: its ranks compared with each other, and the run with the baseline that it names.
+"""Evaluates a run as a whole: its ranks against each other, and the run against its baseline.
 
-Read outside the judge's transaction, which takes what is found here with it.
+It reads outside the judge's transaction, which stores the result.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from ammeter_server.process import self_metrics
 READ = series.Wanted(VITALS)
 
 MAX_READ_SECONDS = 0.5
-"""Seconds that one look reads, while other runs wait for their judge. What is left is read in the next one."""
+"""Reading time of one evaluation, while other runs wait. The rest is read in the next evaluation."""
 
 DUE_NOW = {"judged_version": -1}
-"""What makes a run due at once."""
+"""Values of a run's row that make it due at once."""
 
 SILENCE_NS = 15 * 10**9
-"""ns after which nobody knows where a rank is: seven missed heartbeats of its shipper."""
+"""After this the position of a rank is unknown: seven missed heartbeats of its shipper."""
 
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """findings: with the stream each is told of. values: what the run's row holds of them from now on."""
+    """findings: each with its stream. values: new values of the run's row."""
 
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
 
 
 def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> RunEvaluation:
-    """What is concluded about the run as a whole, given what was before."""
+    """Evaluates the run as a whole, from the state of its last evaluation."""
     with store.reading() as connection:
         row = judge.look_at(connection, run)
-        if row is None or not (row.world_size > 1 or row.whole or baseline.names_one(row)):
+        if row is None or not (row.world_size > 1 or row.whole or baseline.baseline_name(row)):
             return RunEvaluation()
         streams = {each.id: each for each in judge.streams_of(connection, run)}
-        # a stream that has come between the two queries is looked at next time: its version makes the run due
+        # a stream that was added between the two queries is included next time: its version makes the run due
         together = lives(each for each in series.lives(connection, run) if each.stream in streams)
-    seen = {"judged_version": sum(each.version for each in streams.values())}  # what comes meanwhile was not looked at
+    seen = {"judged_version": sum(each.version for each in streams.values())}  # later data is not included
     if not together:
         return RunEvaluation(values=seen)
     of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
@@ -71,9 +71,9 @@ def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> 
 def _evaluate_ranks(
     store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int
 ) -> RunEvaluation:
-    """Compares the ranks of the present life from where the last look has come to.
+    """Compares the ranks of the current life from the last evaluated step.
 
-    When another rank is heard of, or all were started again, it begins anew; what was concluded before is over.
+    It starts over when a rank is added or all were restarted; earlier findings become inactive.
     """
     ranks = {each.rank: streams[each.stream] for each in life}
     name = blake2b("".join(each.id for each in ranks.values()).encode(), digest_size=8).hexdigest()
@@ -104,7 +104,7 @@ def _evaluate_ranks(
 
 
 def _aligned_steps(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
-    """The steps that all have and nobody has looked at; then where each stands."""
+    """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
     over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
     views = {rank: series.views(store, run, each.id, reached + 1, None, READ) for rank, each in ranks.items()}
     yield from in_step(views, over, reached)
@@ -114,7 +114,7 @@ def _aligned_steps(store: Store, run: str, ranks: Mapping[int, Row[Any]], reache
 
 
 def _is_known(stream: Row[Any], now: int) -> bool:
-    """Whether its last row is the last there is."""
+    """Whether the stored last row is the last row of the rank."""
     return stream.bye_reason is not None or (stream.heard >= now - SILENCE_NS and not stream.backlog and stream.alive)
 
 
@@ -125,6 +125,6 @@ def _standing(stream: Row[Any]) -> Standing:
 
 
 def _stream(ranks: Mapping[int, Row[Any]], finding: Finding) -> str:
-    """That of the first rank it is about; of one that is not there any more, the lowest rank's."""
+    """The stream of the finding's first rank; the lowest rank's where that rank is gone."""
     stream: str = ranks[next((rank for rank in finding.ranks if rank in ranks), min(ranks))].id
     return stream

@@ -1,7 +1,7 @@
-"""Owns what belongs to a run: incidents and who is told, the run's end, and the fleet's totals.
+"""Turns the findings of a run's streams into incidents, notifications, the run's state and fleet totals.
 
-A judge claims a run with a lease, so that several collectors never judge it at once, reads what its streams have
-concluded, and writes everything in one transaction. Ingest only rings; what is missed is found by the sweeper.
+A judge claims a run with a lease, so that one collector at a time judges it, reads the findings of its streams, and
+writes every result in one transaction. Ingest wakes the judge; the worker's rounds find runs whose wakeup was missed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ammeter_server.incidents.lifecycle import (
     IncidentChange,
     acknowledged,
     closed_by_hand,
-    merge,
+    merge_causes,
     reconcile_incidents,
     silenced,
 )
@@ -45,35 +45,35 @@ log = logging.getLogger(__name__)
 
 LEASE_NS = 30 * 10**9
 AGEING_NS = 30 * 10**9
-"""How often a run is looked at when nothing moves: expiry, late ranks, totals."""
+"""Between two judgements of a run without new data: expiry, late ranks, totals."""
 
 RANKS_AGEING_NS = 5 * 10**9
-"""How often one with several ranks is: what they disagree in shows in none of their streams."""
+"""The same for a run with several ranks: no stream alone shows that ranks disagree."""
 
 RECENT_NS = 3600 * 10**9
-"""Runs that were not heard of for longer have been judged; only the first look after a start asks about all."""
+"""Runs without data for longer are judged already; only the first round after a start includes them."""
 
 LATE_RANKS_NS = 30 * 10**9
-"""How long a run whose other ranks have ended waits for ranks that were never heard of."""
+"""A run whose other ranks have ended waits this long for ranks that never sent anything."""
 
 RESTART_NS = 120 * 10**9
-"""How long a process that died may take to come again where its launcher starts it again: to load torch and the model,
-and to reach watch(). Until then nobody is woken for it."""
+"""The time that a launcher may take to restart a process that died, until it has loaded torch and the model and calls
+watch(). No notification is sent before."""
 
-MAX_DIGITS = 6
-"""Of a number of restarts that is believed."""
+MAX_RESTART_DIGITS = 6
+"""A number of restarts with more digits is ignored."""
 
-MICRO = 10**6
-"""Of dollars, in the fleet's totals: whole numbers."""
+MICRODOLLARS_PER_DOLLAR = 10**6
+"""Totals are integers, so costs are counted in millionths of a dollar."""
 
 HAS_ENDED = ("ended", "lost")
 
 Decide = Callable[[Connection, Row[Any], Incident], IncidentChange]
-"""What a person's doing comes to, for an incident of a run."""
+"""Computes the change that a manual action makes to an incident of a run."""
 
 
 class Judge:
-    """Judges runs for one collector process. channels: those that are told."""
+    """Judges runs for one collector process. channels: receivers of notifications."""
 
     def __init__(self, store: Store, settings: Settings, channels: Sequence[Channel] = ()) -> None:
         self.store = store
@@ -82,14 +82,19 @@ class Judge:
         self.courses = RunHistoryCache()
         self.prices = settings.cost_per_hour
         self.looked = time.time_ns()
-        """When this judge began its last look that went through, or was made."""
+        """Start of the last complete round, or the time at which this judge was created."""
         self._heard_since = 0
-        self._left: set[str] = set()  # runs that were not given back: the database had no room, or was away
+        self._left: set[str] = set()  # runs that are still claimed: the database was full or did not answer
 
     def judge_due(self, now: int, after_each: Callable[[bool], None] = lambda _: None) -> int:
-        """Judges every run that has to be looked at. Returns of how many somebody has to be told something.
+        """Judges every run that is due.
 
-        after_each: is told of each run whether somebody has to be told something.
+        Args:
+            now: In ns.
+            after_each: Called after each run with whether it has notifications due now.
+
+        Returns:
+            The number of runs with notifications due now.
         """
         with self.store.reading() as connection:
             due = judgements.due(connection, now - AGEING_NS, self._heard_since, now - RANKS_AGEING_NS)
@@ -103,12 +108,12 @@ class Judge:
         return told
 
     def judge(self, run: str, now: int) -> bool:
-        """Judges one run unless another judge is at it. Returns whether somebody has to be told something."""
-        with self.store.writing(durable=False) as connection:  # after a power cut nobody has it, and it is due again
+        """Judges one run unless another judge has claimed it. Returns whether notifications are due now."""
+        with self.store.writing(durable=False) as connection:  # after a power cut the run is due again
             mine = self.name if run in self._left else None
             if not judgements.claim(connection, run, self.name, now, now + LEASE_NS, mine):
                 return False
-        seen = self._look(run, now)  # which reads many steps, so nobody waits for it
+        seen = self._evaluate(run, now)  # reads many steps, so it runs outside the transaction
         with self.store.writing() as connection:
             row = judgements.run_of(connection, run)
             if row is None or row.claimed_by != self.name:
@@ -117,11 +122,11 @@ class Judge:
         _record(row, settled)
         return settled.tell
 
-    def _look(self, run: str, now: int) -> cross_rank.RunEvaluation:
-        """What is concluded about the run as a whole. Where that fails, what its streams say is judged without it."""
+    def _evaluate(self, run: str, now: int) -> cross_rank.RunEvaluation:
+        """Evaluates the run across its ranks and its baseline. On a fault the run is judged by its streams alone."""
         try:
             return cross_rank.evaluate_run(self.store, self.courses, run, now)
-        except (StoreFullError, StoreAwayError):  # nothing is wrong with the run: it is judged later, and wholly
+        except (StoreFullError, StoreAwayError):  # the database is at fault: the run is judged later
             raise
         except Exception:
             log.exception("the ranks or the baseline of run %s could not be compared", run)
@@ -132,21 +137,21 @@ class Judge:
             told = self.judge(run, now)
             self._left.discard(run)
             return told
-        except (StoreFullError, StoreAwayError):  # the next look takes it up again, and does not wait for its own lease
+        except (StoreFullError, StoreAwayError):  # the next round continues without waiting for its own lease
             self._left.add(run)
             raise
-        except Exception:  # the other runs are judged all the same; this one again when its lease has ended
+        except Exception:  # other runs are judged; this one again when its lease has ended
             log.exception("run %s could not be judged", run)
             return False
 
     def acknowledge(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
-        """A person takes an incident on. None when there is no such incident."""
+        """Acknowledges an incident for a person. None for an unknown incident."""
         return self._apply_manual_action(
             incident, lambda _, __, found: IncidentChange(acknowledged(found, now)), now, by
         )
 
     def silence(self, incident: str, until: int, now: int, by: str = "somebody") -> Incident | None:
-        """A person wants to hear nothing of an incident until then. None when there is no such incident."""
+        """Silences an incident for a person until a time. None for an unknown incident."""
 
         def quiet(connection: Connection, run: Row[Any], found: Incident) -> IncidentChange:
             change = IncidentChange(silenced(found, until))
@@ -158,11 +163,11 @@ class Judge:
         return self._apply_manual_action(incident, quiet, now, by)
 
     def close(self, incident: str, now: int, by: str = "somebody") -> Incident | None:
-        """A person closes an incident. None when there is no such incident."""
+        """Closes an incident for a person. None for an unknown incident."""
         return self._apply_manual_action(incident, lambda _, __, found: closed_by_hand(found, now), now, by)
 
-    def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.RunEvaluation, now: int) -> Settled:
-        """Everything a judgement writes, in the transaction that gives the run back."""
+    def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.RunEvaluation, now: int) -> RunJudgement:
+        """Writes all results of a judgement, in the transaction that releases the run."""
         streams = judgements.streams_of(connection, row.id)
         incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
         told = any(each.verdict == "run-lost" and each.is_open for each in incidents)
@@ -177,17 +182,17 @@ class Judge:
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = reconcile_incidents(row.id, state in HAS_ENDED, causes, incidents, now)
         tell = self._write(connection, row, changes, now)
-        _count(connection, row, incidents, changes)
+        _count_incidents(connection, row, incidents, changes)
         folded = _add_to_fleet_totals(connection, row, streams, self.prices)
         held = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
         whole_of = seen.values.get("whole", row.whole)
-        _fold_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
+        _add_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
         if not row.judged_at:
             judgements.add_project(connection, row.project, now)
         version = sum(each.version for each in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)
-        return Settled(tell, state, folded.get("outcome"), _moved(incidents, changes))
+        return RunJudgement(tell, state, folded.get("outcome"), _with_new_state(incidents, changes))
 
     def _write(self, connection: Connection, run: Row[Any], changes: Sequence[IncidentChange], now: int) -> bool:
         for change in changes:
@@ -206,13 +211,13 @@ class Judge:
             if change.incident.state != before.state:
                 audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
             judgements.look_again(connection, run.id)
-        for each in _moved([before], [change]):
+        for each in _with_new_state([before], [change]):
             _record_incident(each, run.project)
         return change.incident
 
 
-class Settled(NamedTuple):
-    """What a judgement came to. tell: whether somebody has to be told. moved: incidents whose state has changed."""
+class RunJudgement(NamedTuple):
+    """The result of a judgement. tell: notifications are due now. moved: incidents whose state has changed."""
 
     tell: bool
     state: str
@@ -220,13 +225,13 @@ class Settled(NamedTuple):
     moved: list[Incident]
 
 
-def _moved(before: Sequence[Incident], changes: Sequence[IncidentChange]) -> list[Incident]:
+def _with_new_state(before: Sequence[Incident], changes: Sequence[IncidentChange]) -> list[Incident]:
     states = {each.id: each.state for each in before}
     return [each.incident for each in changes if states.get(each.incident.id) != each.incident.state]
 
 
-def _record(before: Row[Any], settled: Settled) -> None:
-    """Writes what a judgement changed into the log, once it is committed."""
+def _record(before: Row[Any], settled: RunJudgement) -> None:
+    """Logs the changes of a judgement after its commit."""
     if not before.judged_at:
         activity_log.done("run.opened", run=before.id, project=before.project, name=before.name)
     if settled.state != before.state:
@@ -244,11 +249,20 @@ def _record_incident(incident: Incident, project: str) -> None:
 
 
 def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
-    """(state, when it ended or None) of a run: over when the last life of each rank is over. It ended by the training
-    hosts' clocks, and before it was last heard of: where one is ahead, it would be over in days to come.
+    """Computes a run's state and when it ended.
 
-    Lost when one of them died without a goodbye, or its host is silent. Ranks that were never heard of are waited
-    for a little; a rank that comes back makes the run running again. silent: streams held to be lost.
+    A run ends when the last life of each rank has ended, and is lost when one of them wrote no final record or its host
+    is silent. It waits LATE_RANKS_NS for ranks that never sent anything. A rank that returns makes it running again.
+
+    Args:
+        streams: All streams of the run.
+        silent: Ids of streams that are reported as lost.
+        world_size: The expected number of ranks.
+        now: In ns.
+
+    Returns:
+        The state, and the time of the end by the clocks of the training hosts, None while the run goes on. A host's
+        clock may be ahead, so the time is never after the last batch.
     """
     lives = _last_lives(streams)
     over = [each for each in lives if each.bye_reason is not None or each.id in silent]
@@ -260,11 +274,10 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
 
 
 def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | None, now: int) -> frozenset[str]:
-    """The streams of processes that died or were told to end a moment ago, and that their launcher has said it starts
-    again: it ends all ranks when one has died."""
+    """Ids of streams whose process has just died and is restarted by its launcher, with all other ranks."""
     said = str((environment or {}).get("max_restarts", ""))
     lives = Counter(each.rank for each in streams if each.role == "rank")
-    left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_DIGITS else 0
+    left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_RESTART_DIGITS else 0
     died = [
         each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART_NS
     ]
@@ -272,13 +285,13 @@ def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | Non
 
 
 def _last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """The newest stream of each rank that has said who it is."""
+    """The newest stream of each rank that has sent a hello."""
     spoken = [each for each in streams if each.role == "rank" and each.schema is not None]
     return list({each.rank: each for each in sorted(spoken, key=lambda each: (each.started, each.id))}.values())
 
 
 def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
-    """Those whose rank has another life behind them."""
+    """Ids of streams whose rank has a newer life."""
     current = {each.id for each in _last_lives(streams)}
     return frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
 
@@ -286,18 +299,20 @@ def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
 def _causes(
     streams: Sequence[Row[Any]], findings: Sequence[Row[Any]], of_the_whole: Sequence[tuple[str, Finding]]
 ) -> list[Cause]:
-    """What the verdicts on streams and on the whole come to, causes first. A life that another continued is over."""
+    """Merges the findings of streams and of the run into causes. A continued life is over."""
     ranks = {each.id: each.rank for each in streams if each.role == "rank" and each.schema is not None}
-    in_order = sorted(findings, key=lambda each: ranks.get(each.stream, 0))  # of equals the lowest rank's is shown
+    in_order = sorted(findings, key=lambda each: ranks.get(each.stream, 0))  # the lowest rank's finding is shown
     concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in in_order]
-    return merge(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
+    return merge_causes(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
-def _count(
+def _count_incidents(
     connection: Connection, run: Row[Any], before: Sequence[Incident], changes: Sequence[IncidentChange]
 ) -> None:
-    """Adds new incidents to the fleet's totals, and those that were tickets and page now: a counter cannot take the
-    ticket back. In one order for all runs: judges of two would wait for each other."""
+    """Adds new incidents, and tickets that have become pages, to the fleet's totals.
+
+    A counter cannot be decreased, so the ticket stays counted. The order is the same for all runs: no deadlocks.
+    """
     severities = {each.id: each.severity for each in before}
     counted = [
         (each.incident.verdict, each.incident.severity)
@@ -311,12 +326,12 @@ def _count(
 def _add_to_fleet_totals(
     connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices
 ) -> dict[str, Any]:
-    """Adds the run's progress since the last fold to the fleet's totals. Returns what is folded."""
+    """Adds the run's progress since the last judgement to the fleet's totals. Returns the counted amounts."""
     ranks = [each for each in streams if each.role == "rank"]
     counters = stream_counters.of_run([(each.rank, each.counters) for each in ranks])
     folded: dict[str, Any] = dict(run.folded)
     dollars = cost.of_run(prices, run.environment, ranks)
-    if dollars is not None and (more := round(dollars * MICRO) - folded.get("cost", 0)) > 0:
+    if dollars is not None and (more := round(dollars * MICRODOLLARS_PER_DOLLAR) - folded.get("cost", 0)) > 0:
         judgements.add_total(connection, run.project, "cost", more)
         folded["cost"] = folded.get("cost", 0) + more
     for outcome in ("applied", "skipped"):
@@ -327,7 +342,7 @@ def _add_to_fleet_totals(
     return folded
 
 
-def _fold_outcomes(
+def _add_outcomes(
     connection: Connection,
     run: Row[Any],
     streams: Sequence[Row[Any]],
@@ -337,15 +352,25 @@ def _fold_outcomes(
     state: str,
     until: int,
 ) -> None:
-    """Adds each outcome of the run to the fleet's totals, once, and notes it in what is folded. findings: with the
-    stream of each. seen: of the run as a whole. until: when it ended, or now."""
+    """Adds each outcome of the run to the fleet's totals once, and records it in `folded`.
+
+    Args:
+        connection: Of the transaction.
+        run: Its row.
+        streams: Its streams.
+        findings: Each with its stream.
+        seen: The evaluation across ranks and baseline.
+        folded: Amounts that the totals include already; updated.
+        state: Of the run.
+        until: When the run ended, or now.
+    """
     over = state in HAS_ENDED
     told: dict[str, str | None] = {}
     if "times" not in folded and run.tags.get(outcomes.EXPECTED):
         told["times"] = outcomes.of_time(run.tags, run.started, until, over=over)
     lives = _last_lives(streams)
     last = [finding for stream, finding in findings if stream in {each.id for each in lives}]
-    if over and "validations" not in folded:  # a baseline that is long takes more than one look
+    if over and "validations" not in folded:  # reading a long baseline takes several rounds
         told["validations"] = outcomes.of_validation(seen.get("baseline", {}).get("numbers", {}), last)
     if over and "outcome" not in folded:
         latest = judgements.latest_of(connection, run.id, [each.id for each in lives])

@@ -1,4 +1,4 @@
-"""One thread that does what nobody asks for: judges what moved, delivers the outbox, looks after silent streams."""
+"""Background thread: judges runs with new data, delivers the outbox, checks silent streams."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from ammeter_server.notify.delivery import Outbox
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.5
-"""Seconds between looks when nobody rings: how late another collector's commit is judged at most."""
+PAUSE_SECONDS = 0.5
+"""Between two rounds without a wakeup: the delay until another collector's commit is judged."""
 
-OFTEN = 100_000_000
-"""ns between two looks at what is due to be delivered, while runs are judged or waited for."""
+DELIVERY_INTERVAL_NS = 100_000_000
+"""Between two deliveries while runs are being judged."""
 
-SILENCE = 15 * 10**9
-"""How long a shipper that says something every 2 s may be silent before the verdicts are asked."""
+SILENCE_NS = 15 * 10**9
+"""A shipper sends something every 2 s; after this silence the verdicts on silence are evaluated."""
 
-TICK = 5 * 10**9
-"""How often they are asked again."""
+TICK_NS = 5 * 10**9
+"""Between two evaluations of the verdicts on silence."""
 
-STILL = 60 * 10**9
-"""How long a stream that is spoken for may be without a step before the verdicts are asked."""
+STALL_NS = 60 * 10**9
+"""A stream with a live shipper and no step for this long is evaluated as well."""
 
 
-class Sweeper:
-    """Starts with the collector and stops with it. Rings of the collector's bell wake it at once."""
+class JudgeWorker:
+    """Judges and delivers from the start of the collector to its end; judge_wakeup starts a round at once."""
 
-    def __init__(self, collector: AppContext, channels: Mapping[str, Channel]) -> None:
-        self.store = collector.store
-        self.judge_wakeup = collector.judge_wakeup
-        self.quota = collector.quota
-        self.judge = Judge(collector.store, collector.settings, list(channels.values()))
-        self.outbox = Outbox(collector.store, channels)
+    def __init__(self, context: AppContext, channels: Mapping[str, Channel]) -> None:
+        self.store = context.store
+        self.judge_wakeup = context.judge_wakeup
+        self.quota = context.quota
+        self.judge = Judge(context.store, context.settings, list(channels.values()))
+        self.outbox = Outbox(context.store, channels)
         self.gathering = NotificationBatch()
         self.clock = Clock()
         self._delivered = 0
@@ -57,7 +57,7 @@ class Sweeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and waits for what is being delivered. Twice is fine."""
+        """Ends the thread and waits for running deliveries. Idempotent."""
         self._stopped.set()
         self.judge_wakeup.set()
         if self._thread.ident is not None:
@@ -65,32 +65,33 @@ class Sweeper:
         self.outbox.close()
 
     def sweep(self, now: int) -> float:
-        """One look at everything. A part that fails is logged and tried at the next look; the others go on.
+        """Runs one round. A part that fails is logged and retried in the next round; the other parts run.
 
-        Returns in how many seconds the next one is due.
+        Returns:
+            Seconds until the next round.
         """
-        _guarded("judging", lambda: self.judge.judge_due(now, self._meanwhile))
+        _logged("judging", lambda: self.judge.judge_due(now, self._meanwhile))
         gathering = self.gathering.should_wait(time.time_ns())
         self._deliver(gathering)
         if self.quota.is_due(now):
-            _guarded("counting runs", lambda: count(self.store, self.quota, now))
-        if self.clock.is_due(now) and _guarded("ticking", lambda: self._tick(now)):
+            _logged("counting runs", lambda: count_runs(self.store, self.quota, now))
+        if self.clock.is_due(now) and _logged("ticking", lambda: self._tick(now)):
             self.judge_wakeup.set()
-        return OFTEN / 10**9 if gathering else PAUSE
+        return DELIVERY_INTERVAL_NS / 10**9 if gathering else PAUSE_SECONDS
 
     def _tick(self, now: int) -> bool:
         return tick(self.store, now, self.clock.awake_since, self._meanwhile)
 
     def _meanwhile(self, told: bool = False) -> None:
-        """Delivers now and then while many are looked at. told: whether somebody has to be told of the last one."""
+        """Delivers at intervals while many runs are judged. told: whether the last run has notifications."""
         now = time.time_ns()
         gathering = self.gathering.should_wait(now, told=told, more=True)
-        if now - self._delivered >= OFTEN:
+        if now - self._delivered >= DELIVERY_INTERVAL_NS:
             self._deliver(gathering)
 
     def _deliver(self, gathering: bool) -> None:
         self._delivered = time.time_ns()
-        _guarded("delivering", lambda: self.outbox.deliver_due(self._delivered, gathering=gathering))
+        _logged("delivering", lambda: self.outbox.deliver_due(self._delivered, gathering=gathering))
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -99,9 +100,10 @@ class Sweeper:
 
 
 class Clock:
-    """When to tick, and since when this process has been able to hear anybody.
+    """Decides when to tick, and since when this process has been able to receive batches.
 
-    After a start, a suspended machine or a long stop of this process, silence begins anew: it was ours.
+    After a start, a suspended machine or a long pause of this process the measured silence starts at zero: the process
+    itself was silent.
     """
 
     def __init__(self) -> None:
@@ -110,30 +112,37 @@ class Clock:
         self._last_tick = 0
 
     def is_due(self, now: int) -> bool:
-        if now - self._last_look >= SILENCE:
+        if now - self._last_look >= SILENCE_NS:
             self.awake_since = now
         self._last_look = now
-        if now - self.awake_since < SILENCE or now - self._last_tick < TICK:
+        if now - self.awake_since < SILENCE_NS or now - self._last_tick < TICK_NS:
             return False
         self._last_tick = now
         return True
 
 
-def count(store: Store, quota: Quota, now: int) -> None:
-    """Tells the quota how many runs there are."""
+def count_runs(store: Store, quota: Quota, now: int) -> None:
+    """Updates the quota with the number of runs of each project."""
     with store.reading() as connection:
         quota.count(runs.by_project(connection), now)
 
 
 def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None] = lambda: None) -> bool:
-    """Lets the verdicts look at the clock for streams that fell silent, that are back, or that make no step.
+    """Evaluates the verdicts for the passing of time: on streams that are silent, back, or without a step.
 
-    Returns whether any of them concluded something new. after_each: is told of each that may have.
+    Args:
+        store: The database.
+        now: In ns.
+        awake_since: Silence before this is the collector's own.
+        after_each: Called after every stream that was written.
+
+    Returns:
+        Whether any verdict has a new finding.
     """
-    with store.reading() as connection:  # nearly always nothing follows, which takes no lock
-        silent = streams.silent_streams(connection, now - SILENCE)
-        back = streams.returned_streams(connection, now - SILENCE, "run-lost")
-        still = streams.stalled_streams(connection, now - STILL, now - SILENCE)
+    with store.reading() as connection:  # nearly always nothing changes, and no lock is needed
+        silent = streams.silent_streams(connection, now - SILENCE_NS)
+        back = streams.returned_streams(connection, now - SILENCE_NS, "run-lost")
+        still = streams.stalled_streams(connection, now - STALL_NS, now - SILENCE_NS)
         asked = ((place, streams.select_unlocked(connection, *place)) for place in dict.fromkeys(silent + back + still))
         moved = [place for place, raw in asked if _ticked(connection, raw, now, awake_since)]
     found = 0
@@ -144,7 +153,7 @@ def tick(store: Store, now: int, awake_since: int, after_each: Callable[[], None
 
 
 def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) -> bool:
-    """Asks them again, of the row as it is held."""
+    """Evaluates the verdicts again on the locked row, and stores the result."""
     with store.writing() as connection:
         ticked = _ticked(connection, streams.select_for_update(connection, *place), now, awake_since)
         return ticked is not None and store_tick(connection, *ticked, now)
@@ -153,24 +162,24 @@ def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) 
 def _ticked(
     connection: Connection, raw: Raw | None, now: int, awake_since: int
 ) -> tuple[StreamState, Judgement] | None:
-    """What the verdicts make of the clock for a stream that may go on. None where that changes nothing."""
+    """The result of the verdicts for a stream that has not ended. None where nothing changes."""
     held = streams.parse_row(connection, raw) if raw is not None else None
     if held is None or held.bye_reason is not None:
         return None
     heard = max(held.heard, awake_since)
-    alive = held.alive if now - heard < SILENCE else None
+    alive = held.alive if now - heard < SILENCE_NS else None
     judged = judge_tick(held, columns.Tick(now, alive, heard))
     return None if judged is None else (held, judged)
 
 
-def _guarded(what: str, work: Callable[[], Any]) -> Any:
+def _logged(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except (StoreBrokenError, StoreRefusingError):  # the store itself says so in the log, once a minute
+    except (StoreBrokenError, StoreRefusingError):  # the store logs this itself, once a minute
         return None
     except (StoreFullError, StoreAwayError) as wrong:
         log.warning("%s waits: %s", what, wrong)
         return None
-    except Exception:  # the sweeper outlives what nobody thought of
+    except Exception:  # the thread survives unexpected errors
         log.exception("%s failed; it is tried again", what)
         return None

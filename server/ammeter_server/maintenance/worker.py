@@ -30,12 +30,12 @@ RETENTION = 60 * 10**9
 """ns between two looks at what is too old or too much."""
 
 
-class Keeper:
+class MaintenanceWorker:
     """Starts with the collector and stops with it. Several collectors share the streams by claiming them."""
 
-    def __init__(self, collector: AppContext) -> None:
-        self.store = collector.store
-        self.settings = collector.settings
+    def __init__(self, context: AppContext) -> None:
+        self.store = context.store
+        self.settings = context.settings
         self.name = uuid.uuid4().hex
         self._heard_since = 0
         self._seen: dict[str, int] = {}  # stream -> its rows when there was last nothing to do, or it was done

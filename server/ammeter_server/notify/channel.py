@@ -1,4 +1,4 @@
-"""How an incident reaches a person. A channel is a name and a function that sends; the outbox does the rest."""
+"""Channels that carry notifications to people: a name and a function that sends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Message = dict[str, Any]
 
 
 class DeliveryError(RuntimeError):
-    """A channel could not deliver; the text says what its other end answered."""
+    """A channel could not deliver. The text holds the receiver's answer."""
 
 
 class RefusedError(DeliveryError):
-    """The other end answered, and said no to one of the messages at least."""
+    """The receiver has refused at least one of the messages."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Channel:
 
 
 def open_channels(settings: Settings) -> dict[str, Channel]:
-    """The configured channels by name, ready to send. Raises SettingsError for an address nobody can deliver to."""
+    """Opens the configured channels, by name. Raises SettingsError for an address without a known service."""
     found: list[Channel] = []
     routes = [*map(Route, settings.notify), *settings.routes]
     if routes:
-        from ammeter_server.notify.apprise import channel  # its import takes a second, so only who needs it pays
+        from ammeter_server.notify.apprise import channel  # its import takes a second
 
         found += map(channel, routes)
     if settings.alertmanagers:

@@ -1,6 +1,6 @@
-"""Delivers the outbox: each row once, tried again with growing pauses, its last error kept where people see it.
+"""Delivers the outbox: each row once, with retries at growing intervals; the page shows the last error.
 
-A channel that holds alerts is told each of them again and again: it may have been restarted, and forgotten them.
+A stateful channel receives its alerts repeatedly, because it may have been restarted without them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ammeter_server.process import activity_log, self_metrics
 log = logging.getLogger(__name__)
 
 LEASE_NS = 60 * 10**9
-"""How long a delivery may take before another process may try. Apprise gives up after seconds."""
+"""A delivery may take this long before another process retries it. Apprise times out after seconds."""
 
 PAUSE_SECONDS = (1, 2, 5, 10, 30, 60, 300)
-"""Seconds before the second, third ... attempt; the last one repeats."""
+"""Before the second, third, ... attempt; the last one repeats."""
 
 MAX_ALERT_PAUSE_SECONDS = 15
-"""The longest pause where alerts are held: it is our own, it is nearby, and one post tells it everything."""
+"""Of stateful channels: they are the operator's own, nearby, and one request carries every alert."""
 
 LIFETIME_NS = 24 * 3600 * 10**9
-"""After that a notification that could not be delivered is news no more: it stays, as failed, with its error."""
+"""After this an undelivered notification is marked as failed, with its error."""
 
 ALERT_REPEAT_NS = 30 * 10**9
-"""How often an alert is told again, where alerts are held. Prometheus does it every minute or so."""
+"""Between two repetitions of an alert to a stateful channel. Prometheus repeats about every minute."""
 
 RESOLVED_REPEAT_NS = 15 * 60 * 10**9
-"""How long it is told again that one is over, as Prometheus does: the first time may have been before a restart."""
+"""A resolved alert is repeated this long, as by Prometheus: the receiver may have been restarted."""
 
 
 class Outbox:
-    """Takes due rows and hands each to its channel, a few at a time, so that a slow one holds up nobody else."""
+    """Sends due rows to their channels in several threads, so that a slow channel delays no other."""
 
     def __init__(self, store: Store, channels: Mapping[str, Channel], threads: int = 4) -> None:
         self.store = store
@@ -48,9 +48,9 @@ class Outbox:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ammeter-outbox")
 
     def deliver_due(self, now: int, *, gathering: bool = False) -> int:
-        """Starts the delivery of every row whose time has come. Returns how many.
+        """Starts the delivery of every due row. Returns their number.
 
-        gathering: whether channels that hold alerts, and group them, wait for more to be found.
+        gathering: whether stateful channels, which group alerts, wait for more of them.
         """
         waiting = [name for name, each in self.channels.items() if gathering and each.stateful]
         with self.store.reading() as connection:
@@ -63,11 +63,11 @@ class Outbox:
         return len(due)
 
     def close(self) -> None:
-        """Waits for the deliveries under way."""
+        """Waits for running deliveries."""
         self._threads.shutdown()
 
     def _together(self, rows: Iterable[Row[Any]]) -> Iterable[Sequence[Row[Any]]]:
-        """What goes out in one message, in the order it was written."""
+        """Groups rows into requests, in the order in which they were written."""
         of: dict[str, list[Row[Any]]] = {}
         for row in rows:
             of.setdefault(row.channel, []).append(row)
@@ -84,7 +84,7 @@ class Outbox:
             with self.store.writing() as connection:
                 for row, error in zip(rows, errors, strict=True):
                     outbox.settle(connection, row, outcome(row, error, now, stateful=stateful))
-        except Exception:  # the rows' lease ends and they are tried again
+        except Exception:  # the lease of the rows ends and they are retried
             log.exception("%d deliveries to %s could not be noted", len(rows), rows[0].channel)
 
     def _holds(self, name: str) -> bool:
@@ -92,24 +92,24 @@ class Outbox:
         return channel is not None and channel.stateful
 
     def _attempt(self, rows: Sequence[Row[Any]]) -> list[str | None]:
-        """Sends them to their channel. Returns what went wrong with each, if anything."""
+        """Sends rows to their channel. Returns the error of each row, or None."""
         channel = self.channels.get(rows[0].channel)
         if channel is None:
             said = f"channel {rows[0].channel} is not configured here; set it as when the incident opened"
             return [said] * len(rows)
         error = self._send(channel, rows)
         for row in rows:
-            if error is not None or row.state == "pending":  # an alert is told again and again
+            if error is not None or row.state == "pending":  # repetitions of an alert are not logged
                 of = {"channel": channel.name, "incident": row.incident, "kind": row.kind}
                 activity_log.done(f"notification.{'failed' if error else 'sent'}", **of, attempt=row.attempts + 1)
-        if isinstance(error, RefusedError) and len(rows) > 1:  # one of them may be what is wrong
-            return [text(self._send(channel, [row])) for row in rows]
-        return [text(error)] * len(rows)
+        if isinstance(error, RefusedError) and len(rows) > 1:  # one of the messages may be invalid
+            return [error_text(self._send(channel, [row])) for row in rows]
+        return [error_text(error)] * len(rows)
 
     def _send(self, channel: Channel, rows: Sequence[Row[Any]]) -> Exception | None:
         try:
             channel.send([row.message for row in rows])
-        except Exception as error:  # noqa: BLE001 - whatever a service's client raises is a reason to try again
+        except Exception as error:  # noqa: BLE001 - any error of a service's client is retried
             self_metrics.deliveries.labels(channel.name, "failed").inc(len(rows))
             first, more = rows[0], f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             tried = first.attempts + 1
@@ -122,7 +122,7 @@ class Outbox:
 
 
 def outcome(row: Any, error: str | None, now: int, *, stateful: bool = False) -> dict[str, Any]:
-    """What to write after an attempt: sent, to be told again, another attempt later, or failed for good."""
+    """The values of a row after an attempt: sent, due for repetition, due for a retry, or failed."""
     if error is not None:
         return _failed(row, error, now, stateful)
     if stateful and (row.kind == "opened" or (row.kind == "resolved" and now - row.created < RESOLVED_REPEAT_NS)):
@@ -130,13 +130,13 @@ def outcome(row: Any, error: str | None, now: int, *, stateful: bool = False) ->
     return {"state": "sent", "sent": row.sent or now, "error": None}
 
 
-def text(error: Exception | None) -> str | None:
-    """What people read about it."""
+def error_text(error: Exception | None) -> str | None:
+    """The error as the page shows it."""
     return None if error is None else (str(error) or type(error).__name__)
 
 
 def _failed(row: Any, error: str, now: int, stateful: bool) -> dict[str, Any]:
-    lasting = stateful and row.kind == "opened"  # it fires until it is over
+    lasting = stateful and row.kind == "opened"  # an alert fires until it is resolved
     if now - row.created >= LIFETIME_NS and not lasting:
         return {"state": "failed", "error": error[:2000]}
     pause = PAUSE_SECONDS[min(row.attempts, len(PAUSE_SECONDS) - 1)]

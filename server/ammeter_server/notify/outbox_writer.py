@@ -1,7 +1,7 @@
-"""Who is told what about a run's incidents: rows of the outbox, written in the transaction that changes the incidents.
+"""Writes notifications of incidents into the outbox, in the transaction that changes the incidents.
 
-A channel that hears news gets a message for each opening and each end. One that holds alerts has a row for each alert,
-which is told again until the incident is over, and which an incident hands on to the cause that it folds into.
+A stateless channel gets a message for each opening and each end. A stateful channel has one row for each alert, which
+is sent repeatedly until the incident is closed; a superseded incident passes its row on to its cause.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ammeter_server.incidents.wording import message
 from ammeter_server.notify.alertmanager import alert, silence
 from ammeter_server.notify.channel import Channel, Message
 
-QUIET = 5 * 60 * 10**9
-"""How soon a channel hears again that the same incident has opened. One that opens and closes by the minute is told
-once; the second message waits, and is dropped where the incident is over by then."""
+REOPEN_QUIET_NS = 5 * 60 * 10**9
+"""Between two messages that the same incident has opened. The second message of a flapping incident waits, and is
+dropped where the incident is closed by then."""
 
 
 @dataclass(frozen=True)
 class OutboxWriter:
-    """channels: where to. links: where those lead that are told."""
+    """channels: receivers. links: addresses in the messages."""
 
     channels: Sequence[Channel]
     links: Links
 
     def enqueue(self, connection: Connection, run: Row[Any], changes: Sequence[IncidentChange], now: int) -> bool:
-        """Writes what has to be told about these changes. Returns whether anything is due at once."""
+        """Writes the notifications of these changes. Returns whether any is due now."""
         holding = [channel for channel in self.channels if channel.stateful]
-        for incident, heir in _inherited(changes):
+        for incident, heir in _successions(changes):
             for channel in holding:
                 outbox.hand_on(connection, run.id, incident.id, heir.id, channel.name)
         told = [self._enqueue_change(connection, run, change, now) for change in changes]
         return any(told)
 
     def silence(self, connection: Connection, run: Row[Any], incident: Incident, by: str, now: int) -> None:
-        """Channels that hold alerts are silenced there; the others are not told in the first place."""
+        """Sends a silence to stateful channels; the others get no messages while an incident is silenced."""
         for channel in self.channels:
             if channel.stateful and channel.wants(run.project, incident.severity):
                 rows = outbox.live(connection, run.id, incident.id, channel.name)
@@ -63,8 +63,8 @@ class OutboxWriter:
         return any(due)
 
 
-def _inherited(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
-    """Incidents that are superseded, each with the one that takes its place without anybody being told."""
+def _successions(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
+    """Superseded incidents, each with the incident that takes its place without a notification."""
     quiet = [each.incident for each in changes if each.incident.is_open and each.tell is None]
     for change in changes:
         if change.incident.closed_reason == "superseded":
@@ -80,50 +80,50 @@ def _enqueue_news(connection: Connection, incident: Incident, channel: str, news
         for row in earlier:
             if row.kind == "opened" and row.due > now and not row.attempts:
                 outbox.drop(connection, row)
-                return False  # the end of the opening before was told
+                return False  # the end of the earlier opening was sent
         due = now
     else:
         alike = [row.created for row in earlier if row.kind == "opened" and row.message["severity"] == news["severity"]]
-        due = max(now, max(alike, default=0) + QUIET) if alike else now
+        due = max(now, max(alike, default=0) + REOPEN_QUIET_NS) if alike else now
     outbox.add(connection, incident.run, incident.id, channel, news, now, due)
     return due == now
 
 
 def _sync_alert(connection: Connection, change: IncidentChange, channel: str, held: Message, now: int) -> bool:
-    """One row is one alert, by its labels. Only what is told opens one; what it says may change at any time."""
+    """Makes the row of an alert match its incident. The labels identify an alert; its annotations may change."""
     incident = change.incident
     rows = [row for row in outbox.live(connection, incident.run, incident.id, channel) if row.kind != "silenced"]
     firing = [row for row in rows if row.kind == "opened"]
     if not incident.is_open:
-        return _end(connection, firing, now)
+        return _resolve_alerts(connection, firing, now)
     same = next((row for row in rows if row.message["alert"]["labels"] == held["alert"]["labels"]), None)
-    if same is None and change.tell is None:  # another incident's alert, which this one has taken over
+    if same is None and change.tell is None:  # the alert of a superseded incident
         for row in firing:
-            outbox.change(connection, row, message=_reworded(row, held))
+            outbox.change(connection, row, message=_with_annotations(row, held))
         return False
     again = same is None or same.kind == "resolved"
     if same is None:
         outbox.add(connection, incident.run, incident.id, channel, held, now, now)
     elif same.kind == "resolved":
-        outbox.change(connection, same, message=held, **_anew("opened", now))
+        outbox.change(connection, same, message=held, **_restarted("opened", now))
     else:
-        outbox.change(connection, same, message=_reworded(same, held))
-    return _end(connection, [row for row in firing if row is not same], now) or again
+        outbox.change(connection, same, message=_with_annotations(same, held))
+    return _resolve_alerts(connection, [row for row in firing if row is not same], now) or again
 
 
-def _end(connection: Connection, firing: Sequence[Row[Any]], now: int) -> bool:
+def _resolve_alerts(connection: Connection, firing: Sequence[Row[Any]], now: int) -> bool:
     for row in firing:
         over = {**row.message, "kind": "resolved", "over": now}
-        outbox.change(connection, row, message=over, **_anew("resolved", now))
+        outbox.change(connection, row, message=over, **_restarted("resolved", now))
     return bool(firing)
 
 
-def _anew(kind: str, now: int) -> dict[str, Any]:
-    """What a row says that has something else to tell from now on, at once, whoever is telling the old thing."""
+def _restarted(kind: str, now: int) -> dict[str, Any]:
+    """Values that make a row due at once with a new message, even while the old one is being sent."""
     values = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0}
     return {"kind": kind, "created": now, "due": now, **values}
 
 
-def _reworded(row: Row[Any], held: Message) -> Message:
+def _with_annotations(row: Row[Any], held: Message) -> Message:
     told: Message = row.message["alert"]
     return {**row.message, "alert": {**told, "annotations": held["alert"]["annotations"]}}

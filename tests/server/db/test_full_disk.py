@@ -18,7 +18,7 @@ from ammeter_server.db.tables import runs
 from ammeter_server.maintenance import compaction
 from ammeter_server.maintenance.compaction import compact
 from ammeter_server.maintenance.retention import retain
-from ammeter_server.maintenance.worker import Keeper
+from ammeter_server.maintenance.worker import MaintenanceWorker
 from tests.server.disks import Disk, small_disk
 from tests.server.keeping import SCHEMA, Fed, numbers, told
 
@@ -122,7 +122,7 @@ def test_the_keeper_says_in_one_line_that_the_disk_is_full(
     fed.feed(numbers(SCHEMA, 6000), 100)
     filled_by(fed, disk)
     with caplog.at_level(logging.WARNING):
-        Keeper(AppContext(Settings(), store)).look(TODAY * DAY)
+        MaintenanceWorker(AppContext(Settings(), store)).look(TODAY * DAY)
     said = [each for each in caplog.records if "compaction" in each.getMessage()]
     assert [None] == [each.exc_info for each in said]
     assert "free space" in said[0].getMessage()

@@ -7,7 +7,14 @@ import pytest
 
 from ammeter.verdicts.causality import Explained
 from ammeter.verdicts.framework.finding import Finding
-from ammeter_server.incidents.lifecycle import COOLDOWN, EXPIRY, Incident, IncidentChange, merge, reconcile_incidents
+from ammeter_server.incidents.lifecycle import (
+    COOLDOWN_NS,
+    EXPIRY_NS,
+    Incident,
+    IncidentChange,
+    merge_causes,
+    reconcile_incidents,
+)
 
 RUN = "5f3c0f2e-0000-4000-8000-000000000000"
 NOW = 10**18
@@ -22,7 +29,7 @@ def finding(verdict: str = "scale-collapse", severity: Any = "page", **said: Any
 def judged(
     *explained: Explained, before: list[Incident] | None = None, now: int = NOW, **said: Any
 ) -> list[IncidentChange]:
-    causes = merge(explained, said.pop("ranks", {"s": 0}), said.pop("ended", frozenset()))
+    causes = merge_causes(explained, said.pop("ranks", {"s": 0}), said.pop("ended", frozenset()))
     return reconcile_incidents(RUN, said.pop("settled", False), causes, before or [], now)
 
 
@@ -124,7 +131,7 @@ def test_what_a_person_closed_is_not_opened_by_what_was_known() -> None:
     assert [] == judged(Explained("s", finding()), before=[before])
 
 
-@pytest.mark.parametrize(("later", "number", "new"), [(COOLDOWN - 1, 1, False), (COOLDOWN, 2, True)])
+@pytest.mark.parametrize(("later", "number", "new"), [(COOLDOWN_NS - 1, 1, False), (COOLDOWN_NS, 2, True)])
 def test_a_new_occurrence_continues_it_within_the_cooldown_and_opens_another_later(
     later: int, number: int, new: bool
 ) -> None:
@@ -208,14 +215,14 @@ def test_a_page_of_an_ended_run_closes_once_it_is_acknowledged() -> None:
 def test_a_page_that_nobody_takes_on_expires_a_day_after_it_opened() -> None:
     page = Explained("s", finding())
     before = [opened(page)]
-    assert [] == judged(page, before=before, settled=True, now=NOW + EXPIRY - 1)
-    change = only(judged(page, before=before, settled=True, now=NOW + EXPIRY))
+    assert [] == judged(page, before=before, settled=True, now=NOW + EXPIRY_NS - 1)
+    change = only(judged(page, before=before, settled=True, now=NOW + EXPIRY_NS))
     assert (None, "expired") == (change.tell, change.incident.closed_reason)
 
 
 def test_a_page_of_a_running_run_never_expires() -> None:
     page = Explained("s", finding())
-    assert [] == judged(page, before=[opened(page)], now=NOW + 9 * EXPIRY)
+    assert [] == judged(page, before=[opened(page)], now=NOW + 9 * EXPIRY_NS)
 
 
 def test_a_lost_rank_closes_when_another_life_continues_it() -> None:

@@ -20,7 +20,7 @@ from ammeter_server.db import Connection, Store, connect, migrations
 from ammeter_server.db.queries import streams
 from ammeter_server.db.tables import findings, incidents, runs, schemas
 from ammeter_server.db.tables import streams as table
-from ammeter_server.judging.worker import SILENCE, TICK, Clock, Sweeper, tick
+from ammeter_server.judging.worker import SILENCE_NS, TICK_NS, Clock, JudgeWorker, tick
 from tests.server.feeding import wait_until
 
 NOW = 10**18
@@ -54,24 +54,24 @@ def found(store: Store) -> list[tuple[str, bool]]:
 
 def test_a_stream_that_nobody_speaks_for_is_lost(store: Store) -> None:
     add_stream(store, NOW)
-    assert not tick(store, NOW + SILENCE, 0)
-    assert tick(store, NOW + SILENCE + SECOND, 0)
+    assert not tick(store, NOW + SILENCE_NS, 0)
+    assert tick(store, NOW + SILENCE_NS + SECOND, 0)
     assert [("run-lost", True)] == found(store)
-    assert not tick(store, NOW + SILENCE + 9 * SECOND, 0)
+    assert not tick(store, NOW + SILENCE_NS + 9 * SECOND, 0)
 
 
 def test_a_stream_that_is_heard_again_is_not_lost(store: Store) -> None:
     stream = add_stream(store, NOW)
-    tick(store, NOW + 2 * SILENCE, 0)
+    tick(store, NOW + 2 * SILENCE_NS, 0)
     with store.writing() as connection:
-        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + 3 * SILENCE))
-    assert tick(store, NOW + 3 * SILENCE + SECOND, 0)
+        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + 3 * SILENCE_NS))
+    assert tick(store, NOW + 3 * SILENCE_NS + SECOND, 0)
     assert [("run-lost", False)] == found(store)
 
 
 def test_a_stream_that_said_goodbye_may_be_silent(store: Store) -> None:
     add_stream(store, NOW, bye_reason="closed")
-    assert not tick(store, NOW + 10 * SILENCE, 0)
+    assert not tick(store, NOW + 10 * SILENCE_NS, 0)
     assert [] == found(store)
 
 
@@ -113,27 +113,27 @@ def test_a_stream_that_is_behind_or_over_is_not_stalled(said: dict[str, Any], st
 
 def test_the_collectors_own_silence_is_not_held_against_a_stream(store: Store) -> None:
     add_stream(store, NOW)
-    restarted = NOW + 100 * SILENCE
+    restarted = NOW + 100 * SILENCE_NS
     assert not tick(store, restarted + SECOND, restarted)
     assert [] == found(store)
-    assert tick(store, restarted + SILENCE + SECOND, restarted)
+    assert tick(store, restarted + SILENCE_NS + SECOND, restarted)
 
 
 def test_the_clock_begins_anew_after_a_start_and_after_a_long_stop() -> None:
     clock = Clock()
     looks = [NOW + number * SECOND for number in range(40)]
     due = [look for look in looks if clock.is_due(look)]
-    assert NOW + SILENCE == due[0]
-    assert {TICK} == {later - before for before, later in pairwise(due)}
-    asleep = looks[-1] + SILENCE
+    assert NOW + SILENCE_NS == due[0]
+    assert {TICK_NS} == {later - before for before, later in pairwise(due)}
+    asleep = looks[-1] + SILENCE_NS
     assert not clock.is_due(asleep)
     assert asleep == clock.awake_since
 
 
 def test_a_tick_that_changes_nothing_waits_for_no_writer(store: Store) -> None:
     add_stream(store, NOW)
-    assert tick(store, NOW + SILENCE + SECOND, 0)
-    again = threading.Thread(target=tick, args=(store, NOW + 2 * SILENCE, 0), daemon=True)
+    assert tick(store, NOW + SILENCE_NS + SECOND, 0)
+    again = threading.Thread(target=tick, args=(store, NOW + 2 * SILENCE_NS, 0), daemon=True)
     with store.writing():
         again.start()
         again.join(10)
@@ -145,17 +145,17 @@ def test_what_comes_while_a_tick_is_judged_counts(store: Store, monkeypatch: pyt
     look = streams.select_for_update
 
     def look_at_what_has_come(connection: Connection, run: str, name: str) -> Any:
-        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + SILENCE))
+        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + SILENCE_NS))
         return look(connection, run, name)
 
     monkeypatch.setattr(streams, "select_for_update", look_at_what_has_come)
-    assert not tick(store, NOW + SILENCE + SECOND, 0)
+    assert not tick(store, NOW + SILENCE_NS + SECOND, 0)
     assert [] == found(store)
 
 
 def test_a_tick_writes_only_its_own_stream(store: Store) -> None:
-    lost, other = add_stream(store, NOW), add_stream(store, NOW + SILENCE)
-    tick(store, NOW + SILENCE + SECOND, 0)
+    lost, other = add_stream(store, NOW), add_stream(store, NOW + SILENCE_NS)
+    tick(store, NOW + SILENCE_NS + SECOND, 0)
     with store.reading() as connection:
         versions = dict(connection.execute(select(table.c.id, table.c.version)).all())
     assert {lost: 1, other: 0} == versions
@@ -163,7 +163,7 @@ def test_a_tick_writes_only_its_own_stream(store: Store) -> None:
 
 def test_the_sweeper_judges_what_it_was_not_rung_for(store: Store) -> None:
     stream = add_stream(store, time.time_ns(), bye_reason="lost", bye={"reason": "lost", "time": 5}, version=1)
-    sweeper = Sweeper(AppContext(Settings(), store), {})
+    sweeper = JudgeWorker(AppContext(Settings(), store), {})
     sweeper.start()
     try:
         wait_until(lambda: state(store) == "lost")
@@ -180,7 +180,7 @@ def state(store: Store) -> str:
 
 def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
     store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
-    sweeper = Sweeper(AppContext(Settings(), store), {})
+    sweeper = JudgeWorker(AppContext(Settings(), store), {})
     sweeper.sweep(NOW)
     migrations.migrate(store)
     add_stream(store, NOW, bye_reason="closed", bye={"time": 5}, version=1)
@@ -192,7 +192,7 @@ def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
 
 def test_a_lost_host_ends_its_run_as_lost_with_one_incident(store: Store) -> None:
     add_stream(store, NOW)
-    sweeper = Sweeper(AppContext(Settings(), store), {})
+    sweeper = JudgeWorker(AppContext(Settings(), store), {})
     for second in range(0, 60, 5):
         sweeper.sweep(NOW + second * SECOND)
     sweeper.stop()
@@ -207,4 +207,4 @@ def test_streams_of_runs_that_are_over_are_not_asked(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(update(runs).values(state="lost"))
     with store.reading() as connection:
-        assert [] == streams.silent_streams(connection, NOW + 10 * SILENCE)
+        assert [] == streams.silent_streams(connection, NOW + 10 * SILENCE_NS)

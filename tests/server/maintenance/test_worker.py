@@ -13,7 +13,7 @@ from ammeter_server.db import Store, connect
 from ammeter_server.db.step_tables import chunks, segments
 from ammeter_server.maintenance import worker
 from ammeter_server.maintenance.compaction import TOGETHER
-from ammeter_server.maintenance.worker import Keeper
+from ammeter_server.maintenance.worker import MaintenanceWorker
 from tests.server.feeding import wait_until
 from tests.server.keeping import SCHEMA, Fed, database, numbers, told
 
@@ -33,7 +33,7 @@ def counted(store: Store) -> tuple[int, int]:
 
 def test_a_stream_that_has_ended_is_compacted_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PAUSE", 0.05)
-    mine = Keeper(AppContext(Settings(), store))
+    mine = MaintenanceWorker(AppContext(Settings(), store))
     mine.start()
     try:
         fed = Fed(store)
@@ -50,7 +50,7 @@ def test_streams_with_nothing_new_are_let_alone(store: Store, monkeypatch: pytes
     asked: list[str] = []
     monkeypatch.setattr(worker, "compact", lambda _store, _run, stream, *_: asked.append(stream))
     fed = Fed(store)
-    mine = Keeper(AppContext(Settings(), store))
+    mine = MaintenanceWorker(AppContext(Settings(), store))
     for rows, times in ((TOGETHER - 1, 0), (1, 1), (TOGETHER - 1, 1), (1, 2)):
         fed.feed(numbers(SCHEMA, rows), 1)
         mine.compact_due(time.time_ns())
@@ -67,7 +67,7 @@ def test_a_stream_that_cannot_be_compacted_is_logged_and_the_others_go_on(
         each.end()
     with store.writing() as connection:
         connection.execute(chunks.update().where(chunks.c.run == broken.run).values(data=b"no block"))
-    Keeper(AppContext(Settings(), store)).compact_due(time.time_ns())
+    MaintenanceWorker(AppContext(Settings(), store)).compact_due(time.time_ns())
     assert f"compaction of run {broken.run} failed" in caplog.text
     assert (20, 1) == counted(store)
     assert told(whole.fed) == told(whole.views())
@@ -75,7 +75,7 @@ def test_a_stream_that_cannot_be_compacted_is_logged_and_the_others_go_on(
 
 def test_a_look_outlives_a_database_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
-    Keeper(AppContext(Settings(keep_days=1), store)).look(time.time_ns())
+    MaintenanceWorker(AppContext(Settings(keep_days=1), store)).look(time.time_ns())
     assert "compaction failed; it is tried again" in caplog.text
     assert "retention failed; it is tried again" in caplog.text
     store.close()
@@ -84,7 +84,7 @@ def test_a_look_outlives_a_database_that_is_away(tmp_path: Path, caplog: pytest.
 def test_what_is_too_old_goes_while_the_collector_runs(store: Store) -> None:
     Fed(store).feed(numbers(SCHEMA, 10), 5)
     later = time.time_ns() + 5 * 86_400 * 10**9
-    Keeper(AppContext(Settings(keep_days=9), store)).look(later)
+    MaintenanceWorker(AppContext(Settings(keep_days=9), store)).look(later)
     assert (2, 0) == counted(store)
-    Keeper(AppContext(Settings(keep_days=2), store)).look(later)
+    MaintenanceWorker(AppContext(Settings(keep_days=2), store)).look(later)
     assert (0, 0) == counted(store)

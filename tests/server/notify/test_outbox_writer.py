@@ -14,11 +14,11 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, connect, migrations
 from ammeter_server.db.queries import outbox as query
 from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
-from ammeter_server.incidents.lifecycle import COOLDOWN
+from ammeter_server.incidents.lifecycle import COOLDOWN_NS
 from ammeter_server.judging.judge import Judge
 from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.delivery import ALERT_REPEAT_NS, MAX_ALERT_PAUSE_SECONDS, RESOLVED_REPEAT_NS, outcome
-from ammeter_server.notify.outbox_writer import QUIET
+from ammeter_server.notify.outbox_writer import REOPEN_QUIET_NS
 from tests.server.databases import postgresql
 from tests.server.judging.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 
@@ -199,8 +199,8 @@ def test_an_incident_that_comes_and_goes_is_told_once_in_five_minutes(store: Sto
     conclude(store, run, stream, again(PAGE, 9))
     judge.judge(run, NOW + 20 * SECOND)
     assert [] == send(store, NOW + 20 * SECOND)
-    assert [("opened")] == [row.kind for row in send(store, NOW + QUIET)]
-    assert QUIET < COOLDOWN
+    assert [("opened")] == [row.kind for row in send(store, NOW + REOPEN_QUIET_NS)]
+    assert REOPEN_QUIET_NS < COOLDOWN_NS
 
 
 def test_a_channel_is_told_of_its_projects_and_severities_alone(store: Store) -> None:

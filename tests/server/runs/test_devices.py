@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from ammeter_server.db import connect
 from ammeter_server.db.tables import findings
-from ammeter_server.judging.worker import SILENCE, tick
+from ammeter_server.judging.worker import SILENCE_NS, tick
 from ammeter_server.prometheus.samples import MAX_DEVICES
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.hosts import BUSY, Host
@@ -112,7 +112,7 @@ def test_a_host_that_falls_silent_is_no_incident(client: httpx.Client, tmp_path:
     host.read(1)
     host.send()
     store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
-    later = time.time_ns() + 20 * SILENCE
+    later = time.time_ns() + 20 * SILENCE_NS
     tick(store, later, 0)
     with store.reading() as connection:
         found = [(row.stream, row.verdict) for row in connection.execute(select(findings))]

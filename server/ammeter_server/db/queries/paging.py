@@ -20,7 +20,7 @@ def page(
     connection: Connection, query: Select[Any], size: int, *said: ColumnElement[Any]
 ) -> tuple[Sequence[Row[Any]], bool]:
     """The first rows of a query, and whether there are more: `size` of them, fewer where these columns hold more than
-    MOST_BYTES, one at least."""
+    MAX_PAGE_BYTES, one at least."""
     weight = sum((func.length(column, type_=BigInteger) for column in said[1:]), func.length(said[0], type_=BigInteger))
     asked = query.add_columns(weight.label("weight")).limit(size + 1).execution_options(yield_per=ROWS_PER_READ)
     rows, held = list[Row[Any]](), 0

@@ -232,7 +232,7 @@ def said(
 
 def logged(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Row[Any]]:
     """(step, time, data) of what run.log said of steps between these whose rows had been written: of the stream's
-    newest MOST_LOGGED events."""
+    newest MAX_LATE_EVENTS events."""
     count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
     query = select(events.c.step, events.c.time, events.c.data)
     query = query.where(

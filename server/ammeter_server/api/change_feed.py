@@ -93,8 +93,8 @@ def since(context: AppContext, run: str, wanted: Wanted, cursor: Cursor) -> tupl
     said, numbers = _events(context, run, streams, cursor)
     grown = _series(context, run, streams, wanted, cursor)
     reached = {
-        _key(each.id): StreamCursor(numbers[each.id], -1 if each.last_step is None else each.last_step)
-        for each in streams
+        _key(stream.id): StreamCursor(numbers[stream.id], -1 if stream.last_step is None else stream.last_step)
+        for stream in streams
     }
     after = Cursor(_hash(now), _hash(listed), reached)
     told = Changes(
@@ -118,13 +118,13 @@ def _events(
     found: list[events.Event] = []
     numbers: dict[str, int] = {}
     with context.store.reading() as connection:
-        for each in streams:
-            told = cursor.streams.get(_key(each.id))
-            first = told.events if told else max(0, each.events - FIRST_EVENTS)
+        for stream in streams:
+            told = cursor.streams.get(_key(stream.id))
+            first = told.events if told else max(0, stream.events - FIRST_EVENTS)
             left = MAX_EVENTS - len(found)
-            rows = query.said(connection, run, each.id, first, each.events, left) if first < each.events else ()
-            found += [events.to_response(row, each.rank) for row in rows]
-            numbers[each.id] = rows[-1].number + 1 if len(rows) == left and rows else each.events if left else first
+            rows = query.said(connection, run, stream.id, first, stream.events, left) if first < stream.events else ()
+            found += [events.to_response(row, stream.rank) for row in rows]
+            numbers[stream.id] = rows[-1].number + 1 if len(rows) == left and rows else stream.events if left else first
     return found, numbers
 
 
@@ -132,11 +132,11 @@ def _series(
     context: AppContext, run: str, streams: Sequence[Row[Any]], wanted: Wanted, cursor: Cursor
 ) -> msgspec.Raw | None:
     grown = []
-    for each in streams if wanted.names else ():
-        told = cursor.streams.get(_key(each.id), StreamCursor(0))
-        if each.last_step is not None and each.last_step > told.last_step:
-            asked = CurveQuery(wanted.names, wanted.points, told.last_step + 1, each.last_step)
-            grown.append((each.rank, each.id, reader.read(context.store, run, each.id, asked)))
+    for stream in streams if wanted.names else ():
+        told = cursor.streams.get(_key(stream.id), StreamCursor(0))
+        if stream.last_step is not None and stream.last_step > told.last_step:
+            asked = CurveQuery(wanted.names, wanted.points, told.last_step + 1, stream.last_step)
+            grown.append((stream.rank, stream.id, reader.read(context.store, run, stream.id, asked)))
     return as_member(grown) if any(found for *_, found in grown) else None
 
 

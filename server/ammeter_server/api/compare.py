@@ -125,7 +125,7 @@ def _further(
     further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
     if not further:
         return
-    mine, theirs = (_read(context, each, CurveQuery(further, EVERY_VALUE)) for each in (pair.run, pair.baseline))
+    mine, theirs = (_read(context, stream, CurveQuery(further, EVERY_VALUE)) for stream in (pair.run, pair.baseline))
     for name in further:
         if name in mine and name in theirs:
             yield name, _within(mine[name], theirs[name], first, last)
@@ -146,7 +146,7 @@ def _read(context: AppContext, of: Course, asked: CurveQuery) -> dict[str, Curve
         for name, each in reader.read(context.store, run, stream, asked).items():
             found.setdefault(name, []).append(part.place(Curve(each.steps, each.values)))
     return {
-        name: Curve(np.concatenate([each.steps for each in some]), np.concatenate([each.values for each in some]))
+        name: Curve(np.concatenate([curve.steps for curve in some]), np.concatenate([curve.values for curve in some]))
         for name, some in found.items()
     }
 

@@ -69,7 +69,7 @@ def list_events(
 
 
 def _names(said: str) -> list[str]:
-    names = list(dict.fromkeys(each for each in said.split(",") if each))
+    names = list(dict.fromkeys(name for name in said.split(",") if name))
     if len(names) > MAX_NAMES:
         raise Problem(422, f"name holds {len(names)} names; ask for {MAX_NAMES} at most, or for all that begin alike")
     return names

@@ -87,7 +87,7 @@ def read_spectrum(
     with context.store.reading() as connection:
         found(connection, run)
         sources = series.sources(connection, run, ranks_of(rank), stream)
-    behind = [each for each in sources if after is None or (each.rank, each.started, each.id) > after]
+    behind = [source for source in sources if after is None or (source.rank, source.started, source.id) > after]
     span = query.Span(first, last, begin_of(since), end_of(until))
     items: list[Spectrum] = []
     for each in behind:
@@ -132,15 +132,15 @@ def _told(source: series.Source, readings: Sequence[Reading], points: int) -> It
         return
     edges = np.linspace(0, len(readings), min(points, len(readings)) + 1).astype(np.intp)
     kept = [readings[edge] for edge in edges[:-1]]
-    summed = np.add.reduceat(np.stack([each.counts for each in readings]), edges[:-1])
+    summed = np.add.reduceat(np.stack([reading.counts for reading in readings]), edges[:-1])
     yield Spectrum(
         rank=source.rank,
         stream=source.id,
         lowest=readings[0].lowest,
-        steps=[each.step for each in kept],
+        steps=[reading.step for reading in kept],
         last_steps=[readings[edge - 1].step for edge in edges[1:]],
-        times=[each.time / 1e9 for each in kept],
-        scales=[None if each.scale is None else number(each.scale) for each in kept],
+        times=[reading.time / 1e9 for reading in kept],
+        scales=[None if reading.scale is None else number(reading.scale) for reading in kept],
         counts=summed[:, :-2].tolist(),
         zeros=summed[:, -2].tolist(),
         nonfinite=summed[:, -1].tolist(),

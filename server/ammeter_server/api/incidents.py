@@ -229,13 +229,13 @@ def _wanted(
     state: str | None, severity: Severity | None, verdict: str | None, since: datetime | None, until: datetime | None
 ) -> dict[str, Any]:
     """What a list is narrowed to."""
-    verdicts = list(dict.fromkeys(each.strip() for each in (verdict or "").split(",") if each.strip()))
+    verdicts = list(dict.fromkeys(name.strip() for name in (verdict or "").split(",") if name.strip()))
     opened = {"since": begin_of(since), "until": end_of(until)}
     return {"states": _states(state), "severity": severity, "verdicts": verdicts, **opened}
 
 
 def _states(given: str | None) -> list[str]:
-    states = list(dict.fromkeys(each.strip() for each in (given or "").split(",") if each.strip()))
+    states = list(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
     for state in states:
         if state not in ("open", "acknowledged", "closed"):
             raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")

@@ -144,8 +144,8 @@ async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
     """All of them. Ends where the run was deleted meanwhile, or the database is away: who asks again is told so."""
     yield first
     with suppress(Problem, StoreAwayError):
-        async for each in rest:
-            yield each
+        async for message in rest:
+            yield message
 
 
 async def _messages(

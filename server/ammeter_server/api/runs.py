@@ -143,7 +143,7 @@ def to_response(
 
     after: its successor, where there is one.
     """
-    severities = [each.severity for each in incidents if each.state != "closed"]
+    severities = [incident.severity for incident in incidents if incident.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
     ahead = max(ranks, key=lambda stream: stream.last_step_time or 0, default=None)
     environment = row.environment or {}

@@ -136,9 +136,10 @@ def _of(context: AppContext, run: str, source: query.Source, names: Sequence[str
 def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> Line:
     def read(asked: CurveQuery) -> dict[str, Curve]:
         views = {
-            each.rank: query.views(context.store, run, each.stream, asked.first, asked.last, MERGED) for each in life
+            member.rank: query.views(context.store, run, member.stream, asked.first, asked.last, MERGED)
+            for member in life
         }
-        whole = ranks.merged(views, max(each.world_size for each in life))
+        whole = ranks.merged(views, max(member.world_size for member in life))
         return reader.draw(asked, reader.of_views(asked, whole))
 
     return Line(None, (0, life[0].began, life[0].stream), names, read)

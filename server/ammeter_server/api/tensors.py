@@ -126,8 +126,8 @@ def _fill(steps: block.Ints, values: block.Floats, view: block.View, columns: bl
 
 
 def _asked(stat: str) -> list[str]:
-    stats = list(dict.fromkeys(each.strip() for each in stat.split(",") if each.strip()))
-    unknown = [each for each in stats if each not in frames.STATS]
+    stats = list(dict.fromkeys(name.strip() for name in stat.split(",") if name.strip()))
+    unknown = [name for name in stats if name not in frames.STATS]
     if unknown or not stats:
         said = (unknown or [stat])[0][:80]
         raise Problem(422, f"stat is {said!r}; use some of {', '.join(frames.STATS)}")

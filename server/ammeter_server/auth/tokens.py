@@ -51,7 +51,7 @@ def revoke(store: Store, name: str, by: str = "command line") -> None:
     """From now on the token is unknown, and so are the page's sessions that it opened. Raises TokenError."""
     with store.writing() as connection:
         if not query.named(connection, name):
-            known = ", ".join(sorted({repr(each.name) for each in query.all_of(connection)})) or "none"
+            known = ", ".join(sorted({repr(token.name) for token in query.all_of(connection)})) or "none"
             raise TokenError(f"there is no token {name!r}; there are {known}")
         query.remove_named(connection, name)
         audit.add(connection, time.time_ns(), by, "token.revoked", name)
@@ -60,7 +60,7 @@ def revoke(store: Store, name: str, by: str = "command line") -> None:
 def listed(store: Store) -> Sequence[Row[Any]]:
     """The tokens there are, oldest first, without the page's sessions."""
     with store.reading() as connection:
-        return [each for each in query.all_of(connection) if not each.name.startswith(SESSION_OF)]
+        return [token for token in query.all_of(connection) if not token.name.startswith(SESSION_OF)]
 
 
 def load_file(settings: Settings, store: Store) -> None:

@@ -46,7 +46,7 @@ def test(settings: Settings, asked: argparse.Namespace) -> int:
     message = _message(settings, asked.severity, time.time_ns())
     outcomes = [{"channel": name, "error": _told(channel, message)} for name, channel in channels.items()]
     _print(outcomes, asked.json)
-    return 1 if any(each["error"] for each in outcomes) else 0
+    return 1 if any(outcome["error"] for outcome in outcomes) else 0
 
 
 def refuse_mix(settings: Settings, prometheus: str | None) -> None:
@@ -117,6 +117,6 @@ def _print(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> None:
             print(json.dumps(each))
         return
     table = Table("channel", "test message", box=None, pad_edge=False)
-    for each in outcomes:
-        table.add_row(Text(each["channel"]), Text(each["error"] or "taken"))
+    for outcome in outcomes:
+        table.add_row(Text(outcome["channel"]), Text(outcome["error"] or "taken"))
     Console().print(table)

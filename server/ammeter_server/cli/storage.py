@@ -32,9 +32,9 @@ def measured(store: Store) -> dict[str, Any]:
     return {
         "database_bytes": used,
         "steps": {"in_blocks": waiting, "in_segments": compacted},
-        "tables": [{"name": each.name, "rows": each.rows, "bytes": each.bytes} for each in tables],
+        "tables": [{"name": table.name, "rows": table.rows, "bytes": table.bytes} for table in tables],
         "days": [{"day": f"{EPOCH + timedelta(days=day)}", "bytes": size} for day, size in by_day],
-        "runs": [{"run": each.name, "steps": each.rows, "bytes": each.bytes} for each in runs],
+        "runs": [{"run": run.name, "steps": run.rows, "bytes": run.bytes} for run in runs],
     }
 
 
@@ -43,7 +43,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{_size(found['database_bytes'])} on disk; {steps['in_segments']:,} steps of all ranks compacted, "]
     lines[0] += f"{steps['in_blocks']:,} as they came"
     for title, key, count in (("table", "name", "rows"), ("run", "run", "steps"), ("day", "day", "")):
-        rows = [(each[key], f"{each[count]:,}" if count else "", _size(each["bytes"])) for each in found[f"{title}s"]]
+        rows = [
+            (entry[key], f"{entry[count]:,}" if count else "", _size(entry["bytes"])) for entry in found[f"{title}s"]
+        ]
         lines += ["", *_table((title, count, "bytes"), rows)]
     return lines
 

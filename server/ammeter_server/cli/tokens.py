@@ -42,9 +42,14 @@ def revoke(store: Store, asked: argparse.Namespace) -> None:
 def show(store: Store, asked: argparse.Namespace) -> None:
     """Prints the tokens there are, without what they are."""
     now = time.time_ns()
-    for each in tokens.listed(store):
-        about = {"name": each.name, "scopes": each.scopes, "project": each.project, "created": instant(each.created)}
-        about |= {"expires": instant(each.expires), "valid": each.expires is None or each.expires > now}
+    for token in tokens.listed(store):
+        about = {
+            "name": token.name,
+            "scopes": token.scopes,
+            "project": token.project,
+            "created": instant(token.created),
+        }
+        about |= {"expires": instant(token.expires), "valid": token.expires is None or token.expires > now}
         print(json.dumps(about) if asked.json else _line(about))
 
 
@@ -55,7 +60,7 @@ def show_audit(store: Store, asked: argparse.Namespace) -> None:
     for row in rows:
         about = {"time": instant(row.at), "who": row.who, "action": row.action, "subject": row.subject}
         about |= {"detail": row.detail}
-        print(json.dumps(about) if asked.json else "  ".join(str(each) for each in about.values() if each))
+        print(json.dumps(about) if asked.json else "  ".join(str(value) for value in about.values() if value))
 
 
 def moment(text: str, now: int) -> int:

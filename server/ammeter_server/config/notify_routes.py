@@ -41,11 +41,11 @@ def _route(number: int, words: list[str]) -> Route:
     if "://" not in url:
         raise ValueError(f"line {number} does not begin with a URL; write one, {EXAMPLE}")
     found: dict[str, tuple[str, ...]] = {}
-    for each in filters:
-        name, equals, values = each.partition("=")
+    for condition in filters:
+        name, equals, values = condition.partition("=")
         if name not in ("project", "severity") or not equals or name in found:
             raise ValueError(
-                f"line {number} says {each[:80]!r}; use severity=... and project=..., once each, {EXAMPLE}"
+                f"line {number} says {condition[:80]!r}; use severity=... and project=..., once each, {EXAMPLE}"
             )
         found[name] = tuple(value for value in values.split(",") if value)
     wrong = [value for value in found.get("severity", ()) if value not in SEVERITIES]

@@ -17,7 +17,7 @@ EXAMPLE = "NVIDIA H200=4.10,NVIDIA A100*=2.00,*=1.00"
 
 def read(text: str) -> Prices:
     """The prices that a text says. Raises ValueError that names the one that is wrong."""
-    return tuple(_price(each.strip()) for each in text.split(",") if each.strip())
+    return tuple(_price(price.strip()) for price in text.split(",") if price.strip())
 
 
 def of(prices: Sequence[tuple[str, float]], model: str | None) -> float | None:

@@ -157,7 +157,7 @@ def _whole(name: str, environment: Mapping[str, str], remedy: str) -> int | None
 def _networks(text: str) -> tuple[str, ...]:
     """Addresses and networks between spaces or commas, each as a network."""
     try:
-        return tuple(str(ipaddress.ip_network(each, strict=False)) for each in text.replace(",", " ").split())
+        return tuple(str(ipaddress.ip_network(network, strict=False)) for network in text.replace(",", " ").split())
     except ValueError as error:
         raise SettingsError(
             f"{PREFIX}TRUSTED_PROXIES is {text[:200]!r}: {error}; use addresses or networks such as 127.0.0.1 "

@@ -71,7 +71,7 @@ def read(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, Cu
         with store.reading() as connection:
             late = query.logged(connection, run, stream, asked.behind + 1, asked.last)
         for name in names if late else ():
-            said = [(each.step, each.time, each.data[name]) for each in late if _is_number(each.data.get(name))]
+            said = [(event.step, event.time, event.data[name]) for event in late if _is_number(event.data.get(name))]
             if said:
                 found[name] = _with_late(found.get(name), said)
     return {name: found[name] for name in asked.names if name in found}
@@ -209,7 +209,7 @@ def _curve(pieces: Sequence[CurveChunk], asked: CurveQuery, joined: Joined) -> C
     stamps = [
         _stamps(piece, part - (end - len(piece.values))) for piece, part, end in zip(pieces, parts, ends, strict=True)
     ]
-    steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+    steps, times = (np.concatenate(arrays) for arrays in zip(*stamps, strict=True))
     return Curve(steps, times, values[kept], False)
 
 
@@ -222,7 +222,7 @@ def _all_stamps(pieces: Sequence[CurveChunk], joined: Joined) -> tuple[Ints, Int
     same = tuple((id(piece.rows), b"" if piece.places is None else piece.places.tobytes()) for piece in pieces)
     if same not in joined:
         stamps = [_stamps(piece, np.arange(len(piece.values))) for piece in pieces]
-        steps, times = (np.concatenate(each) for each in zip(*stamps, strict=True))
+        steps, times = (np.concatenate(arrays) for arrays in zip(*stamps, strict=True))
         joined[same] = steps, times
     return joined[same]
 
@@ -238,8 +238,8 @@ class _Reading:
 
     def pieces(self) -> dict[str, list[CurveChunk]]:
         found: dict[str, list[CurveChunk]] = {name: [] for name in self.asked.names}
-        much = sum(each.rows for each in self.segments) >= self.asked.much
-        for schema, group in groupby(self.segments, key=lambda each: each.schema):
+        much = sum(segment.rows for segment in self.segments) >= self.asked.much
+        for schema, group in groupby(self.segments, key=lambda segment: segment.schema):
             names = {place: name for name, place in places_of(self.of.schemas[schema], self.asked.names).items()}
             some = list(group)
             if not names:
@@ -255,18 +255,18 @@ class _Reading:
         found: dict[int, list[CurveChunk]] = {}
         for begin in range(0, len(segments) if places else 0, SEGMENTS_PER_READ):
             some = segments[begin : begin + SEGMENTS_PER_READ]
-            rows = {each.first_step: self.known(each) for each in some}
+            rows = {segment.first_step: self.known(segment) for segment in some}
             first, last = some[0].first_step, some[-1].first_step
             with self.store.reading() as connection:
                 stored = list(query.stored(connection, self.of, places, first, last))
-            for each in stored:
-                within, known, count = rows[each.first_step]
-                found.setdefault(each.place, []).extend(_measured(known, each.values(count)[within]))
+            for column in stored:
+                within, known, count = rows[column.first_step]
+                found.setdefault(column.place, []).extend(_measured(known, column.values(count)[within]))
         return found
 
     def known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
         """Its rows between the steps; and how many it has altogether."""
-        steps, times = (column_codec.unpack_whole(each, segment.rows) for each in (segment.steps, segment.times))
+        steps, times = (column_codec.unpack_whole(packed, segment.rows) for packed in (segment.steps, segment.times))
         within = self.asked.within(steps)
         return within, Known(steps[within], times[within]), segment.rows
 
@@ -277,9 +277,9 @@ class _Reading:
             stored = list(query.stored(connection, self.of, places, *edges, with_data=edges))
         found = {}
         rows = _Segments(self, segments)
-        for place, group in groupby(stored, key=lambda each: each.place):
+        for place, group in groupby(stored, key=lambda column: column.place):
             some = list(group)
-            if sum(each.told.measured for each in some) >= self.asked.much:
+            if sum(segment.told.measured for segment in some) >= self.asked.much:
                 keys, values = rows.coarse(some)
                 found[place] = [CurveChunk(rows, keys, values, complete=False)]
         return found
@@ -326,13 +326,13 @@ class _Segments:
 
     def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
         """(places, values) of one column: what its coarse levels tell, and the whole of it where there is none."""
-        numbers = {each.first_step: number for number, each in enumerate(self.segments)}
-        told = [each for each in stored if each.data is None]
-        levels = [self._of_edge(numbers[each.first_step], each) for each in stored if each.data is not None]
-        level = column_codec.coarse(b"".join(each.told.coarse for each in told))
-        of_row = np.array([numbers[each.first_step] for each in told], np.int64)
+        numbers = {segment.first_step: number for number, segment in enumerate(self.segments)}
+        told = [column for column in stored if column.data is None]
+        levels = [self._of_edge(numbers[column.first_step], column) for column in stored if column.data is not None]
+        level = column_codec.coarse(b"".join(column.told.coarse for column in told))
+        of_row = np.array([numbers[column.first_step] for column in told], np.int64)
         buckets, places, values = column_codec.candidates(level)
-        counts = [len(each.told.coarse) // column_codec.COARSE.itemsize for each in told]
+        counts = [len(column.told.coarse) // column_codec.COARSE.itemsize for column in told]
         levels.append((of_row.repeat(counts)[buckets] << 16 | places, values))
         keys, first = np.unique(np.concatenate([keys for keys, _ in levels]), return_index=True)
         return keys, np.concatenate([values for _, values in levels])[first]

@@ -68,7 +68,7 @@ class RunHistoryCache:
         if partly is None or not {*metrics} <= {*partly.reading.names}:
             partly = self._known[run, stream] = PartialHistory(Reading(f"{run}/{stream}", metrics))
         self._known.move_to_end((run, stream))
-        while sum(each.reading.last_step for each in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2:
+        while sum(kept.reading.last_step for kept in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2:
             self._known.popitem(last=False)
         return partly
 

@@ -139,7 +139,7 @@ class Store:
 
     def connections(self) -> Connections:
         """How many there are at this moment."""
-        pools = [engine.pool for engine in {id(each): each for each in (self.engine, self.writer)}.values()]
+        pools = [engine.pool for engine in {id(engine): engine for engine in (self.engine, self.writer)}.values()]
         several = [pool for pool in pools if isinstance(pool, QueuePool)]
         limit = sum(pool.size() + MAX_OVERFLOW for pool in several)
         return Connections(sum(p.checkedout() for p in several), sum(p.checkedin() for p in several), limit)

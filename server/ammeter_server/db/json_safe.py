@@ -42,9 +42,9 @@ def _of_python(value: Any, depth: int) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if depth > 0 and isinstance(value, dict):
-        return {_key(key): plain(each, depth - 1) for key, each in value.items()}
+        return {_key(key): plain(item, depth - 1) for key, item in value.items()}
     if depth > 0 and isinstance(value, list | tuple | set | frozenset):
-        return [plain(each, depth - 1) for each in value]
+        return [plain(item, depth - 1) for item in value]
     return _words(value)
 
 

@@ -96,7 +96,9 @@ def _forget_verdicts(connection: Connection, run: str, verdicts: Collection[str]
     """Takes away a run's incidents of these verdicts with their messages, also where they came of another one."""
     for row in connection.execute(select(incidents).where(incidents.c.run == run)).all():
         this = incidents.c.run == run, incidents.c.id == row.id
-        others: list[dict[str, Any]] = [each for each in row.consequences if each["verdict"] not in verdicts]
+        others: list[dict[str, Any]] = [
+            consequence for consequence in row.consequences if consequence["verdict"] not in verdicts
+        ]
         if row.verdict in verdicts:
             connection.execute(outbox.delete().where(outbox.c.run == run, outbox.c.incident == row.id))
             connection.execute(incidents.delete().where(*this))

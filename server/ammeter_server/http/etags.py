@@ -97,5 +97,5 @@ def _tag(start: Message, end: Message, asked: Headers) -> Message:
 
 def _holds(asked: Mapping[str, str], name: str) -> bool:
     """Whether If-None-Match has the tag; weak and strong ones are alike for it (RFC 9110, 13.1.2)."""
-    said = [each.strip().removeprefix("W/") for each in asked.get("if-none-match", "").split(",")]
+    said = [tag.strip().removeprefix("W/") for tag in asked.get("if-none-match", "").split(",")]
     return name.removeprefix("W/") in said or "*" in said

@@ -80,11 +80,11 @@ async def _validation(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [
         {
-            "where": ".".join(str(part) for part in each["loc"]),
-            "what": each["msg"],
-            "value": _cut(plain(each.get("input"))),
+            "where": ".".join(str(part) for part in mistake["loc"]),
+            "what": mistake["msg"],
+            "value": _cut(plain(mistake.get("input"))),
         }
-        for each in error.errors()
+        for mistake in error.errors()
     ]
     first = wrong[0]
     return answer(Problem(422, f"{first['where']} is {first['value']!r}: {first['what']}", errors=wrong))

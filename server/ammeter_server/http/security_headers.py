@@ -49,7 +49,7 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 said = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(each for each in ours if each[0] not in said)]
+                message["headers"] = [*message["headers"], *(header for header in ours if header[0] not in said)]
                 if b"location" in said:
                     message["headers"] = [(name, _relative(name, value)) for name, value in message["headers"]]
             await send(message)

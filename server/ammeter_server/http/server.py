@@ -147,7 +147,7 @@ class PatientProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete or (self._in_body and not cycle.response_started):
             said = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))
             fields = [*self.server_state.default_headers, *said.raw_headers, (b"connection", b"close")]
-            head = STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % each for each in fields)
+            head = STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % field for field in fields)
             self.transport.write(head + b"\r\n" + bytes(said.body))
             self._linger()
         else:

@@ -97,15 +97,17 @@ def reconcile_incidents(
     run: str, settled: bool, causes: Sequence[Cause], incidents: Sequence[Incident], now: int
 ) -> list[IncidentChange]:
     """Computes the changes of a run's incidents. settled: the run has ended or is lost."""
-    newest = {each.verdict: each for each in sorted(incidents, key=lambda each: each.number)}
+    newest = {incident.verdict: incident for incident in sorted(incidents, key=lambda incident: incident.number)}
     roots = {cause.finding.verdict: cause for cause in causes}
     folded = _superseded(causes, newest)
     changes = [_open_or_update(run, cause, newest.get(verdict), folded, now) for verdict, cause in roots.items()]
     changes += [
-        IncidentChange(_closed(each, "superseded", now)) for each in _unique(folded) if each.verdict not in roots
+        IncidentChange(_closed(incident, "superseded", now))
+        for incident in _unique(folded)
+        if incident.verdict not in roots
     ]
     done = {change.incident.id for change in changes}
-    changes += [IncidentChange(each) for each in newest.values() if each.id not in done]
+    changes += [IncidentChange(incident) for incident in newest.values() if incident.id not in done]
     aged = [
         _end_silence(_close_if_over(change, roots.get(change.incident.verdict), settled, now), now)
         for change in changes
@@ -122,19 +124,19 @@ def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended
         ended: Streams that a newer life continues; their findings are inactive.
     """
     causes: dict[str, Cause] = {}
-    for each in explained:
-        finding = each.finding
-        holds = any(held.active for held in (finding, *each.consequences))
-        active = holds and each.stream not in ended
+    for item in explained:
+        finding = item.finding
+        holds = any(held.active for held in (finding, *item.consequences))
+        active = holds and item.stream not in ended
         before = causes.get(finding.verdict)
         if before is None:
-            rank = next(iter(finding.ranks), ranks.get(each.stream, 0))
-            causes[finding.verdict] = Cause(each.stream, rank, finding, list(each.consequences), active, finding.times)
+            rank = next(iter(finding.ranks), ranks.get(item.stream, 0))
+            causes[finding.verdict] = Cause(item.stream, rank, finding, list(item.consequences), active, finding.times)
             continue
         known = {consequence.verdict for consequence in before.consequences}
         causes[finding.verdict] = msgspec.structs.replace(
             before,
-            consequences=before.consequences + [more for more in each.consequences if more.verdict not in known],
+            consequences=before.consequences + [more for more in item.consequences if more.verdict not in known],
             active=before.active or active,
             times=before.times + finding.times,
         )
@@ -241,7 +243,7 @@ def _with_finding(incident: Incident, cause: Cause) -> Incident:
         cause=plain(finding.cause),
         fix=plain(finding.fix),
         evidence=plain(finding.evidence),
-        consequences=[plain(as_consequence(each)) for each in cause.consequences],
+        consequences=[plain(as_consequence(consequence)) for consequence in cause.consequences],
     )
 
 

@@ -48,7 +48,7 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links
         "Tensor": incident.tensor,
         "Module": incident.module,
         "Called at": incident.caller,
-        "Also": "; ".join(f"{each['title'] or each['verdict']}" for each in incident.consequences),
+        "Also": "; ".join(f"{consequence['title'] or consequence['verdict']}" for consequence in incident.consequences),
     }
     lines += [f"{label}: {_short(fact)}" for label, fact in facts.items() if fact]
     lines += ["", f"Page: {links.run(incident.run)}", f"Runbook: {links.runbook(incident.verdict)}"]

@@ -96,8 +96,8 @@ def decide(known: CachedStream, batch: frames.Batch, end: int, now: int) -> Stre
     return StreamUpdate(
         progress=_liveness(batch, end, now) | counted | _position(state, found, len(kept)) | moved,
         said=_identity(found),
-        chunks=[_chunk(state, *each, now) for each in found.chunks],
-        events=[_event(state, number, each, now) for number, each in enumerate(kept, state.events)],
+        chunks=[_chunk(state, *chunk, now) for chunk in found.chunks],
+        events=[_event(state, number, event, now) for number, event in enumerate(kept, state.events)],
         schemas=found.schemas,
         findings=judged.findings,
         faults=judged.failed,

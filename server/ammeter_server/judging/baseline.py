@@ -66,14 +66,14 @@ def evaluate_baseline(
     if baseline is None or state is None or not _is_due(before, state):
         return BaselineEvaluation(known, dict(before))
     metrics = metrics_of(run, baseline)
-    other, mine = (courses.of(store, each, until, metrics) for each in (baseline, run))
+    other, mine = (courses.of(store, compared, until, metrics) for compared in (baseline, run))
     if other is None or mine is None:
         return BaselineEvaluation(known, dict(before), finished=False)
     both = Pair(mine, other, delta=agreed(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
-    found = _carry_over(known, {each.verdict: each for each in answer.findings})
+    found = _carry_over(known, {finding.verdict: finding for finding in answer.findings})
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
     return BaselineEvaluation(
         found, {**state, "runs": _compared_runs(mine, other), "numbers": both.as_json(), "findings": told}
@@ -82,7 +82,7 @@ def evaluate_baseline(
 
 def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[str, Any] | None:
     """The extent of the comparison; None while one of the runs has no step."""
-    mine, theirs = (judge.reached(connection, each.id) for each in (run, baseline))
+    mine, theirs = (judge.reached(connection, compared.id) for compared in (run, baseline))
     if mine is None or theirs is None:
         return None
     return {"id": baseline.id, "step": min(mine[0], theirs[0]), "over": mine[1], "baseline_over": theirs[1]}
@@ -90,7 +90,7 @@ def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[st
 
 def _compared_runs(*courses: Course) -> list[str]:
     """Ids of all runs in the comparison: deleting one of them deletes the comparison."""
-    return sorted({part.stream.partition("/")[0] for each in courses for part in each.parts})
+    return sorted({part.stream.partition("/")[0] for history in courses for part in history.parts})
 
 
 def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
@@ -100,6 +100,6 @@ def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
 
 def _carry_over(before: Findings, now: Findings) -> Findings:
     """Marks findings that are gone as inactive, and counts findings that have returned."""
-    over = {name: msgspec.structs.replace(each, active=False) for name, each in before.items() if name not in now}
-    times = {name: each.times + (not each.active) for name, each in before.items()}
-    return over | {name: msgspec.structs.replace(each, times=times.get(name, 1)) for name, each in now.items()}
+    over = {name: msgspec.structs.replace(finding, active=False) for name, finding in before.items() if name not in now}
+    times = {name: finding.times + (not finding.active) for name, finding in before.items()}
+    return over | {name: msgspec.structs.replace(finding, times=times.get(name, 1)) for name, finding in now.items()}

@@ -50,17 +50,17 @@ def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> 
         row = judge.look_at(connection, run)
         if row is None or not (row.world_size > 1 or row.whole or baseline.baseline_name(row)):
             return RunEvaluation()
-        streams = {each.id: each for each in judge.streams_of(connection, run)}
+        streams = {stream.id: stream for stream in judge.streams_of(connection, run)}
         # a stream that was added between the two queries is included next time: its version makes the run due
-        together = lives(each for each in series.lives(connection, run) if each.stream in streams)
-    seen = {"judged_version": sum(each.version for each in streams.values())}  # later data is not included
+        together = lives(life for life in series.lives(connection, run) if life.stream in streams)
+    seen = {"judged_version": sum(stream.version for stream in streams.values())}  # later data is not included
     if not together:
         return RunEvaluation(values=seen)
     of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
     compared = baseline.evaluate_baseline(
         store, courses, row, row.whole.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
     )
-    findings = [*of_ranks.findings, *((together[-1][0].stream, each) for each in compared.findings.values())]
+    findings = [*of_ranks.findings, *((together[-1][0].stream, finding) for finding in compared.findings.values())]
     kept = {"baseline": compared.kept} if compared.kept else {}
     whole = {**row.whole, **of_ranks.values.pop("whole", {}), **kept}
     return RunEvaluation(
@@ -75,13 +75,13 @@ def _evaluate_ranks(
 
     It starts over when a rank is added or all were restarted; earlier findings become inactive.
     """
-    ranks = {each.rank: streams[each.stream] for each in life}
-    name = blake2b("".join(each.id for each in ranks.values()).encode(), digest_size=8).hexdigest()
+    ranks = {member.rank: streams[member.stream] for member in life}
+    name = blake2b("".join(rank.id for rank in ranks.values()).encode(), digest_size=8).hexdigest()
     before = row.whole.get("ranks", {})
     same = before.get("life") == name
     states = msgspec.msgpack.decode(row.states, type=dict[str, bytes]) if same and row.states else {}
     known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
-    earlier = before.get("earlier", {}) if same else {each.verdict: each.times for each in known.values()}
+    earlier = before.get("earlier", {}) if same else {finding.verdict: finding.times for finding in known.values()}
     found = known if same else {each: msgspec.structs.replace(one, active=False) for each, one in known.items()}
     reached = before.get("reached", -1) if same else -1
     until, finished = time.monotonic() + MAX_READ_SECONDS, True
@@ -105,12 +105,12 @@ def _evaluate_ranks(
 
 def _aligned_steps(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
     """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
-    over = [rank for rank, each in ranks.items() if each.bye_reason is not None]
-    views = {rank: series.views(store, run, each.id, reached + 1, None, READ) for rank, each in ranks.items()}
+    over = [rank for rank, stream in ranks.items() if stream.bye_reason is not None]
+    views = {rank: series.views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
     yield from in_step(views, over, reached)
-    known = [each for each in ranks.values() if each.last_step is not None and _is_known(each, now)]
+    known = [rank for rank in ranks.values() if rank.last_step is not None and _is_known(rank, now)]
     if len(known) == len(ranks):
-        yield Together(standings=tuple(_standing(each) for each in known))
+        yield Together(standings=tuple(_standing(stream) for stream in known))
 
 
 def _is_known(stream: Row[Any], now: int) -> bool:

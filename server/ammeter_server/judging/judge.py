@@ -169,27 +169,29 @@ class Judge:
     def _settle(self, connection: Connection, row: Row[Any], seen: cross_rank.RunEvaluation, now: int) -> RunJudgement:
         """Writes all results of a judgement, in the transaction that releases the run."""
         streams = judgements.streams_of(connection, row.id)
-        incidents = [_incident(each) for each in judgements.incidents_of(connection, row.id)]
-        told = any(each.verdict == "run-lost" and each.is_open for each in incidents)
+        incidents = [_incident(incident) for incident in judgements.incidents_of(connection, row.id)]
+        told = any(incident.verdict == "run-lost" and incident.is_open for incident in incidents)
         awaited = frozenset[str]() if told else restarting(streams, row.environment, now)
         quiet = frozenset[str]() if told else awaited | _continued(streams)
         findings = judgements.findings_of(connection, row.id)
-        findings = [each for each in findings if each.verdict != "run-lost" or each.stream not in quiet]
+        findings = [finding for finding in findings if finding.verdict != "run-lost" or finding.stream not in quiet]
         quiet_verdicts = of_tags(row.tags)
-        heard = [each for each in findings if each.verdict not in quiet_verdicts]
-        causes = _causes(streams, heard, [each for each in seen.findings if each[1].verdict not in quiet_verdicts])
-        silent = {each.stream for each in findings if each.verdict == "run-lost" and each.active}
+        heard = [finding for finding in findings if finding.verdict not in quiet_verdicts]
+        causes = _causes(
+            streams, heard, [finding for finding in seen.findings if finding[1].verdict not in quiet_verdicts]
+        )
+        silent = {finding.stream for finding in findings if finding.verdict == "run-lost" and finding.active}
         state, ended = ("running", None) if awaited else run_end(streams, silent, row.world_size, now)
         changes = reconcile_incidents(row.id, state in HAS_ENDED, causes, incidents, now)
         tell = self._write(connection, row, changes, now)
         _count_incidents(connection, row, incidents, changes)
         folded = _add_to_fleet_totals(connection, row, streams, self.prices)
-        held = [(each.stream, msgspec.convert(each.body, Finding)) for each in findings]
+        held = [(finding.stream, msgspec.convert(finding.body, Finding)) for finding in findings]
         whole_of = seen.values.get("whole", row.whole)
         _add_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
         if not row.judged_at:
             judgements.add_project(connection, row.project, now)
-        version = sum(each.version for each in streams)
+        version = sum(stream.version for stream in streams)
         values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)
         return RunJudgement(tell, state, folded.get("outcome"), _with_new_state(incidents, changes))
@@ -211,8 +213,8 @@ class Judge:
             if change.incident.state != before.state:
                 audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
             judgements.look_again(connection, run.id)
-        for each in _with_new_state([before], [change]):
-            _record_incident(each, run.project)
+        for incident in _with_new_state([before], [change]):
+            _record_incident(incident, run.project)
         return change.incident
 
 
@@ -226,8 +228,8 @@ class RunJudgement(NamedTuple):
 
 
 def _with_new_state(before: Sequence[Incident], changes: Sequence[IncidentChange]) -> list[Incident]:
-    states = {each.id: each.state for each in before}
-    return [each.incident for each in changes if states.get(each.incident.id) != each.incident.state]
+    states = {incident.id: incident.state for incident in before}
+    return [change.incident for change in changes if states.get(change.incident.id) != change.incident.state]
 
 
 def _record(before: Row[Any], settled: RunJudgement) -> None:
@@ -265,44 +267,46 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
         clock may be ahead, so the time is never after the last batch.
     """
     lives = _last_lives(streams)
-    over = [each for each in lives if each.bye_reason is not None or each.id in silent]
-    quiet = all(each.heard < now - LATE_RANKS_NS for each in lives)
+    over = [life for life in lives if life.bye_reason is not None or life.id in silent]
+    quiet = all(life.heard < now - LATE_RANKS_NS for life in lives)
     if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
         return "running", None
-    ended = max(min(each.bye.get("time") or each.last_step_time or each.heard, each.heard) for each in lives)
-    return ("lost" if any(each.bye_reason in (None, "lost") for each in lives) else "ended"), ended
+    ended = max(min(life.bye.get("time") or life.last_step_time or life.heard, life.heard) for life in lives)
+    return ("lost" if any(life.bye_reason in (None, "lost") for life in lives) else "ended"), ended
 
 
 def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | None, now: int) -> frozenset[str]:
     """Ids of streams whose process has just died and is restarted by its launcher, with all other ranks."""
     said = str((environment or {}).get("max_restarts", ""))
-    lives = Counter(each.rank for each in streams if each.role == "rank")
+    lives = Counter(stream.rank for stream in streams if stream.role == "rank")
     left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_RESTART_DIGITS else 0
     died = [
-        each for each in _last_lives(streams) if each.bye_reason in ("lost", "signal") and each.heard > now - RESTART_NS
+        life for life in _last_lives(streams) if life.bye_reason in ("lost", "signal") and life.heard > now - RESTART_NS
     ]
-    return frozenset(each.id for each in died if left > 0)
+    return frozenset(life.id for life in died if left > 0)
 
 
 def _last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
     """The newest stream of each rank that has sent a hello."""
-    spoken = [each for each in streams if each.role == "rank" and each.schema is not None]
-    return list({each.rank: each for each in sorted(spoken, key=lambda each: (each.started, each.id))}.values())
+    spoken = [stream for stream in streams if stream.role == "rank" and stream.schema is not None]
+    return list(
+        {stream.rank: stream for stream in sorted(spoken, key=lambda stream: (stream.started, stream.id))}.values()
+    )
 
 
 def _continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
     """Ids of streams whose rank has a newer life."""
-    current = {each.id for each in _last_lives(streams)}
-    return frozenset(each.id for each in streams if each.role == "rank" and each.id not in current)
+    current = {life.id for life in _last_lives(streams)}
+    return frozenset(stream.id for stream in streams if stream.role == "rank" and stream.id not in current)
 
 
 def _causes(
     streams: Sequence[Row[Any]], findings: Sequence[Row[Any]], of_the_whole: Sequence[tuple[str, Finding]]
 ) -> list[Cause]:
     """Merges the findings of streams and of the run into causes. A continued life is over."""
-    ranks = {each.id: each.rank for each in streams if each.role == "rank" and each.schema is not None}
-    in_order = sorted(findings, key=lambda each: ranks.get(each.stream, 0))  # the lowest rank's finding is shown
-    concluded = [(each.stream, msgspec.convert(each.body, Finding)) for each in in_order]
+    ranks = {stream.id: stream.rank for stream in streams if stream.role == "rank" and stream.schema is not None}
+    in_order = sorted(findings, key=lambda finding: ranks.get(finding.stream, 0))  # the lowest rank's finding is shown
+    concluded = [(finding.stream, msgspec.convert(finding.body, Finding)) for finding in in_order]
     return merge_causes(explain([*of_ranks(concluded, ranks), *of_the_whole]), ranks, _continued(streams))
 
 
@@ -313,11 +317,11 @@ def _count_incidents(
 
     A counter cannot be decreased, so the ticket stays counted. The order is the same for all runs: no deadlocks.
     """
-    severities = {each.id: each.severity for each in before}
+    severities = {incident.id: incident.severity for incident in before}
     counted = [
-        (each.incident.verdict, each.incident.severity)
-        for each in changes
-        if each.new or each.incident.severity != severities.get(each.incident.id, each.incident.severity)
+        (change.incident.verdict, change.incident.severity)
+        for change in changes
+        if change.new or change.incident.severity != severities.get(change.incident.id, change.incident.severity)
     ]
     for verdict, severity in sorted(counted):
         judgements.add_total(connection, run.project, "incidents", 1, verdict=verdict, severity=severity)
@@ -327,8 +331,8 @@ def _add_to_fleet_totals(
     connection: Connection, run: Row[Any], streams: Sequence[Row[Any]], prices: Prices
 ) -> dict[str, Any]:
     """Adds the run's progress since the last judgement to the fleet's totals. Returns the counted amounts."""
-    ranks = [each for each in streams if each.role == "rank"]
-    counters = stream_counters.of_run([(each.rank, each.counters) for each in ranks])
+    ranks = [stream for stream in streams if stream.role == "rank"]
+    counters = stream_counters.of_run([(rank.rank, rank.counters) for rank in ranks])
     folded: dict[str, Any] = dict(run.folded)
     dollars = cost.of_run(prices, run.environment, ranks)
     if dollars is not None and (more := round(dollars * MICRODOLLARS_PER_DOLLAR) - folded.get("cost", 0)) > 0:
@@ -369,13 +373,13 @@ def _add_outcomes(
     if "times" not in folded and run.tags.get(outcomes.EXPECTED):
         told["times"] = outcomes.of_time(run.tags, run.started, until, over=over)
     lives = _last_lives(streams)
-    last = [finding for stream, finding in findings if stream in {each.id for each in lives}]
+    last = [finding for stream, finding in findings if stream in {life.id for life in lives}]
     if over and "validations" not in folded:  # reading a long baseline takes several rounds
         told["validations"] = outcomes.of_validation(seen.get("baseline", {}).get("numbers", {}), last)
     if over and "outcome" not in folded:
-        latest = judgements.latest_of(connection, run.id, [each.id for each in lives])
-        byes = {each.bye_reason for each in lives}
-        told["outcome"] = outcomes.of_run(state, byes, last, (each.get("loss") for each in latest))
+        latest = judgements.latest_of(connection, run.id, [life.id for life in lives])
+        byes = {life.bye_reason for life in lives}
+        told["outcome"] = outcomes.of_run(state, byes, last, (values.get("loss") for values in latest))
     for name, outcome in told.items():
         if outcome is not None:
             folded[name] = outcome

@@ -74,7 +74,7 @@ class Job:
 
 def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
     """What to do, in order. Segments cover a stream from its beginning, so blocks are left only at its end."""
-    groups = [list(group) for _, group in groupby(blocks, key=lambda each: each.schema)]
+    groups = [list(group) for _, group in groupby(blocks, key=lambda chunk: chunk.schema)]
     jobs: list[Job] = []
     for number, group in enumerate(groups, 1):
         *whole, rest = _stretches(group)
@@ -83,7 +83,7 @@ def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
         if rest and closed:
             jobs.append(Job("segments", rest))
         elif rest:
-            jobs += [Job("block", each) for each in (_by_size(rest) if ended else _small(rest))]
+            jobs += [Job("block", chunks) for chunks in (_by_size(rest) if ended else _small(rest))]
     return jobs
 
 
@@ -97,10 +97,10 @@ def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
     """Blocks that come to a segment; last what does not yet, which may be nothing."""
     stretch: list[Waiting] = []
     rows = 0
-    for each in group:
-        stretch.append(each)
-        rows += each.rows
-        if rows >= rows_of_segment(each.columns):
+    for chunk in group:
+        stretch.append(chunk)
+        rows += chunk.rows
+        if rows >= rows_of_segment(chunk.columns):
             yield stretch
             stretch, rows = [], 0
     yield stretch
@@ -119,15 +119,15 @@ def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
 def _by_size(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
     """All of them, in blocks as large as they may be; those that stay alone are left out."""
     joined: list[list[Waiting]] = [[]]
-    for each in blocks:
-        if joined[-1] and (_rows(joined[-1]) + each.rows) * each.columns > BLOCK_VALUES:
+    for chunk in blocks:
+        if joined[-1] and (_rows(joined[-1]) + chunk.rows) * chunk.columns > BLOCK_VALUES:
             joined.append([])
-        joined[-1].append(each)
+        joined[-1].append(chunk)
     return [some for some in joined if len(some) > 1]
 
 
 def _rows(blocks: Iterable[Waiting]) -> int:
-    return sum(each.rows for each in blocks)
+    return sum(chunk.rows for chunk in blocks)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Compaction:
         packed = (
             frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data) for row in rows
         )
-        view = block.join(schema, (block.unpack(each, schema) for each in packed))
+        view = block.join(schema, (block.unpack(chunk, schema) for chunk in packed))
         begin = int(np.searchsorted(view.steps, after, "right"))
         return rows, view.rows(begin, len(view))
 
@@ -200,7 +200,7 @@ class Compaction:
 
     def _segment(self, view: block.View, schema: str, day: int) -> None:
         key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
-        rows = [{**key, "part": part, **each._asdict()} for part, each in columns.pack(view.values)]
+        rows = [{**key, "part": part, **column._asdict()} for part, column in columns.pack(view.values)]
         in_slices(self.store, rows, self._add_columns, self._writing)
         whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
         stamps = {"steps": columns.pack_whole(view.steps), "times": columns.pack_whole(view.times)}
@@ -219,7 +219,7 @@ class Compaction:
         row |= {"first_step": packed.first_step, "rows": packed.rows, "data": packed.data}
         with self.store.writing(durable=False) as connection:
             self._hold(connection)
-            compaction.remove_blocks(connection, self.run, self.stream, [each.first_step for each in rows])
+            compaction.remove_blocks(connection, self.run, self.stream, [row.first_step for row in rows])
             compaction.add_block(connection, row)
 
     def _hold(self, connection: Connection) -> None:

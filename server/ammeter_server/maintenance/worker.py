@@ -65,9 +65,9 @@ class MaintenanceWorker:
         """Compacts every stream that has enough waiting. Returns how many were this keeper's to do."""
         with self.store.reading() as connection:
             due = compaction.due(connection, self._heard_since, now, TOGETHER)
-        before = {each.id: self._seen.get(each.id, -TOGETHER) for each in due}
-        news = [each for each in due if each.ended or each.rows - before[each.id] >= TOGETHER]
-        self._seen = before | {each.id: each.rows for each in news}
+        before = {stream.id: self._seen.get(stream.id, -TOGETHER) for stream in due}
+        news = [stream for stream in due if stream.ended or stream.rows - before[stream.id] >= TOGETHER]
+        self._seen = before | {stream.id: stream.rows for stream in news}
         done = 0
         for each in news:
             if self._stopped.is_set():

@@ -44,12 +44,12 @@ def concealing(url: str) -> Callable[[str], str]:
     pieces = set(re.split(r"[/?&=@:#;,+]", others)) | {userinfo, rest}
     if "." not in host and not host.startswith(("localhost", "[")):
         pieces.add(host.partition(":")[0])  # of services without a host the first piece is a token
-    every = {form for each in pieces for form in (each, unquote(each))}
-    longest = sorted((each for each in every if len(each) >= MIN_PIECE_CHARS), key=len, reverse=True)
+    every = {form for piece in pieces for form in (piece, unquote(piece))}
+    longest = sorted((piece for piece in every if len(piece) >= MIN_PIECE_CHARS), key=len, reverse=True)
 
     def conceal(said: str) -> str:
-        for each in longest:
-            said = said.replace(each, GONE)
+        for piece in longest:
+            said = said.replace(piece, GONE)
         return _redactor.text(said)
 
     return conceal

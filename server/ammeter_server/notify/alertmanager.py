@@ -38,7 +38,7 @@ def channel(url: str) -> Channel:
 
     def send(messages: Sequence[Message]) -> None:
         now = time.time_ns()
-        alerts = [_posted(each, now) for each in messages if each["kind"] != "silenced"]
+        alerts = [_posted(message, now) for message in messages if message["kind"] != "silenced"]
         if alerts:
             post("alerts", alerts)
         for each in messages:

@@ -44,7 +44,7 @@ class Channel:
     def wants(self, project: str, severity: str) -> bool:
         """Whether incidents of this kind go there."""
         return (not self.severities or severity in self.severities) and (
-            not self.projects or any(fnmatchcase(project, each) for each in self.projects)
+            not self.projects or any(fnmatchcase(project, pattern) for pattern in self.projects)
         )
 
 

@@ -52,7 +52,7 @@ class Outbox:
 
         gathering: whether stateful channels, which group alerts, wait for more of them.
         """
-        waiting = [name for name, each in self.channels.items() if gathering and each.stateful]
+        waiting = [name for name, channel in self.channels.items() if gathering and channel.stateful]
         with self.store.reading() as connection:
             due = outbox.due(connection, now, waiting)
         if due:

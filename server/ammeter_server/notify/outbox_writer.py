@@ -51,12 +51,12 @@ class OutboxWriter:
 
     def _enqueue_change(self, connection: Connection, run: Row[Any], change: IncidentChange, now: int) -> bool:
         incident, tell = change.incident, change.tell
-        wanting = [each for each in self.channels if each.wants(run.project, incident.severity)]
+        wanting = [channel for channel in self.channels if channel.wants(run.project, incident.severity)]
         heard = tell if incident.silenced is None or incident.silenced <= now else None
-        told = [each for each in wanting if heard and not each.stateful]
+        told = [channel for channel in wanting if heard and not channel.stateful]
         news = message(heard, incident, run.name, run.project, self.links) if heard and told else {}
         due = [_enqueue_news(connection, incident, channel.name, news, now) for channel in told]
-        holding = [each for each in wanting if each.stateful]
+        holding = [channel for channel in wanting if channel.stateful]
         body = message("opened", incident, run.name, run.project, self.links) if holding else {}
         held = body | {"alert": alert(incident, body["body"], run.name, run.project, self.links)} if body else {}
         due += [_sync_alert(connection, change, channel.name, held, now) for channel in holding]
@@ -65,10 +65,14 @@ class OutboxWriter:
 
 def _successions(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
     """Superseded incidents, each with the incident that takes its place without a notification."""
-    quiet = [each.incident for each in changes if each.incident.is_open and each.tell is None]
+    quiet = [other.incident for other in changes if other.incident.is_open and other.tell is None]
     for change in changes:
         if change.incident.closed_reason == "superseded":
-            of = (each for each in quiet if change.incident.verdict in {more["verdict"] for more in each.consequences})
+            of = (
+                incident
+                for incident in quiet
+                if change.incident.verdict in {more["verdict"] for more in incident.consequences}
+            )
             heir = next(of, None)
             if heir is not None:
                 yield change.incident, heir

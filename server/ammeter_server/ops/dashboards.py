@@ -32,4 +32,4 @@ def read_board(name: str) -> Response:
 
 def names() -> list[str]:
     """The boards there are."""
-    return sorted(each.name.removesuffix(".json") for each in FOLDER.iterdir() if each.name.endswith(".json"))
+    return sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))

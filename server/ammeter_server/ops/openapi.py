@@ -77,7 +77,7 @@ def described(app: FastAPI) -> dict[str, Any]:
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     """Every answer from 400 on is a problem; whoever asks says who he is."""
     responses = operation["responses"]
-    for status in [each for each in responses if each >= "400"]:
+    for status in [response for response in responses if response >= "400"]:
         said = responses.pop(status)
         if status != "422" or "Validation" not in said["description"]:
             responses[status] = WRONG | {"description": said["description"]}

@@ -70,7 +70,7 @@ def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
         labels: tuple[str, ...] = (incident.run, incident.project, incident.verdict, incident.severity)
         active[labels] = max(active.get(labels, 0), int(incident.state != "closed"))
     per_run: dict[str, int] = {}
-    for labels, value in sorted(active.items(), key=lambda each: (-each[1], each[0][3], each[0])):
+    for labels, value in sorted(active.items(), key=lambda item: (-item[1], item[0][3], item[0])):
         per_run[labels[0]] = per_run.get(labels[0], 0) + 1
         if per_run[labels[0]] <= MAX_INCIDENTS:
             shown.add("ammeter_incident_active", value, *labels)
@@ -80,7 +80,7 @@ def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
     """Counters without a run: they never decrease, whatever retention deletes. Each outcome of a project is there with
     0 from the project's first number on: the first failure is an increase."""
     projects = {total.project for total in totals}
-    counted = {(each, name, outcome): 0 for each in projects for name, outcome in OUTCOMES}
+    counted = {(project, name, outcome): 0 for project in projects for name, outcome in OUTCOMES}
     for total in sorted(totals, key=tuple):
         if total.name == "incidents":
             shown.add("ammeter_incidents_total", total.value, total.project, total.verdict, total.severity)
@@ -95,7 +95,7 @@ def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
 def _add_info(shown: Exposition, run: Row[Any], ranks: Sequence[Row[Any]]) -> None:
     environment = run.environment or {}
     known = (precision(ranks), environment.get("torch"), environment.get("device"))
-    name, *rest = (str(each or "")[:MAX_LABEL_CHARS] for each in (run.name or run.id, *known))
+    name, *rest = (str(text or "")[:MAX_LABEL_CHARS] for text in (run.name or run.id, *known))
     shown.add("ammeter_run_info", 1, run.id, name, run.project, *rest)
 
 
@@ -193,7 +193,7 @@ def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], 
     if run.state != "running":
         return
     several = devices.of_run(streams, now)
-    used = [each.memory_used_bytes for each in several if each.memory_used_bytes is not None]
+    used = [device.memory_used_bytes for device in several if device.memory_used_bytes is not None]
     shown.add("ammeter_device_memory_bytes", max(used, default=None), run.id, "used")
     for each in devices.few(several, MAX_DEVICES):
         labels = (run.id, each.host[:MAX_LABEL_CHARS], each.name, each.gpu, each.uuid)

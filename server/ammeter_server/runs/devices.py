@@ -46,7 +46,7 @@ READINGS = ("utilization", "memory_used_bytes", "power_watts", "temperature_cels
 def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
     """Those of the newest stream of each host that is heard of, by host and number."""
     newest: dict[str, Row[Any]] = {}
-    for stream in sorted(streams, key=lambda each: each.started):
+    for stream in sorted(streams, key=lambda stream: stream.started):
         if stream.role == "host" and stream.bye_reason is None and stream.heard >= now - FRESH:
             newest[stream.host] = stream
     return [device for _, stream in sorted(newest.items()) for device in _of_host(stream)]
@@ -63,21 +63,23 @@ def few(devices: Sequence[Device], most: int) -> list[Device]:
 
 def highest(ranks: Sequence[Row[Any]], column: str) -> float | None:
     """The largest of what the newest life of each rank has measured last; None where none has."""
-    newest = {stream.rank: stream for stream in sorted(ranks, key=lambda each: each.started)}
+    newest = {stream.rank: stream for stream in sorted(ranks, key=lambda rank: rank.started)}
     known = [value for stream in newest.values() if (value := _number(stream.latest, column)) is not None]
     return max(known, default=None)
 
 
 def _of_host(stream: Row[Any]) -> Iterable[Device]:
     """In the order of their numbers, as devices.found has them."""
-    for gpu, said in sorted(stream.counters.get("devices", {}).items(), key=lambda each: (len(each[0]), each[0])):
+    for gpu, said in sorted(stream.counters.get("devices", {}).items(), key=lambda item: (len(item[0]), item[0])):
         read = {name: _number(stream.latest, f"{name}.{gpu}") for name in READINGS}
         yield Device(stream.host, gpu, said["uuid"], said["model"], **read)
 
 
 def _as_one(several: Sequence[Device]) -> Device:
-    means = {name: _mean([getattr(each, name) for each in several]) for name in READINGS}
-    hottest = max((each.temperature_celsius for each in several if each.temperature_celsius is not None), default=None)
+    means = {name: _mean([getattr(device, name) for device in several]) for name in READINGS}
+    hottest = max(
+        (device.temperature_celsius for device in several if device.temperature_celsius is not None), default=None
+    )
     one = Device(several[0].host, ALL, "", several[0].model, **means)
     return replace(one, temperature_celsius=hottest)
 

@@ -62,12 +62,12 @@ def add_epoch(after: Counters, epoch: float, time: int) -> None:
 
 def _devices(said: Any) -> dict[str, dict[str, str]]:
     """Number -> what identifies the device."""
-    several = [each for each in said if isinstance(each, Mapping)] if isinstance(said, list | tuple) else []
+    several = [device for device in said if isinstance(device, Mapping)] if isinstance(said, list | tuple) else []
     return {
-        text(str(each.get("gpu", ""))[:MAX_NAME_CHARS]): {
-            name: text(str(each.get(name, ""))[:MAX_NAME_CHARS]) for name in ("uuid", "model")
+        text(str(device.get("gpu", ""))[:MAX_NAME_CHARS]): {
+            name: text(str(device.get(name, ""))[:MAX_NAME_CHARS]) for name in ("uuid", "model")
         }
-        for each in several[:MAX_DEVICES]
+        for device in several[:MAX_DEVICES]
     }
 
 

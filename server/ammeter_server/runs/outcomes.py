@@ -33,9 +33,9 @@ def of_run(state: str, byes: Collection[str | None], findings: Iterable[Finding]
 
 def has_diverged(findings: Iterable[Finding], losses: Iterable[Any]) -> bool:
     """Whether it ended with weights or a loss that are not finite, or in the middle of steps that all were skipped."""
-    held = [each for each in findings if each.active]
-    poisoned = any(each.verdict == POISONED for each in held)
-    stuck = any(each.verdict in HEALTH and each.severity == "page" for each in held)
+    held = [finding for finding in findings if finding.active]
+    poisoned = any(finding.verdict == POISONED for finding in held)
+    stuck = any(finding.verdict in HEALTH and finding.severity == "page" for finding in held)
     return poisoned or stuck or any(is_nonfinite(loss) for loss in losses)
 
 
@@ -50,7 +50,7 @@ def of_validation(numbers: Mapping[str, Any], findings: Iterable[Finding]) -> st
     """held | drifted; None where no validation was held against a baseline's."""
     if numbers.get("validation_delta") is None:
         return None
-    return "drifted" if any(each.verdict == DRIFTED and each.active for each in findings) else "held"
+    return "drifted" if any(finding.verdict == DRIFTED and finding.active for finding in findings) else "held"
 
 
 def of_time(tags: Mapping[str, Any], started: int, until: int, *, over: bool) -> str | None:

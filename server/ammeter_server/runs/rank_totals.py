@@ -58,7 +58,7 @@ def fallbacks(ranks: Iterable[Row[Any]], most: int) -> dict[tuple[str, str], flo
         for name, share in stream.counters.get("fallbacks", {}).items():
             shares[name] = max(share, shares.get(name, 0.0))
     other = shares.pop(f"{OTHER} {OTHER}", 0.0)
-    ranked = sorted(shares.items(), key=lambda each: (-each[1], each[0]))
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     rest = min(other + sum(share for _, share in ranked[most:]), 1.0)
     told = {(op, reason): share for name, share in ranked[:most] for op, _, reason in [name.rpartition(" ")]}
     return told | ({(OTHER, OTHER): rest} if rest else {})

@@ -110,7 +110,7 @@ def _line(connection: Connection, names: list[str], project: str, adopts: bool) 
         row = there[run] if run else None
         run = run or _deleted(gone, project, name) or run_ids.free({*there, *gone}, project, name)
         places.append(_Place(run, name, row))
-    first = next((number for number, each in enumerate(places) if each.row is not None), 0)
+    first = next((number for number, place in enumerate(places) if place.row is not None), 0)
     behind = next((number for number in range(first, len(places)) if places[number].row is None), len(places) - 1)
     return places[first : behind + 1]
 
@@ -122,7 +122,7 @@ def _deleted(gone: Mapping[str, str], project: str, external: str) -> str | None
 
 
 def _first_open(places: list[_Place], began: int | None) -> Home:
-    number = next((number for number, each in enumerate(places) if not _over(each.row, began)), len(places) - 1)
+    number = next((number for number, place in enumerate(places) if not _over(place.row, began)), len(places) - 1)
     return Home(places[number].run, places[number].external, places[number - 1].run if number else None)
 
 

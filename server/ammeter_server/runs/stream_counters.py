@@ -184,10 +184,10 @@ def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
             so_far[name] = max(so_far.get(name, 0), counters.get(name, 0))
         for name in BOUNDS:
             so_far[f"{name}_histogram"] = _added(so_far, counters, f"{name}_histogram")
-    whole: Counters = {name: max((each[name] for each in ranks.values()), default=0) for name in SUMS + LATEST}
-    whole["samples"] = sum(each["samples"] for each in ranks.values())
+    whole: Counters = {name: max((counted[name] for counted in ranks.values()), default=0) for name in SUMS + LATEST}
+    whole["samples"] = sum(counted["samples"] for counted in ranks.values())
     for name in BOUNDS:
-        whole[f"{name}_histogram"] = _highest([each[f"{name}_histogram"] for each in ranks.values()], name)
+        whole[f"{name}_histogram"] = _highest([counted[f"{name}_histogram"] for counted in ranks.values()], name)
     return whole
 
 

@@ -58,7 +58,7 @@ class _Held:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._hold) for each in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._hold) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():

@@ -33,14 +33,14 @@ def go_back(store: Store, shape: str) -> None:
 def lost(before: str | None, shape: str) -> list[str]:
     """What going back from one shape to an earlier one takes away, the newest first. ValueError: no such one."""
     steps = list(ScriptDirectory.from_config(_config()).walk_revisions())
-    shapes = [each.revision for each in steps]
+    shapes = [step.revision for step in steps]
     there = shapes.index(before) if before in shapes else len(shapes)
     earlier = shapes[there + 1 :]
     if shape not in earlier:
         raise ValueError(
             f"the database has shape {before}; the earlier ones are {', '.join(earlier) or 'not known here'}"
         )
-    return [f"{each.revision}: {each.module.GOING_BACK_LOSES}" for each in steps[there : shapes.index(shape)]]
+    return [f"{step.revision}: {step.module.GOING_BACK_LOSES}" for step in steps[there : shapes.index(shape)]]
 
 
 def current(store: Store) -> str | None:
@@ -51,7 +51,7 @@ def current(store: Store) -> str | None:
 
 def is_known(shape: str) -> bool:
     """Whether this version of the collector knows the shape; a newer one's it does not."""
-    return shape in {each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return shape in {revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def unknown(shape: str) -> str:

@@ -91,10 +91,10 @@ def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tup
         for table in (segments, chunks)
     ]
     query = select(streams.c.id, streams.c.events, *begins).where(
-        streams.c.run == run, streams.c.id.in_([each.id for each in of])
+        streams.c.run == run, streams.c.id.in_([life.id for life in of])
     )
     first = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
-    return [(*each, first.get(each.id)) for each in of]
+    return [(*life, first.get(life.id)) for life in of]
 
 
 def lives(connection: Connection, run: str) -> list[Life]:
@@ -286,8 +286,8 @@ def _view(store: Store, of: Known, row: Row[Any], wanted: Wanted | None) -> bloc
     values = np.full((len(places), row.rows), block.ABSENT, np.float32)
     where = {place: index for index, place in enumerate(places)}
     with store.reading() as connection:
-        for each in stored(connection, of, places, row.first_step, row.first_step):
-            values[where[each.place]] = each.values(row.rows)
+        for column in stored(connection, of, places, row.first_step, row.first_step):
+            values[where[column.place]] = column.values(row.rows)
     return block.View(schema, unpack_whole(row.steps, row.rows), unpack_whole(row.times, row.rows), values)
 
 

@@ -38,7 +38,7 @@ def by_day(connection: Connection) -> list[tuple[int, int]]:
 def by_run(connection: Connection, limit: int) -> list[Size]:
     """The largest runs: id with name, steps of all ranks, bytes."""
     parts = [select(t.c.run.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.run) for t in PARTITIONED_TABLES]
-    largest = sorted(_summed(connection, parts), key=lambda each: -each[1])[:limit]
+    largest = sorted(_summed(connection, parts), key=lambda row: -row[1])[:limit]
     ids = [run for run, _ in largest]
     names = {row.id: row.name for row in connection.execute(select(runs.c.id, runs.c.name).where(runs.c.id.in_(ids)))}
     steps = dict(_steps(connection, ids))

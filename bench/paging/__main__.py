@@ -1,11 +1,11 @@
-"""How long from the overflow in the training process to a person: seconds until a real HTTP receiver was told.
+"""Measures the seconds from an overflow in the training process to the notification at a real HTTP receiver.
 
-    python -m bench.paging [--runs 20] [--write]
+    python -m bench.paging [--runs 20] [--quick] [--write]
 
-A collector in its default set-up, a receiver, and runs whose loss turns NaN at a step of its own, by each way that a
-page can take. Alertmanager and Prometheus are configured as in alerts/, but that Prometheus scrapes and evaluates each
-5 s. The clock starts when the optimizer's step with the NaN is over; agent, journal, shipper, collector, judge, outbox
-and whoever is told by it are in between. It ends with 1 where a limit is missed.
+Starts a collector with default settings and a receiver, and trains runs whose loss turns NaN at a random step, for
+each route of a notification. Alertmanager and Prometheus have the configuration in alerts/, but Prometheus scrapes and
+evaluates every 5 s. The clock starts at the end of the optimizer step with the NaN; agent, journal, shipper, collector,
+judge, outbox and the notified service lie in between. Exits with 1 if a limit is missed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,103 +27,131 @@ import torch
 
 import ammeter
 from bench.common.paths import RESULTS
+from bench.common.tables import markdown_table
 from tests import alerting
 from tests.e2e.real import Collector, Receiver, wait_for
 from tests.server.feeding import Stream, break_down, train
 
 RESULT = RESULTS / "paging.md"
-SCRAPE = EVALUATION = 5
-GROUP_INTERVAL = 60
-"""Seconds, as alerts/alertmanager.yaml has it for pages."""
+SCRAPE_SECONDS = EVALUATION_SECONDS = 5
+GROUP_INTERVAL_SECONDS = 60
+"""The group_interval of pages in alerts/alertmanager.yaml."""
 
-STORM = 500
-SETTLED = 8.0
-"""Seconds until 500 new runs have been judged; shorter than those after which a silent one is held to be lost."""
+MAX_WAIT_SECONDS = 2 * GROUP_INTERVAL_SECONDS
+"""Longest wait for a page."""
 
-ALERT = "AmmeterNonfiniteGradient"
-"""Runs that break at once, and what they are told with."""
+STORM_RUNS = 500
+"""Runs that break at the same time."""
 
-Arrived = Callable[[str], float | None]
-"""When the page about a run came, if it has."""
+JUDGED_SECONDS = 8.0
+"""Time in which the judge evaluates 500 new runs; shorter than the time after which a silent run counts as lost."""
+
+STORM_ALERT = "AmmeterNonfiniteGradient"
+
+ArrivalOf = Callable[[str], float | None]
+"""Returns the arrival time of a run's page, or None before it."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """limit: seconds that the slowest page may take. joins: whether all runs are of one project, which has been paged
-    about already; else each is the first of its own."""
+class Route:
+    """A route of a page.
+
+    Attributes:
+        limit: Seconds allowed for the slowest page.
+        reason: Derivation of the limit.
+        joins: Whether all runs belong to one project with an earlier page; otherwise each has a project of its own.
+    """
 
     name: str
     limit: float
-    why: str
-    open: Callable[[ExitStack, Path], tuple[Collector, Arrived]]
+    reason: str
+    open: Callable[[ExitStack, Path], tuple[Collector, ArrivalOf]]
     joins: bool = False
 
 
-def directly(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
-    """The collector tells the receiver itself."""
+def apprise_route(stack: ExitStack, folder: Path) -> tuple[Collector, ArrivalOf]:
+    """The collector notifies the receiver itself."""
     receiver = Receiver()
     stack.callback(receiver.stop)
     collector = _collector(stack, folder, "--notify", receiver.apprise)
-    return collector, lambda run: next((at for at, told in receiver.received if run in told["message"]), None)
+    return collector, lambda run: next((at for at, body in receiver.received if run in body["message"]), None)
 
 
-def posted(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
+def alertmanager_route(stack: ExitStack, folder: Path) -> tuple[Collector, ArrivalOf]:
     """The collector posts to Alertmanager."""
     running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager", {}))
-    return _collector(stack, folder, "--alertmanager", running.url), _heard(pager)
+    return _collector(stack, folder, "--alertmanager", running.url), _arrival_at(pager)
 
 
-def scraped(stack: ExitStack, folder: Path) -> tuple[Collector, Arrived]:
-    """Prometheus scrapes the collector and tells Alertmanager."""
+def prometheus_route(stack: ExitStack, folder: Path) -> tuple[Collector, ArrivalOf]:
+    """Prometheus scrapes the collector and posts to Alertmanager."""
     running, pager = stack.enter_context(alerting.alertmanager(folder / "alertmanager", {}))
     collector = _collector(stack, folder)
     rules = httpx.get(f"{collector.url}/api/v1/rules").text
-    configuration = alerting.shipped(collector.port, running.port, f"{SCRAPE}s")
+    configuration = alerting.shipped(collector.port, running.port, f"{SCRAPE_SECONDS}s")
     stack.callback(alerting.Prometheus(folder / "prometheus", configuration, rules).start().stop)
-    return collector, _heard(pager)
+    return collector, _arrival_at(pager)
 
 
-WAYS = (
-    Way("the collector tells an Apprise URL", 5, "5 s", directly),
-    Way("the collector posts to Alertmanager, first of a group", 5, "5 s", posted),
-    Way("the same, joins a group that was told", GROUP_INTERVAL + 2, "group_interval + 2 s", posted, joins=True),
-    Way("Prometheus and Alertmanager", SCRAPE + EVALUATION + 5, "scrape + evaluation interval + 5 s", scraped),
+JOIN_LIMIT_SECONDS = GROUP_INTERVAL_SECONDS + 2
+PROMETHEUS_LIMIT_SECONDS = SCRAPE_SECONDS + EVALUATION_SECONDS + 5
+
+ROUTES = (
+    Route("the collector tells an Apprise URL", 5, "5 s", apprise_route),
+    Route("the collector posts to Alertmanager, first of a group", 5, "5 s", alertmanager_route),
+    Route(
+        "the same, joins a group that was told",
+        GROUP_INTERVAL_SECONDS + 2,
+        "group_interval + 2 s",
+        alertmanager_route,
+        joins=True,
+    ),
+    Route(
+        "Prometheus and Alertmanager",
+        SCRAPE_SECONDS + EVALUATION_SECONDS + 5,
+        "scrape + evaluation interval + 5 s",
+        prometheus_route,
+    ),
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20, help="runs that break, for each way (20; two at least)")
-    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results/paging.md")
-    options = parser.parse_args()
+    parser.add_argument("--runs", type=int, default=20, help="runs that break, for each route (20; two at least)")
+    parser.add_argument("--quick", action="store_true", help="only checks that it runs: two runs, the direct routes")
+    parser.add_argument("--write", action="store_true", help="write the figures to bench/results/paging.md")
+    options = parser.parse_args(arguments)
+    if options.quick and options.write:
+        parser.error("--quick measures too little for bench/results; leave out --write")
     torch.set_num_threads(1)
-    found = []
-    for way in WAYS:
-        seconds = measure(way, options.runs)
-        found.append((way, seconds))
-        print(row(way, seconds), flush=True)
-    stormed = storm()
-    print(stormed, flush=True)
-    if options.write:
-        RESULT.write_text(page(found, stormed))
-    return 1 if any(max(seconds) > way.limit for way, seconds in found) else 0
+    measured = []
+    for route in ROUTES[:2] if options.quick else ROUTES:
+        seconds = measure(route, 2 if options.quick else options.runs)
+        measured.append((route, seconds))
+        print(row(route, seconds), flush=True)
+    if not options.quick:
+        storm_line = storm()
+        print(storm_line, flush=True)
+        if options.write:
+            RESULT.write_text(markdown(measured, storm_line))
+    return 1 if any(max(seconds) > route.limit for route, seconds in measured) else 0
 
 
-def measure(way: Way, runs: int) -> list[float]:
+def measure(route: Route, runs: int) -> list[float]:
     """Seconds of each run from the end of the broken step to the arrival of its page."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        collector, arrived = way.open(stack, Path(folder))
+        collector, arrival_of = route.open(stack, Path(folder))
 
         def page_of(run: ammeter.Run) -> float:
-            return float(wait_for(lambda: arrived(run.id), "the page arrived", collector.log, 2 * GROUP_INTERVAL))
+            return float(wait_for(lambda: arrival_of(run.id), "the page arrived", collector.log, MAX_WAIT_SECONDS))
 
-        def one(project: str) -> tuple[ammeter.Run, float]:
-            return break_one(collector, Path(folder), project, chance)
+        def break_run(project: str) -> tuple[ammeter.Run, float]:
+            return break_one(collector, Path(folder), project, rng)
 
-        if way.joins:
-            page_of(one("speech")[0])
-        broken = [one("speech" if way.joins else f"speech-{number}") for number in range(runs)]
+        if route.joins:
+            page_of(break_run("speech")[0])
+        broken = [break_run("speech" if route.joins else f"speech-{number}") for number in range(runs)]
         seconds = [page_of(run) - overflow for run, overflow in broken]
         for run, _ in broken:
             run.close()
@@ -131,45 +159,50 @@ def measure(way: Way, runs: int) -> list[float]:
 
 
 def storm() -> str:
-    """What it comes to when many runs break at once, of which the collector posts to Alertmanager."""
+    """Breaks many runs at once and describes the notifications that Alertmanager sends."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         running, pager = stack.enter_context(alerting.alertmanager(Path(folder) / "alertmanager", {}))
         collector = _collector(stack, Path(folder), "--alertmanager", running.url)
         client = stack.enter_context(httpx.Client(base_url=collector.url, timeout=60))
         senders = stack.enter_context(ThreadPoolExecutor(8))
-        streams = [Stream(client, name=f"run-{number}", begin=time.time_ns()) for number in range(STORM)]
-        for first, last in ((0, 3), (4, 7)):  # only a stream's second batch has a collector that knows it
+        streams = [Stream(client, name=f"run-{number}", begin=time.time_ns()) for number in range(STORM_RUNS)]
+        for first, last in ((0, 3), (4, 7)):  # the collector knows a stream only from its second batch on
             for stream in streams:
                 train(stream, first, last)
             list(senders.map(Stream.send, streams))
         for stream in streams:
             break_down(stream, 8, 16)
             stream.pack()
-        time.sleep(SETTLED)  # they have been running for long
+        time.sleep(JUDGED_SECONDS)  # the judge has seen them all
         began = time.time()
         list(senders.map(Stream.send, streams))
         sent = time.time() - began
 
-        def told() -> set[str]:
-            return {alert["labels"]["run"] for each in pager.of(ALERT) for alert in each.alerts}
+        def notified_runs() -> set[str]:
+            return {alert["labels"]["run"] for page in pager.of(STORM_ALERT) for alert in page.alerts}
 
-        wait_for(lambda: len(told()) == STORM, "all were told", collector.log, 2 * GROUP_INTERVAL)
-        notified = pager.of(ALERT)
+        wait_for(
+            lambda: len(notified_runs()) == STORM_RUNS,
+            "all runs were notified",
+            collector.log,
+            2 * GROUP_INTERVAL_SECONDS,
+        )
+        notified = pager.of(STORM_ALERT)
         first = len({alert["labels"]["run"] for alert in notified[0].alerts})
         return (
-            f"{STORM} runs of one project that broke at once, within {sent:.1f} s as they were sent:"
+            f"{STORM_RUNS} runs of one project that broke at once, within {sent:.1f} s as they were sent:"
             f" {len(notified)} notification{'s' * (len(notified) != 1)}, the first after {notified[0].at - began:.1f} s"
             f" with {first} of the runs, the last after {notified[-1].at - began:.1f} s."
         )
 
 
-def break_one(collector: Collector, folder: Path, project: str, chance: random.Random) -> tuple[ammeter.Run, float]:
-    """A run that trains until it overflows and a second longer, and when it did. It is left open."""
+def break_one(collector: Collector, folder: Path, project: str, rng: random.Random) -> tuple[ammeter.Run, float]:
+    """Trains a run until a second after it overflows. Returns the open run and the time of the overflow."""
     model = torch.nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     run = ammeter.watch(model, optimizer, scaler, url=collector.url, dir=folder / "journals", project=project)
-    overflow, broken = 0.0, chance.randrange(5, 60)
+    overflow, broken = 0.0, rng.randrange(5, 60)
     for step in range(broken + 40):
         optimizer.zero_grad()
         loss = model(torch.randn(4, 16)).square().mean() * (float("nan") if step >= broken else 1.0)
@@ -181,47 +214,47 @@ def break_one(collector: Collector, folder: Path, project: str, chance: random.R
     return run, overflow
 
 
-def row(way: Way, seconds: list[float]) -> str:
-    """Its line of the table."""
+def row(route: Route, seconds: list[float]) -> str:
+    """The route's row of the table."""
     numbers = (median(seconds), quantiles(seconds, n=20, method="inclusive")[-1], max(seconds))
-    told = " | ".join(f"{number:.2f}" for number in numbers)
-    return f"| {way.name} | {len(seconds)} | {told} | {way.limit:g} ({way.why}) |"
+    cells = " | ".join(f"{number:.2f}" for number in numbers)
+    return f"| {route.name} | {len(seconds)} | {cells} | {route.limit:g} ({route.reason}) |"
 
 
-def page(found: list[tuple[Way, list[float]]], stormed: str) -> str:
-    """The whole of the result, as Markdown."""
+def markdown(measured: list[tuple[Route, list[float]]], storm_line: str) -> str:
+    headings = ("way", "pages", "p50", "p95", "slowest", "limit")
     return "\n".join(
         [
             "# From the overflow to the page",
             "",
-            "Seconds from the end of the step that overflowed, in the training process, to the page at a receiver; by "
-            "the ways that a page can take.",
-            "Alertmanager as `alerts/alertmanager.yaml` has it: it waits 1 s for others of a group, and tells those "
-            f"that join it each {GROUP_INTERVAL} s; Prometheus scrapes and evaluates each {SCRAPE} s.",
+            "Seconds from the end of the step that overflowed, in the training process, to the page at a receiver, for "
+            "each route of a page.",
+            "Alertmanager is configured by `alerts/alertmanager.yaml`: it waits 1 s for other alerts of a group, and "
+            f"notifies about alerts that join a group every {GROUP_INTERVAL_SECONDS} s. Prometheus scrapes and "
+            f"evaluates every {SCRAPE_SECONDS} s.",
             "Written by `python -m bench.paging --write`.",
             "",
-            "| way | pages | p50 | p95 | slowest | limit |",
-            "|---|---|---|---|---|---|",
-            *(row(way, seconds) for way, seconds in found),
+            *markdown_table([headings]),
+            *(row(route, seconds) for route, seconds in measured),
             "",
-            stormed,
+            storm_line,
             "",
         ]
     )
 
 
-def _collector(stack: ExitStack, folder: Path, *words: str) -> Collector:
-    collector = Collector(folder, *words).start()
+def _collector(stack: ExitStack, folder: Path, *arguments: str) -> Collector:
+    collector = Collector(folder, *arguments).start()
     stack.callback(collector.stop)
     return collector
 
 
-def _heard(pager: alerting.Pager) -> Arrived:
-    def arrived(run: str) -> float | None:
-        told = (each.at for each in pager.told if any(alert["labels"].get("run") == run for alert in each.alerts))
-        return next(told, None)
+def _arrival_at(pager: alerting.Pager) -> ArrivalOf:
+    def arrival_of(run: str) -> float | None:
+        arrivals = (page.at for page in pager.told if any(alert["labels"].get("run") == run for alert in page.alerts))
+        return next(arrivals, None)
 
-    return arrived
+    return arrival_of
 
 
 if __name__ == "__main__":

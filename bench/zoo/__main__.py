@@ -1,11 +1,11 @@
-"""Every fault of the trainer on every network, and healthy trainings: what Ammeter says of them, and what others do.
+"""Trains with every fault of the trainer, and healthy programs: does Ammeter find the one and leave the other alone?
 
     make zoo [ARGS="--quick | --only gradient-spike,adapters | --seeds 3 4 5 | --write"]
 
-A fault counts as named when `ammeter report` has the verdict of its name first, and as pointed at when that finding
-names the module, tensor or line which the fault's registry says is broken. Ends with 1 where a limit is missed.
---write keeps zoo.md and zoo.json in bench/results; then `python -m bench.common.readme` brings the figures
-into the README.
+A fault is named if the verdict of its name is the first finding of `ammeter report`. It is located if that finding
+names the module, tensor or line that the fault's registry declares broken. Exits with 1 if a limit is missed.
+--write puts zoo.md and zoo.json into bench/results; `python -m bench.common.readme` then copies the figures into
+the README.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
 from bench.common.paths import RESULTS
-from bench.zoo import pool as zoo_pool
-from bench.zoo import report as zoo_tables
+from bench.zoo import pool, report
 from bench.zoo.plan import Plan
-from bench.zoo.report import Measured
+from bench.zoo.report import Results
 from bench.zoo.runner import Result
-from bench.zoo.scoring import healthy, judged, limits
+from bench.zoo.scoring import limits, score_fault, score_healthy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     seeds, only = tuple(dict.fromkeys(options.seeds)), options.only.split(",")
     plan = Plan(seeds[:1], onsets=1, only=only, frugal=False) if options.quick else Plan(seeds, only=only)
-    measured = measure(plan, options.workers, options.go_on)
-    for line in zoo_tables.shown(measured):
+    results = measure(plan, options.workers, options.go_on)
+    for line in report.terminal_lines(results):
         print(line)
     if options.write:
-        words = ["FILE" if each == str(options.go_on) else each for each in arguments or sys.argv[1:]]
-        zoo_tables.write(measured, options.write, f'make zoo ARGS="{" ".join(words)}"')
+        words = ["FILE" if word == str(options.go_on) else word for word in arguments or sys.argv[1:]]
+        report.write(results, options.write, f'make zoo ARGS="{" ".join(words)}"')
         print(f"written to {options.write}; for the README: python -m bench.common.readme")
-    return 0 if all(each.met for each in measured.limits) else 1
+    return 0 if all(limit.is_met for limit in results.limits) else 1
 
 
-def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Measured:
-    """Trains all cases of a plan, or takes from a file what came of them before, and judges them."""
+def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Results:
+    """Runs all cases of a plan, except those with a result in `kept`, and scores them."""
     cases = plan.cases()
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         os.chmod(folder, 0o755)  # noqa: S103 - a fault lets everybody read its checkpoint, which a private folder would prevent
-        results = zoo_pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], kept=kept)
-    by_case = {each.case: each for each in results}
-    broken = [judged(each, by_case[each.case.twin]) for each in results if each.case.fault and not each.case.frugal]
-    frugal = [judged(each, Result(each.case.twin, 0, [])) for each in results if each.case.frugal]
-    sound = [healthy(each) for each in results if not each.case.fault]
-    return Measured(broken, sound, limits(broken, sound), sum(each.seconds for each in results), frugal, plan.seeds)
+        results = pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], kept=kept)
+    by_case = {result.case: result for result in results}
+    broken = [
+        score_fault(result, by_case[result.case.twin])
+        for result in results
+        if result.case.fault and not result.case.frugal
+    ]
+    frugal = [score_fault(result, Result(result.case.twin, 0, [])) for result in results if result.case.frugal]
+    sound = [score_healthy(result) for result in results if not result.case.fault]
+    return Results(broken, sound, limits(broken, sound), sum(result.seconds for result in results), frugal, plan.seeds)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

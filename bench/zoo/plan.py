@@ -1,7 +1,7 @@
-"""Which trainings there are in the zoo: every fault of the trainer's registry on every network, and healthy ones.
+"""The trainings of the zoo: every fault of the trainer's registry on every network, and healthy trainings.
 
-A fault's precisions and optimizers take turns with the seeds. With the first seed each is tried once more as a budget
-of 1 % has it read, which is what a user has.
+A fault's precisions and optimizers alternate with the seeds. With the first seed each fault runs once more with the
+default budget of 1 %, as users have it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from bench.zoo import healthy
 from bench.zoo.trainer import REGISTRY, Fault, build_parser
 
 STEPS = 150
-"""Of a training, or so many times that as a verdict may take. A broken one has as many as its healthy twin, for the
-learning rate depends on it."""
+"""Steps of a training, or the multiple that a verdict needs. A broken training has as many as its healthy twin, because
+the learning rate depends on their number."""
 
 FIRST_LIFE = 60
-"""Steps before a run that goes on from a checkpoint."""
+"""Steps before the checkpoint from which a resumed run continues."""
 
-LATER = 27
-"""Steps from a fault's first onset to its second; no multiple of anything that the trainer does every so often."""
+SECOND_ONSET_STEPS = 27
+"""Steps from a fault's first onset to its second; no multiple of any interval in the trainer."""
 
-LONG = 1500
-"""Steps at least where the default budget decides what is read: of steps as short as these it reads few."""
+DEFAULT_BUDGET_STEPS = 1500
+"""Steps at least with the default budget, which reads only few of steps as short as these."""
 
-OFTEN = ["--eval-every", "15"]
-"""So that two runs can be compared by their validation."""
+FREQUENT_EVALUATION = ["--eval-every", "15"]
+"""Allows a comparison of two runs by their validation loss."""
 
 PRECISIONS = ("fp16", "bf16", "fp32")
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One training. what: a fault, a program of bench/zoo/healthy, or "" for the trainer as it is.
+    """One training.
 
-    onset: the step at which the fault begins, in the run that is looked at. life: "" for a run as such, "kept" for one
-    that saves checkpoints, "resumed" for one that goes on from one. frugal: it is read as the default budget has it,
-    not at every step.
+    Attributes:
+        what: A fault, a program of bench/zoo/healthy, or "" for the trainer without a fault.
+        onset: The first step of the fault.
+        life: "" for a simple run, "kept" for a run that saves checkpoints, "resumed" for a run that resumes from one.
+        frugal: Whether the default budget decides what is read; otherwise every step is read.
     """
 
     what: str
@@ -67,18 +69,18 @@ class Case(msgspec.Struct, frozen=True):
         return not self.fault or self.life == "resumed" or self.onset == REGISTRY[self.what].first_step
 
     @property
-    def words(self) -> list[str]:
-        """The trainer's command line."""
-        words = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]
-        words += ["--arch", self.arch, "--steps", str(self.steps), "--eval-every", "1000", "--log-every", "1000"]
-        words += ["--fault", f"{self.what}@{self.onset}"] if self.fault else []
-        return words + (OFTEN if self.baseline else [])
+    def arguments(self) -> list[str]:
+        """The arguments of the trainer."""
+        arguments = ["--tiny", "--precision", self.precision, "--optimizer", self.optimizer, "--seed", str(self.seed)]
+        arguments += ["--arch", self.arch, "--steps", str(self.steps), "--eval-every", "1000", "--log-every", "1000"]
+        arguments += ["--fault", f"{self.what}@{self.onset}"] if self.fault else []
+        return arguments + (FREQUENT_EVALUATION if self.baseline else [])
 
     @property
     def baseline(self) -> list[str] | None:
-        """That of the run which it is held against, where its fault takes one."""
+        """The arguments of the baseline run, where the fault needs one to show."""
         against = REGISTRY[self.what].against if self.fault else None
-        return None if against is None else [*self.twin.words, *OFTEN, *against, "--name", "baseline"]
+        return None if against is None else [*self.twin.arguments, *FREQUENT_EVALUATION, *against, "--name", "baseline"]
 
     def __str__(self) -> str:
         name = self.what or "the trainer"
@@ -89,8 +91,12 @@ class Case(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is tried. only: words of which a case's name has to have one. frugal: whether faults are tried at the
-    default budget, too."""
+    """The extent of the zoo.
+
+    Attributes:
+        only: Words; the name of a case has to contain one of them.
+        frugal: Whether faults run with the default budget as well.
+    """
 
     seeds: Sequence[int] = (0, 1, 2)
     onsets: int = 2
@@ -99,15 +105,15 @@ class Plan:
 
     def cases(self) -> list[Case]:
         """Twins first, then each fault, then the healthy programs, then faults at the default budget."""
-        broken = [each for each in faulty(self.seeds, self.onsets) if self.wants(each.what)]
-        twins = list(dict.fromkeys(each.twin for each in broken))
+        broken = [case for case in faulty(self.seeds, self.onsets) if self.wants(case.what)]
+        twins = list(dict.fromkeys(case.twin for case in broken))
         if self.wants("the trainer"):
             twins = list(dict.fromkeys([*twins, *trainer_as_it_is(self.seeds)]))
-        sound = [each for each in programs(self.seeds) if self.wants(each.what)]
+        sound = [case for case in programs(self.seeds) if self.wants(case.what)]
         return [*twins, *broken, *sound, *map(at_default_budget, self._firsts(broken) if self.frugal else ())]
 
     def _firsts(self, broken: Sequence[Case]) -> Iterator[Case]:
-        return (each for each in broken if each.seed == self.seeds[0] and each.is_first_onset)
+        return (case for case in broken if case.seed == self.seeds[0] and case.is_first_onset)
 
     def wants(self, name: str) -> bool:
         return any(word in name for word in self.only)
@@ -119,20 +125,22 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
             for turn, seed in enumerate(seeds):
                 precision = fault.precisions[turn % len(fault.precisions)]
                 optimizer = fault.optimizers[turn % len(fault.optimizers)]
-                for onset in (fault.first_step, fault.first_step + LATER)[: onsets if fault.first_step else 1]:
-                    steps = enough(fault, onset)
-                    yield Case(name, arch, precision, optimizer, seed, onset, fault.expected.life, steps, fault.ranks)
+                for onset in (fault.first_step, fault.first_step + SECOND_ONSET_STEPS)[
+                    : onsets if fault.first_step else 1
+                ]:
+                    steps = steps_for(fault, onset)
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps, fault.ranks)
 
 
 def at_default_budget(case: Case) -> Case:
-    """Longer, where it is not two runs that are compared when they are over."""
-    steps = case.steps if REGISTRY[case.what].against is not None else max(LONG, case.steps)
+    """The case with the default budget: longer, unless its fault compares two finished runs."""
+    steps = case.steps if REGISTRY[case.what].against is not None else max(DEFAULT_BUDGET_STEPS, case.steps)
     return msgspec.structs.replace(case, steps=steps, frugal=True)
 
 
-def enough(fault: Fault, onset: int) -> int:
-    """Steps by which its verdict may be expected, where something is read in every third of them at least."""
-    within = 3 * fault.expected.within if fault.expected.counted else fault.expected.within
+def steps_for(fault: Fault, onset: int) -> int:
+    """Steps after which the verdict has to be there if at least every third step is read."""
+    within = 3 * fault.told.within if fault.told.counted else fault.told.within
     return STEPS * math.ceil((onset + within + 1) / STEPS)
 
 
@@ -151,5 +159,5 @@ def programs(seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def archs() -> list[str]:
-    """The networks that the trainer can train."""
-    return next(list(each.choices or ()) for each in build_parser()._actions if "--arch" in each.option_strings)
+    """The trainer's networks."""
+    return next(list(option.choices or ()) for option in build_parser()._actions if "--arch" in option.option_strings)

@@ -1,4 +1,4 @@
-"""The cases of the zoo, a few at a time: each in a process that is forked from this one, which has imported torch."""
+"""Runs the cases, a few at a time, in processes forked from this one, which has imported torch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pathlib import Path
 import msgspec
 
 from bench.zoo.plan import Case
-from bench.zoo.runner import Result, clean, run, texts
+from bench.zoo.runner import Result, load_texts, remove, run
 
 CASE_SECONDS = 240.0
-"""Until a case is given up with all its trainings, each of which has a limit of its own."""
+"""Time limit of a case with all its trainings; every training has a limit of its own as well."""
 
 _FORK = multiprocessing.get_context("fork")
 
 
 @dataclass
-class _Going:
-    """A case that is being run."""
+class _RunningCase:
+    """A case and its process."""
 
     case: Case
     folder: Path
@@ -40,84 +40,90 @@ class _Going:
 
 
 def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, kept: Path | None = None) -> list[Result]:
-    """What came of each, in the order given. Seed by seed: an interrupted run has tried as much of every fault.
+    """Runs all cases, seed by seed, so that an interrupted run covers all faults equally.
 
-    first: the seed with which anomaly mode has a look, too.
-    kept: a file that gets each result at once; those that it holds already are not tried again.
+    Args:
+        first: The seed whose cases run in anomaly mode as well.
+        kept: A file to which each result is appended at once; cases with a result in it do not run again.
+
+    Returns:
+        The results in the order of the cases.
     """
-    texts()
-    done = {each.case: each for each in _known(kept)}
+    load_texts()
+    done = {result.case: result for result in _read_results(kept)}
     waiting = [(number, case) for number, case in enumerate(cases) if case not in done]
-    waiting.sort(key=lambda each: each[1].seed)
-    going: list[_Going] = []
+    waiting.sort(key=lambda entry: entry[1].seed)
+    all_running: list[_RunningCase] = []
     began = time.monotonic()
     try:
-        while waiting or going:
-            while waiting and len(going) < workers:
+        while waiting or all_running:
+            while waiting and len(all_running) < workers:
                 number, case = waiting.pop(0)
-                going.append(_started(case, folder / str(number), anomaly=case.seed == first and not case.frugal))
-            wait([each.process.sentinel for each in going], timeout=1.0)
-            for each in [each for each in going if _is_over(each)]:
-                going.remove(each)
-                done[each.case] = result = _result(each)
-                _tell(result, len(cases) - len(waiting) - len(going), len(cases), time.monotonic() - began)
-                _keep(result, kept)
-                clean(each.folder)
+                all_running.append(_started(case, folder / str(number), anomaly=case.seed == first and not case.frugal))
+            wait([running.process.sentinel for running in all_running], timeout=1.0)
+            for running in [running for running in all_running if _is_over(running)]:
+                all_running.remove(running)
+                done[running.case] = result = _result(running)
+                _print_progress(
+                    result, len(cases) - len(waiting) - len(all_running), len(cases), time.monotonic() - began
+                )
+                _append(result, kept)
+                remove(running.folder)
     finally:
-        for each in going:
-            _end(each)
+        for running in all_running:
+            _end(running)
     return [done[case] for case in cases]
 
 
-def _keep(result: Result, kept: Path | None) -> None:
+def _append(result: Result, kept: Path | None) -> None:
     if kept:
         with kept.open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
 
 
-def _known(kept: Path | None) -> list[Result]:
+def _read_results(kept: Path | None) -> list[Result]:
     lines = kept.read_bytes().split(b"\n")[:-1] if kept and kept.exists() else []
     return [msgspec.json.decode(line, type=Result) for line in lines]
 
 
-def _started(case: Case, folder: Path, *, anomaly: bool) -> _Going:
+def _started(case: Case, folder: Path, *, anomaly: bool) -> _RunningCase:
     folder.mkdir()
     process = _FORK.Process(target=_alone, args=(case, folder, anomaly))
     process.start()
-    return _Going(case, folder, process, time.monotonic() + CASE_SECONDS)
+    return _RunningCase(case, folder, process, time.monotonic() + CASE_SECONDS)
 
 
 def _alone(case: Case, folder: Path, anomaly: bool) -> None:
-    """In the child, which leads a group of its own, so that all that it starts can be ended with it."""
+    """Runs in the child, which leads a process group, so that its own children end with it."""
     os.setsid()
     try:
         result = run(case, folder, anomaly=anomaly)
-    except Exception:  # noqa: BLE001 - told with the case; the others go on
+    except Exception:  # noqa: BLE001 - reported with the case; the others continue
         result = Result(case, None, [], trouble=traceback.format_exc())
     (folder / "result").write_bytes(msgspec.json.encode(result))
 
 
-def _is_over(going: _Going) -> bool:
-    if going.process.is_alive() and time.monotonic() < going.until:
+def _is_over(running: _RunningCase) -> bool:
+    if running.process.is_alive() and time.monotonic() < running.until:
         return False
-    _end(going)
+    _end(running)
     return True
 
 
-def _end(going: _Going) -> None:
-    """With all that it has started."""
+def _end(running: _RunningCase) -> None:
+    """Ends the process and its children."""
     with suppress(ProcessLookupError):
-        os.killpg(going.process.pid or 0, signal.SIGKILL)
-    going.process.join()
+        os.killpg(running.process.pid or 0, signal.SIGKILL)
+    running.process.join()
 
 
-def _result(going: _Going) -> Result:
-    if going.answer.exists():
-        return msgspec.json.decode(going.answer.read_bytes(), type=Result)
-    return Result(going.case, None, [], trouble=f"no answer; the process ended with {going.process.exitcode}")
+def _result(running: _RunningCase) -> Result:
+    if running.answer.exists():
+        return msgspec.json.decode(running.answer.read_bytes(), type=Result)
+    return Result(running.case, None, [], trouble=f"no answer; the process ended with {running.process.exitcode}")
 
 
-def _tell(result: Result, number: int, of: int, seconds: float) -> None:
-    found = ", ".join(f"{each['verdict']} at {each['opened_step']}" for each in result.findings) or "nothing"
+def _print_progress(result: Result, number: int, of: int, seconds: float) -> None:
+    found = ", ".join(f"{finding['verdict']} at {finding['opened_step']}" for finding in result.findings) or "nothing"
     trouble = f"; {result.trouble.strip().splitlines()[-1]}" if result.trouble else ""
     print(f"{number:>4}/{of} {seconds:6.1f} s  {result.case}: {found}{trouble}", flush=True)

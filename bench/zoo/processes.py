@@ -1,4 +1,4 @@
-"""One training in a process of its own, forked from one that has imported torch: how it ended, and what it said."""
+"""Trainings in forked processes, which have torch already: their exit codes and output."""
 
 from __future__ import annotations
 
@@ -16,56 +16,58 @@ from pathlib import Path
 from ammeter.watching import setup
 
 TRAINING_SECONDS = 60.0
-"""Until a training is ended that does not end by itself; the longest take four."""
+"""Time limit of a training; the longest take four seconds."""
 
 _FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """code: of the exit, negative for a signal, None where its time was up. said: on both of its outputs."""
+class Exit:
+    """code: exit code, negative for a signal, None after the time limit. output: stdout and stderr."""
 
     code: int | None
-    said: str
+    output: str
     seconds: float
 
 
 def train(
     work: Callable[[], object], folder: Path, seconds: float = TRAINING_SECONDS, ranks: int = 1, **environment: str
-) -> Ended:
-    """Does the work in a child, or one for each rank, with these variables and its journal below `folder`.
+) -> Exit:
+    """Runs a function in a child process, or in one per rank, and ends it after the time limit.
 
-    One that takes longer is ended.
+    Args:
+        folder: The folder of the journal and the output.
+        environment: Additional variables.
     """
     with trained(work, folder, ranks, **environment) as processes:
         began = time.monotonic()
-        for each in processes:
-            each.join(max(0.0, seconds - (time.monotonic() - began)))
-        took, codes = time.monotonic() - began, [each.exitcode for each in processes]
-    return Ended(next((each for each in codes if each != 0), 0), said_in(folder), took)
+        for process in processes:
+            process.join(max(0.0, seconds - (time.monotonic() - began)))
+        took, codes = time.monotonic() - began, [process.exitcode for process in processes]
+    return Exit(next((code for code in codes if code != 0), 0), output_of(folder), took)
 
 
 @contextmanager
 def trained(
     work: Callable[[], object], folder: Path, ranks: int = 1, **environment: str
 ) -> Iterator[list[ForkProcess]]:
-    """The same, while it goes on; it is ended on the way out."""
+    """Starts the processes, yields them, and ends those that still run."""
     folder.mkdir(parents=True, exist_ok=True)
-    places = [{}] if ranks == 1 else list(as_torchrun_has_it(ranks))
-    processes = [_FORK.Process(target=_alone, args=(work, folder, environment | place)) for place in places]
-    for each in processes:
-        each.start()
+    variables = [{}] if ranks == 1 else list(torchrun_variables(ranks))
+    processes = [_FORK.Process(target=_alone, args=(work, folder, environment | rank)) for rank in variables]
+    for process in processes:
+        process.start()
     try:
         yield processes
     finally:
-        for each in processes:
-            if each.is_alive():
-                each.kill()
-            each.join()
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
 
 
-def as_torchrun_has_it(ranks: int) -> Iterator[dict[str, str]]:
-    """The variables of each rank."""
+def torchrun_variables(ranks: int) -> Iterator[dict[str, str]]:
+    """The variables that torchrun sets for each rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -80,18 +82,18 @@ def as_torchrun_has_it(ranks: int) -> Iterator[dict[str, str]]:
         }
 
 
-def said_in(folder: Path) -> str:
-    return (folder / "said").read_text(errors="replace")
+def output_of(folder: Path) -> str:
+    return (folder / "output").read_text(errors="replace")
 
 
 def _alone(work: Callable[[], object], folder: Path, environment: dict[str, str]) -> None:
-    """In the child. The journal goes to the disk: a mirror of tmpfs for each run would be a thousand processes."""
-    for name in [each for each in os.environ if each.startswith("AMMETER_")]:
+    """Runs in the child. The journal is on disk: a mirror process for each run would be a thousand processes."""
+    for name in [name for name in os.environ if name.startswith("AMMETER_")]:
         del os.environ[name]
     os.environ |= {"AMMETER_DIR": str(folder / "journal"), **environment}
     setup.HOT_FOLDER = folder / "no-tmpfs"
-    said = (folder / f"said{os.environ.get('RANK', '').removeprefix('0')}").open("w", buffering=1)  # until it ends
-    os.dup2(said.fileno(), 1)
-    os.dup2(said.fileno(), 2)
-    sys.stdout = sys.stderr = said
+    log = (folder / f"output{os.environ.get('RANK', '').removeprefix('0')}").open("w", buffering=1)  # until it ends
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    sys.stdout = sys.stderr = log
     work()

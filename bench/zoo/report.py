@@ -1,4 +1,4 @@
-"""What the zoo showed, as people read it: on the terminal, in bench/results/zoo.md and zoo.json."""
+"""Presents the results: lines for the terminal, and bench/results/zoo.md and zoo.json."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch
 
 from bench.common.machine import cpu_model
 from bench.common.tables import markdown_table
-from bench.zoo.detectors import CAUSE, EYES, PART
-from bench.zoo.plan import LONG, STEPS
-from bench.zoo.scoring import Healthy, Judged, Limit, own_alarm
+from bench.zoo.detectors import CAUSE, DETECTORS, PART
+from bench.zoo.plan import DEFAULT_BUDGET_STEPS, STEPS
+from bench.zoo.scoring import FaultScore, HealthyScore, Limit, has_false_alarm
 
 HEADINGS = ("watched by", "noticed", "what is wrong named first", "broken part or line named", "healthy runs disturbed")
 
@@ -29,100 +29,105 @@ TRAINCHECK = (
     "< 2 %",
 )
 """Jiang et al., Training with Confidence: Catching Silent Errors in Deep Learning Training with Automated Proactive
-Checks. Another set of faults, which we have not run it on."""
+Checks. Its faults are others than ours; we have not run it."""
 
 OTHERS = ("loss and norm thresholds, as published there: the same 20", "2 of 20", "–", "–", "–")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Everything. seconds: that all trainings took, one after the other. frugal: faults at the default budget."""
+class Results:
+    """All results.
 
-    broken: Sequence[Judged]
-    healthy: Sequence[Healthy]
+    Attributes:
+        seconds: Sum of the durations of all trainings.
+        frugal: Faults with the default budget.
+    """
+
+    broken: Sequence[FaultScore]
+    healthy: Sequence[HealthyScore]
     limits: Sequence[Limit]
     seconds: float
-    frugal: Sequence[Judged] = ()
+    frugal: Sequence[FaultScore] = ()
     seeds: Sequence[int] = ()
 
 
-def shown(measured: Measured) -> list[str]:
-    """For the terminal: what was missed, and whether the limits hold."""
-    lines = [*misses(measured), *alarms(measured)]
-    lines += [f"{each.words}: {each.told}, at least {each.wanted}: {each.verdict}" for each in measured.limits]
-    if measured.frugal:
-        named = _of(sum(each.right for each in measured.frugal), len(measured.frugal))
-        lines += [f"missed: {each}" for each in too_frugal(measured)]
+def terminal_lines(results: Results) -> list[str]:
+    """Missed faults, false alarms and limits."""
+    lines = [*missed_faults(results), *false_alarms(results)]
+    lines += [f"{limit.name}: {limit.share}, at least {limit.required}: {limit.verdict}" for limit in results.limits]
+    if results.frugal:
+        named = _of(sum(score.right for score in results.frugal), len(results.frugal))
+        lines += [f"missed: {score}" for score in missed_at_default_budget(results)]
         lines.append(f"named first at the default budget: {named}")
-    return [*lines, f"{len(measured.broken)} broken and {len(measured.healthy)} healthy runs: {measured.seconds:.0f} s"]
+    return [*lines, f"{len(results.broken)} broken and {len(results.healthy)} healthy runs: {results.seconds:.0f} s"]
 
 
-def write(measured: Measured, folder: Path, command: str) -> None:
-    """zoo.md and zoo.json in a folder."""
+def write(results: Results, folder: Path, command: str) -> None:
+    """Writes zoo.md and zoo.json into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "zoo.md").write_text(markdown(measured, command))
-    plain = {"command": command, "seeds": list(measured.seeds), "limits": measured.limits}
-    plain |= {"broken": measured.broken, "healthy": measured.healthy, "frugal": measured.frugal}
+    (folder / "zoo.md").write_text(markdown(results, command))
+    plain = {"command": command, "seeds": list(results.seeds), "limits": results.limits}
+    plain |= {"broken": results.broken, "healthy": results.healthy, "frugal": results.frugal}
     (folder / "zoo.json").write_text(json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
 
 
-def markdown(measured: Measured, command: str) -> str:
-    missed, disturbed = misses(measured), alarms(measured)
-    lines = ["# The zoo: what is found of what is broken on purpose", "", *_story(measured, command), ""]
-    lines += [*markdown_table(comparison(measured)), "", *_about_the_comparison(), ""]
-    lines += ["## What has to hold", "", *markdown_table(held(measured)), ""]
-    lines += ["## Fault by fault", "", *markdown_table(by_fault(measured)), "", *_about_the_faults(), ""]
-    lines += ["## What was missed", "", *([f"- {each}" for each in missed] or ["Nothing."]), ""]
-    if measured.frugal:
+def markdown(results: Results, command: str) -> str:
+    missed, disturbed = missed_faults(results), false_alarms(results)
+    lines = ["# The zoo: injected faults and false alarms", "", *_method(results, command), ""]
+    lines += [*markdown_table(comparison(results)), "", *_about_the_comparison(), ""]
+    lines += ["## Limits", "", *markdown_table(limit_table(results)), ""]
+    lines += ["## Fault by fault", "", *markdown_table(by_fault(results)), "", *_about_the_faults(), ""]
+    lines += ["## Missed faults", "", *([f"- {line}" for line in missed] or ["Nothing."]), ""]
+    if results.frugal:
         lines += [
             "## At the default budget",
             "",
-            *markdown_table(at_default_budget(measured)),
+            *markdown_table(at_default_budget(results)),
             "",
             *_about_the_budget(),
             "",
         ]
-        lines += [*(f"- {each}" for each in too_frugal(measured)), ""]
-    lines += ["## Healthy runs", "", *markdown_table(by_program(measured)), ""]
-    lines += ["## False alarms", "", *([f"- {each}" for each in disturbed] or ["None."]), ""]
+        lines += [*(f"- {line}" for line in missed_at_default_budget(results)), ""]
+    lines += ["## HealthyScore runs", "", *markdown_table(by_program(results)), ""]
+    lines += ["## False alarms", "", *([f"- {line}" for line in disturbed] or ["None."]), ""]
     return "\n".join(lines)
 
 
-def comparison(measured: Measured) -> list[tuple[str, ...]]:
-    """The table people quote."""
-    broken, sound = measured.broken, measured.healthy
-    with_part = [each for each in broken if each.culprit is not None]
+def comparison(results: Results) -> list[tuple[str, ...]]:
+    """The main table."""
+    broken, sound = results.broken, results.healthy
+    with_part = [score for score in broken if score.culprit is not None]
     ours = (
         "ammeter",
-        _of(sum(each.detected for each in broken), len(broken)),
-        _of(sum(each.right for each in broken), len(broken)),
-        _of(sum(bool(each.culprit) for each in with_part), len(with_part)),
-        _of(sum(own_alarm(each) for each in sound), len(sound)),
+        _of(sum(score.detected for score in broken), len(broken)),
+        _of(sum(score.right for score in broken), len(broken)),
+        _of(sum(bool(score.culprit) for score in with_part), len(with_part)),
+        _of(sum(has_false_alarm(score) for score in sound), len(sound)),
     )
-    return [HEADINGS, ours, *(_of_eye(eye, broken, sound) for eye in EYES), TRAINCHECK, OTHERS]
+    return [HEADINGS, ours, *(_row_of(detector, broken, sound) for detector in DETECTORS), TRAINCHECK, OTHERS]
 
 
-def _of_eye(eye: str, broken: Sequence[Judged], sound: Sequence[Healthy]) -> tuple[str, ...]:
-    """Of those runs that it looked at."""
-    broken = [each for each in broken if eye in each.looked]
-    sound = [each for each in sound if eye in each.looked]
-    with_part = [each for each in broken if each.culprit is not None]
+def _row_of(detector: str, broken: Sequence[FaultScore], sound: Sequence[HealthyScore]) -> tuple[str, ...]:
+    """The row of a detector, for the runs that it observed."""
+    broken = [score for score in broken if detector in score.looked]
+    sound = [score for score in sound if detector in score.looked]
+    with_part = [score for score in broken if score.culprit is not None]
     return (
-        EYES[eye],
-        _of(sum(eye in each.others for each in broken), len(broken)),
-        _of(sum(CAUSE in each.others.get(eye, ()) for each in broken), len(broken)),
-        _of(sum(PART in each.others.get(eye, ()) for each in with_part), len(with_part)),
-        _of(sum(eye in each.others for each in sound), len(sound)),
+        DETECTORS[detector],
+        _of(sum(detector in score.others for score in broken), len(broken)),
+        _of(sum(CAUSE in score.others.get(detector, ()) for score in broken), len(broken)),
+        _of(sum(PART in score.others.get(detector, ()) for score in with_part), len(with_part)),
+        _of(sum(detector in score.others for score in sound), len(sound)),
     )
 
 
-def held(measured: Measured) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [(each.words, each.told, each.wanted, each.verdict) for each in measured.limits]
+def limit_table(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [(limit.name, limit.share, limit.required, limit.verdict) for limit in results.limits]
     return [("what", "found", "at least", ""), *rows]
 
 
-def by_fault(measured: Measured) -> list[tuple[str, ...]]:
-    """One row for each fault, all its runs together."""
+def by_fault(results: Results) -> list[tuple[str, ...]]:
+    """One row for each fault with all its runs."""
     heading = (
         "fault",
         "runs",
@@ -135,110 +140,114 @@ def by_fault(measured: Measured) -> list[tuple[str, ...]]:
         "seen by",
     )
     rows: list[tuple[str, ...]] = [heading]
-    for fault, group in groupby(measured.broken, lambda each: each.case.what):
+    for fault, group in groupby(results.broken, lambda score: score.case.what):
         runs = list(group)
-        after = sorted(each.after for each in runs if each.after is not None)
-        seconds = [each.seconds for each in runs if each.seconds is not None]
-        pointed = [each.culprit for each in runs if each.culprit is not None]
+        after = sorted(score.after for score in runs if score.after is not None)
+        seconds = [score.seconds for score in runs if score.seconds is not None]
+        pointed = [score.culprit for score in runs if score.culprit is not None]
         rows.append(
             (
                 f"`{fault}`",
                 str(len(runs)),
-                str(sum(each.detected for each in runs)),
-                str(sum(each.right for each in runs)),
+                str(sum(score.detected for score in runs)),
+                str(sum(score.right for score in runs)),
                 f"{sum(map(bool, pointed))} of {len(pointed)}" if pointed else "–",
                 f"{median(after):g}, {after[-1]}" if after else "–",
                 f"{runs[0].limit} {_unit(runs[0])}" if after else "–",
                 f"{median(seconds):.2f}" if seconds else "–",
-                ", ".join(_seen(eye, runs) for eye in EYES if any(eye in each.others for each in runs)) or "–",
+                ", ".join(
+                    _seen(detector, runs) for detector in DETECTORS if any(detector in score.others for score in runs)
+                )
+                or "–",
             )
         )
     return rows
 
 
-def at_default_budget(measured: Measured) -> list[tuple[str, ...]]:
-    """How much later each verdict is reached when 1 % of the step time decides what is read."""
+def at_default_budget(results: Results) -> list[tuple[str, ...]]:
+    """The delay of each verdict with the default budget of 1 % of the step time."""
     rows: list[tuple[str, ...]] = [("fault", "named first", "steps later", "where all is read", "s")]
-    for fault, group in groupby(measured.frugal, lambda each: each.case.what):
+    for fault, group in groupby(results.frugal, lambda score: score.case.what):
         runs = list(group)
-        dense = [each for each in measured.broken if each.case.what == fault]
+        dense = [score for score in results.broken if score.case.what == fault]
         rows.append(
             (
                 f"`{fault}`",
-                f"{sum(each.right for each in runs)} of {len(runs)}",
+                f"{sum(score.right for score in runs)} of {len(runs)}",
                 _steps(runs),
                 _steps(dense),
-                ", ".join(f"{each.seconds:.2f}" for each in runs if each.seconds is not None) or "–",
+                ", ".join(f"{score.seconds:.2f}" for score in runs if score.seconds is not None) or "–",
             )
         )
     return rows
 
 
-def _steps(runs: Sequence[Judged]) -> str:
-    """Median and most."""
-    steps = sorted(each.steps for each in runs if each.steps is not None)
+def _steps(runs: Sequence[FaultScore]) -> str:
+    """Median and maximum."""
+    steps = sorted(score.steps for score in runs if score.steps is not None)
     return f"{median(steps):g}, {steps[-1]}" if steps else "–"
 
 
-def by_program(measured: Measured) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("program", "runs", "pages", "tickets", *EYES)]
-    for name, group in groupby(sorted(measured.healthy, key=_kind), _kind):
+def by_program(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("program", "runs", "pages", "tickets", *DETECTORS)]
+    for name, group in groupby(sorted(results.healthy, key=_kind), _kind):
         runs = list(group)
-        spoke = [str(sum(eye in each.others for each in runs)) for eye in EYES]
-        paged, ticketed = (sum(bool(getattr(each, kind)) for each in runs) for kind in ("pages", "tickets"))
+        spoke = [str(sum(detector in score.others for score in runs)) for detector in DETECTORS]
+        paged, ticketed = (sum(bool(getattr(score, kind)) for score in runs) for kind in ("pages", "tickets"))
         rows.append((name, str(len(runs)), str(paged), str(ticketed), *spoke))
     return rows
 
 
-def misses(measured: Measured) -> list[str]:
-    """Each broken run that is not as it should be, in a line."""
-    return [line for each in measured.broken if (line := _missed(each))]
+def missed_faults(results: Results) -> list[str]:
+    """A line for each broken run with a miss."""
+    return [line for score in results.broken if (line := _missed(score))]
 
 
-def too_frugal(measured: Measured) -> list[str]:
-    """Those that the default budget does not show within so many steps."""
-    return [_missed(each) for each in measured.frugal if not each.right]
+def missed_at_default_budget(results: Results) -> list[str]:
+    """A line for each fault that the default budget does not show within the run."""
+    return [_missed(score) for score in results.frugal if not score.right]
 
 
-def _missed(each: Judged) -> str:
-    beside = f" (beside it: {', '.join(each.beside)})" if each.beside else ""
+def _missed(score: FaultScore) -> str:
+    beside = f" (beside it: {', '.join(score.beside)})" if score.beside else ""
     wrong = []
-    if each.trouble:
-        wrong.append(each.trouble)
-    elif not each.detected:
+    if score.trouble:
+        wrong.append(score.trouble)
+    elif not score.detected:
         wrong.append("nothing was found")
-    elif not each.right:
-        wrong.append(f"`{each.first}` was named first{beside}")
-    if each.detected and each.culprit is False:
-        wrong.append(f"it pointed at {each.pointed or 'nothing'}")
-    if not each.in_time and not each.case.frugal:
-        wrong.append(f"reached {each.after} {_unit(each)} later, not {each.limit}")
-    return f"{each.case}: {'; '.join(wrong)}" if wrong else ""
+    elif not score.right:
+        wrong.append(f"`{score.first}` was named first{beside}")
+    if score.detected and score.culprit is False:
+        wrong.append(f"it pointed at {score.pointed or 'nothing'}")
+    if not score.in_time and not score.case.frugal:
+        wrong.append(f"reached {score.after} {_unit(score)} later, not {score.limit}")
+    return f"{score.case}: {'; '.join(wrong)}" if wrong else ""
 
 
-def alarms(measured: Measured) -> list[str]:
-    """Each healthy run in which something was found."""
+def false_alarms(results: Results) -> list[str]:
+    """A line for each healthy run with a finding."""
     return [
-        f"{each.case}: {', '.join([*each.pages, *each.tickets, *filter(None, [each.trouble])])}"
-        for each in measured.healthy
-        if own_alarm(each) or each.trouble
+        f"{score.case}: {', '.join([*score.pages, *score.tickets, *filter(None, [score.trouble])])}"
+        for score in results.healthy
+        if has_false_alarm(score) or score.trouble
     ]
 
 
-def _story(measured: Measured, command: str) -> list[str]:
-    archs = sorted({each.case.arch for each in measured.broken})
-    seeds = sorted({each.case.seed for each in measured.broken})
-    faults = len({each.case.what for each in measured.broken})
-    goes = " FILE held what earlier goes had tried." if "--go-on" in command else ""
+def _method(results: Results, command: str) -> list[str]:
+    archs = sorted({score.case.arch for score in results.broken})
+    seeds = sorted({score.case.seed for score in results.broken})
+    faults = len({score.case.what for score in results.broken})
+    resumed = " FILE held results of earlier runs." if "--go-on" in command else ""
     return [
-        f"Written by `{command}` on {cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}.{goes}",
+        f"Written by `{command}` on {cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}.{resumed}",
         "",
         f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with the seeds"
         f" {', '.join(map(str, seeds))},"
-        " which take turns with the precisions and optimizers that the fault can have, and with a second onset where it"
-        f" has one: {len(measured.broken)} broken runs. And {len(measured.healthy)} healthy ones: the trainer as it is,"
-        " and programs of the kinds that watchers take for broken. Each is trained for itself, in a process of its own,"
-        " watched by Ammeter and judged by `ammeter report`, and the other eyes are in it, too. Steps take a few"
+        " which take turns with the precisions and optimizers that the fault can have, and with a"
+        " second onset where it"
+        f" has one: {len(results.broken)} broken runs. And {len(results.healthy)} healthy ones: the trainer as it is,"
+        " and programs that resemble broken ones. Each is trained in a process of its own, watched by Ammeter and the"
+        " detectors and diagnosed by `ammeter report`. Steps take a few"
         " milliseconds here, so gradients and weights are read more often than a budget of 1 % allows: as often as it"
         " does where steps take half a second and more.",
     ]
@@ -246,45 +255,51 @@ def _story(measured: Measured, command: str) -> list[str]:
 
 def _about_the_comparison() -> list[str]:
     return [
-        "Noticed: it said something that it does not say of the same training without the fault. Named first: of"
-        " Ammeter, that the report has the fault's verdict on top; of the others, that their words say what is wrong."
-        " Part or line: the module, the tensor or the line that is broken, in those faults that have one. Anomaly mode"
-        " makes a step twice as long, so it looked at the first seed and onset only, in trainings for itself; its"
-        " traceback of the forward pass counts as the line. A norm or loss is compared from the tenth on.",
+        "Noticed: an alarm or finding that the same training without the fault does not have. Named first: for Ammeter,"
+        " the report's first finding is the fault's verdict; for the others, the message names"
+        " the cause. Part or line:"
+        " the broken module, tensor or line, for faults that have one. Anomaly mode makes a step twice as long, so it"
+        " ran with the first seed and onset only, in trainings of its own; its traceback of the"
+        " forward pass counts as"
+        " the line. Norms and losses are compared from the tenth value on.",
     ]
 
 
 def _about_the_faults() -> list[str]:
     return [
-        "Later: than the first symptom, in steps; or in readings of a column or times of an event, where a verdict"
-        " waits for so many. At most: what the verdict itself says, see `expected=` in `trainer/faults`; 1 where a"
-        " single step decides. Of faults that take two runs to show, these are compared when both are over. Seconds:"
-        " the median. Seen by: the other eyes, in so many of the runs that they looked at. The clock of"
-        " `checkpoint-stale` goes fast, and `run-stalled` is judged as after twenty minutes.",
+        "Later: delay after the first symptom, in steps, or in readings of a column or occurrences of an event for"
+        " verdicts that need several. At most: the limit that the trainer's registry of faults"
+        " states; 1 where a single"
+        " step decides. Faults that take two runs to show are diagnosed after both. Seconds: the median. Seen by:"
+        " detectors, with the number of runs in which they raised an alarm. The clock of"
+        " `checkpoint-stale` is accelerated, and"
+        " `run-stalled` is diagnosed with the clock advanced by twenty minutes.",
     ]
 
 
 def _about_the_budget() -> list[str]:
     return [
-        f"Once on each network, with the first seed, in {LONG} steps, or {STEPS} where two runs are"
-        " compared as wholes: what a user has who changes nothing."
-        " Steps later: median and most, than the first symptom; beside it those of the runs above, in which everything"
-        " is read at every step. A budget is a share of time, so readings are as many in a second, however long a step"
-        " is: what comes a thousand steps of 5 ms later here comes ten steps later where one takes half a second.",
+        f"Once on each network, with the first seed, in {DEFAULT_BUDGET_STEPS} steps, or {STEPS} where two runs are"
+        " compared when both are over: the default settings."
+        " Steps later: median and maximum delay after the first symptom; beside it the delay in the runs above, in"
+        " which every step is read. A budget is a share of time, so the number of readings per second does not"
+        " depend on the duration of a step: a delay of a thousand steps of 5 ms here is one of"
+        " ten steps of half a second.",
     ]
 
 
-def _unit(each: Judged) -> str:
-    return "steps" if each.unit == "steps" else f"of `{each.unit}`"
+def _unit(score: FaultScore) -> str:
+    return "steps" if score.unit == "steps" else f"of `{score.unit}`"
 
 
-def _seen(eye: str, runs: Sequence[Judged]) -> str:
-    return f"{eye} {sum(eye in each.others for each in runs)} of {sum(eye in each.looked for each in runs)}"
+def _seen(detector: str, runs: Sequence[FaultScore]) -> str:
+    alarmed = sum(detector in score.others for score in runs)
+    return f"{detector} {alarmed} of {sum(detector in score.looked for score in runs)}"
 
 
-def _kind(each: Healthy) -> str:
-    life = f", {each.case.life}" if each.case.life else ""
-    return each.case.what or f"the trainer, {each.case.arch}{life}"
+def _kind(score: HealthyScore) -> str:
+    life = f", {score.case.life}" if score.case.life else ""
+    return score.case.what or f"the trainer, {score.case.arch}{life}"
 
 
 def _of(count: int, of: int) -> str:

@@ -1,7 +1,7 @@
-"""Guards in runs that need none: all of them at once in every healthy run of the zoo, beside the same run without any.
+"""Checks that guards leave healthy runs unchanged: all guards at once, beside the same run without guards.
 
-Both are trained side by side and watched at the default budget. What is compared are the bits of every loss and of the
-weights at the end; and no guard may have done anything but write its checkpoints.
+Both runs train at the same time with the default budget. The bits of every loss and of the final weights have to be
+equal, and guards may only write checkpoints.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import ammeter
 from ammeter import journal
 from ammeter.wire.frames import Event
 from bench.zoo.plan import Case, Plan
-from bench.zoo.processes import TRAINING_SECONDS, said_in, trained
-from bench.zoo.runner import prepared, texts
+from bench.zoo.processes import TRAINING_SECONDS, output_of, trained
+from bench.zoo.runner import load_texts, program_of
 
-WITH, WITHOUT = "guarded", "alone"
+GUARDED, UNGUARDED = "guarded", "alone"
 
 CHECKPOINT_STEPS = 25
 WROTE = "wrote"
-"""What the checkpoint guard does in peace."""
+"""The checkpoint guard's regular action."""
 
 _watch = ammeter.watch
 
 
 @dataclass(frozen=True)
-class Idle:
-    """A healthy run beside itself with guards. same: to the last bit. did: what guards told, but for checkpoints."""
+class GuardedTwin:
+    """A healthy run with and without guards. same: equal to the last bit. did: actions other than checkpoints."""
 
     case: Case
     same: bool
@@ -51,8 +51,8 @@ class Idle:
         return f"{self.case}: {'; '.join(words) or 'left alone'}"
 
 
-class Noting:
-    """Eyes that watch as Ammeter does, with these guards, and note what has to be the same."""
+class Recorder:
+    """Replaces ammeter.watch(), adds these guards, and hashes the values that have to be equal."""
 
     def __init__(self, path: Path, guards: Callable[[], list[Any]]) -> None:
         self._path, self._guards = path, guards
@@ -60,7 +60,7 @@ class Noting:
         self._models: list[Any] = []
         self._run: Any = None
 
-    def watch(self, model: Any, *parts: Any, **options: Any) -> Noting:
+    def watch(self, model: Any, *parts: Any, **options: Any) -> Recorder:
         self._models = list(model) if isinstance(model, list | tuple) else [model]
         self._run = _watch(model, *parts, **{**options, "guards": self._guards()})
         return self
@@ -70,11 +70,11 @@ class Noting:
         for name in sorted(values.keys() & {"loss", "val_loss"}):
             self._bits.update(struct.pack("d", float(values[name])))
 
-    def note(self) -> None:
-        """Once it is over."""
+    def write_hash(self) -> None:
+        """Adds the final weights and writes the hash."""
         for model in self._models:
-            for name, each in sorted(model.state_dict().items()):
-                self._bits.update(name.encode() + each.detach().contiguous().numpy().tobytes())
+            for name, tensor in sorted(model.state_dict().items()):
+                self._bits.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
         self._path.write_text(self._bits.hexdigest())
 
     def __getattr__(self, name: str) -> Any:
@@ -87,70 +87,71 @@ def all_guards() -> list[Any]:
     return [guards.Scale(), guards.Precision(), written, guards.Stop(), guards.OnIncident(lambda _: None)]
 
 
-def tried(seeds: Sequence[int], only: Sequence[str] = ("",)) -> list[Idle]:
-    """Every healthy run of the zoo with these seeds."""
-    cases = [each for each in Plan(seeds, only=only, frugal=False).cases() if not each.fault]
-    texts()
+def compare_all(seeds: Sequence[int], only: Sequence[str] = ("",)) -> list[GuardedTwin]:
+    """Compares every healthy run of the zoo with these seeds."""
+    cases = [case for case in Plan(seeds, only=only, frugal=False).cases() if not case.fault]
+    load_texts()
     with tempfile.TemporaryDirectory(prefix="idle-") as folder:
-        return [idle(case, Path(folder) / str(number)) for number, case in enumerate(cases)]
+        return [compare(case, Path(folder) / str(number)) for number, case in enumerate(cases)]
 
 
-def idle(case: Case, folder: Path) -> Idle:
-    """One of them."""
-    with trained(noted(case, folder / WITHOUT, list), folder / WITHOUT) as (alone,):
-        with trained(noted(case, folder / WITH, all_guards), folder / WITH) as (guarded,):
+def compare(case: Case, folder: Path) -> GuardedTwin:
+    """Compares one case."""
+    with trained(recorded(case, folder / UNGUARDED, list), folder / UNGUARDED) as (alone,):
+        with trained(recorded(case, folder / GUARDED, all_guards), folder / GUARDED) as (guarded,):
             wait_for(alone, guarded)
         codes = alone.exitcode, guarded.exitcode
     if codes != (0, 0):
-        last = said_in(folder / (WITH if codes[1] != 0 else WITHOUT)).strip().splitlines()[-1:]
-        return Idle(case, same=False, trouble=f"ended with {codes[0]}, and {codes[1]} with guards: {last}")
-    bits = [(folder / name / "bits").read_text() for name in (WITH, WITHOUT)]
+        last = output_of(folder / (GUARDED if codes[1] != 0 else UNGUARDED)).strip().splitlines()[-1:]
+        return GuardedTwin(case, same=False, trouble=f"ended with {codes[0]}, and {codes[1]} with guards: {last}")
+    bits = [(folder / name / "bits").read_text() for name in (GUARDED, UNGUARDED)]
     did = [
-        f"{each.data['guard']} {each.data['action']} at {each.data['step']}" for each in told(folder / WITH / "journal")
+        f"{event.data['guard']} {event.data['action']} at {event.data['step']}"
+        for event in guard_events(folder / GUARDED / "journal")
     ]
-    return Idle(case, bits[0] == bits[1], tuple(each for each in did if f" {WROTE} " not in each))
+    return GuardedTwin(case, bits[0] == bits[1], tuple(action for action in did if f" {WROTE} " not in action))
 
 
-def noted(case: Case, folder: Path, guards: Callable[[], list[Any]]) -> Callable[[], None]:
-    """The work of a process: the program of a case, noted in a folder."""
-    program = prepared(case, folder)
+def recorded(case: Case, folder: Path, guards: Callable[[], list[Any]]) -> Callable[[], None]:
+    """The function of a process: runs a case and records it in a folder."""
+    program = program_of(case, folder)
 
     def work() -> None:
-        eyes = Noting(folder / "bits", guards)
-        program(eyes)
-        eyes.note()
+        recorder = Recorder(folder / "bits", guards)
+        program(recorder)
+        recorder.write_hash()
 
     return work
 
 
 def wait_for(*processes: ForkProcess) -> None:
     end = time.monotonic() + TRAINING_SECONDS
-    for each in processes:
-        each.join(max(0.0, end - time.monotonic()))
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
 
 
-def told(folder: Path) -> list[Event]:
-    """What guards told in the journals of a folder."""
-    streams = [each for path in folder.iterdir() for each in journal.streams(path)]
-    frames = [entry.frame for each in streams for entry in journal.read(each)]
+def guard_events(folder: Path) -> list[Event]:
+    """The guards' events in the journals of a folder."""
+    streams = [stream for path in folder.iterdir() for stream in journal.streams(path)]
+    frames = [entry.frame for stream in streams for entry in journal.read(stream)]
     return [frame for frame in frames if isinstance(frame, Event) and frame.name == "guard.acted"]
 
 
-def table(runs: Sequence[Idle]) -> list[tuple[str, ...]]:
+def table(runs: Sequence[GuardedTwin]) -> list[tuple[str, ...]]:
     """One row for each program."""
     rows: list[tuple[str, ...]] = [("program", "runs", "left alone, to the last bit", "what guards did")]
     for name, group in groupby(sorted(runs, key=_kind), _kind):
-        each = list(group)
-        did = dict.fromkeys(what for run in each for what in _shortly(run))
-        rows.append((name, str(len(each)), str(sum(run.left_alone for run in each)), ", ".join(did) or "nothing"))
+        members = list(group)
+        did = dict.fromkeys(what for run in members for what in _actions(run))
+        rows.append((name, str(len(members)), str(sum(run.left_alone for run in members)), ", ".join(did) or "nothing"))
     return rows
 
 
-def _shortly(run: Idle) -> list[str]:
-    """What was done, without the steps."""
-    return [*(each.partition(" at ")[0] for each in run.did), *filter(None, [run.trouble])]
+def _actions(run: GuardedTwin) -> list[str]:
+    """The actions without their steps."""
+    return [*(action.partition(" at ")[0] for action in run.did), *filter(None, [run.trouble])]
 
 
-def _kind(run: Idle) -> str:
+def _kind(run: GuardedTwin) -> str:
     life = f", {run.case.life}" if run.case.life else ""
     return run.case.what or f"the trainer, {run.case.arch}{life}"

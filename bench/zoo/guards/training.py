@@ -1,5 +1,4 @@
-"""Trainings of the reference trainer in this process, with faults and guards: what became of each, and what goes on
-from it."""
+"""Runs the reference trainer in this process with faults and guards, and resumes from its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,42 +20,42 @@ from ammeter import journal
 from ammeter.journal.find import find_runs
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import Hello, Schema, Steps
-from bench.zoo.guards.healthy_runs import told
-from bench.zoo.trainer import REGISTRY, broken, checkpoint, read_options
+from bench.zoo.guards.healthy_runs import guard_events
+from bench.zoo.trainer import REGISTRY, checkpoint, read_options, train
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, apart from faults and guards."""
+    """A training without faults and guards."""
 
     arch: str
     steps: int
     seed: int
 
     def arguments(self, path: Path) -> list[str]:
-        """For the trainer, which keeps the run in this file."""
+        """Arguments of the trainer. path: its checkpoint file."""
         sizes = f"--tiny --arch {self.arch} --steps {self.steps} --seed {self.seed}".split()
         return [*sizes, "--checkpoint", str(path), "--checkpoint-every", "25"]
 
 
 @dataclass
 class Run:
-    """What became of one: its validation loss, what guards did, and by what it was stopped."""
+    """A finished run: validation loss, events of guards, and the exception that stopped it."""
 
     loss: float = math.nan
-    told: tuple[dict[str, Any], ...] = ()
+    events: tuple[dict[str, Any], ...] = ()
     stopped: ammeter.Stopped | None = None
     latest: Path | None = None
 
     def actions(self) -> list[dict[str, Any]]:
-        """All but the checkpoints that were written in peace."""
-        return [each for each in self.told if each["action"] != "wrote"]
+        """The actions other than regular checkpoints."""
+        return [event for event in self.events if event["action"] != "wrote"]
 
 
 def run(
     training: Training, folder: Path, guards: tuple[str, ...] = (), fault: str = "", precision: str = "fp16"
 ) -> Run:
-    """One training in this process, watched, its journal below the folder."""
+    """Runs a watched training in this process with its journal below the folder."""
     if precision != "fp16":
         name = fault.partition("@")[0]
         REGISTRY[name] = replace(REGISTRY[name], precisions=("fp16", precision))
@@ -67,8 +66,8 @@ def run(
         done.loss = trained(asked, folder)
     except ammeter.Stopped as stopped:
         done.stopped = stopped
-    done.told = tuple(each.data for each in told(folder / "journals"))
-    written = [each["to"] for each in done.told if each["action"] == "wrote"]
+    done.events = tuple(event.data for event in guard_events(folder / "journals"))
+    written = [event["to"] for event in done.events if event["action"] == "wrote"]
     done.latest = Path(written[-1]) if written else None
     return done
 
@@ -83,11 +82,11 @@ def trained(arguments: list[str], folder: Path) -> float:
     """The validation loss at the end. Raises ammeter.Stopped."""
     os.environ["AMMETER_DIR"] = str(folder / "journals")
     with contextlib.redirect_stdout(io.StringIO()):
-        return broken.main(arguments).val_loss
+        return train.main(arguments).val_loss
 
 
 def losses(folder: Path) -> list[float]:
-    """Of the steps that were applied, in the one run below a folder."""
+    """The losses of the applied steps in the one run below a folder."""
     found: list[float] = []
     schema = Schema()
     for entry in journal.read(journal.streams(find_runs(folder / "journals")[0])[0]):
@@ -101,7 +100,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def converted(training: Training, guarded: Run, folder: Path) -> Path:
-    """The checkpoint that the guard names, as the trainer takes it."""
+    """Converts the checkpoint that the guard names to the trainer's format."""
     named = guarded.stopped.checkpoint if guarded.stopped else guarded.latest
     assert named is not None
     saved = torch.load(named, weights_only=True)
@@ -114,8 +113,8 @@ def converted(training: Training, guarded: Run, folder: Path) -> Path:
     return folder / "own.pt"
 
 
-def go_on(training: Training, path: Path) -> float:
-    """The validation loss of the run that goes on from this checkpoint, mended; for one step where it is at its end."""
+def loss_when_resumed(training: Training, path: Path) -> float:
+    """The validation loss of a healthy run that resumes from this checkpoint, for at least one step."""
     done = torch.load(path, weights_only=True)["progress"]["step"]
     longer = replace(training, steps=max(training.steps, done + 1))
     return trained([*longer.arguments(path), "--resume"], path.parent)

@@ -1,4 +1,4 @@
-"""What the healthy programs are made of: their list, precision, a training loop, small networks and what they learn."""
+"""Parts of the healthy programs: registry, precision, training loop, small networks and data."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Here:
-    """What a program is given: how to be watched, the precision to train in, and a folder for what it keeps."""
+class Context:
+    """The arguments of a program: a watch function, the precision, the seed, and a folder for its files."""
 
     watch: Callable[..., Any]
     precision: str
@@ -40,25 +40,25 @@ class Here:
 
 @dataclass(frozen=True)
 class Program:
-    """A training that is fine. precisions: those it is tried in."""
+    """A healthy training. precisions: the precisions in which it runs."""
 
     name: str
     precisions: tuple[str, ...]
-    trains: Callable[[Here], None]
+    trains: Callable[[Context], None]
 
     def run(self, watch: Callable[..., Any], precision: str, seed: int, folder: Path) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(seed)
-        self.trains(Here(watch, precision, seed, folder))
+        self.trains(Context(watch, precision, seed, folder))
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
-def healthy(*precisions: str) -> Callable[[Callable[[Here], None]], Callable[[Here], None]]:
-    """Lists the function; its name, as words, is the program's."""
+def healthy(*precisions: str) -> Callable[[Callable[[Context], None]], Callable[[Context], None]]:
+    """Registers a function as a program; the program's name is the function's name with spaces."""
 
-    def listed(trains: Callable[[Here], None]) -> Callable[[Here], None]:
+    def listed(trains: Callable[[Context], None]) -> Callable[[Context], None]:
         name = trains.__name__.replace("_", " ")
         PROGRAMS[name] = Program(name, precisions or ("fp16", "bf16", "fp32"), trains)
         return trains
@@ -68,9 +68,9 @@ def healthy(*precisions: str) -> Callable[[Callable[[Here], None]], Callable[[He
 
 @dataclass
 class Loop:
-    """A training as most programs have it. batch: inputs and targets of a micro-batch, by its number."""
+    """An ordinary training loop. batch: returns inputs and targets of a micro-batch by its number."""
 
-    here: Here
+    context: Context
     model: nn.Module
     optimizer: Optimizer
     scaler: GradScaler | None
@@ -81,15 +81,15 @@ class Loop:
     run: Any = None
 
     def watched(self, **options: Any) -> Loop:
-        self.run = self.here.watch(self.model, self.optimizer, self.scaler, **options)
+        self.run = self.context.watch(self.model, self.optimizer, self.scaler, **options)
         return self
 
     def step(self, number: int) -> bool:
-        """One step; whether it was applied."""
+        """Trains one step. Returns whether it was applied."""
         total = torch.zeros(())
         for part in range(self.accumulate):
             inputs, targets = self.batch(number * self.accumulate + part)
-            with self.here.autocast():
+            with self.context.autocast():
                 output = self.model(inputs)
             loss = self.loss(output.float(), targets) / self.accumulate
             (self.scaler.scale(loss) if self.scaler else loss).backward()  # type: ignore[no-untyped-call]
@@ -116,20 +116,32 @@ class Loop:
         return self.scaler.get_scale() >= before
 
 
-def usual(
-    here: Here, model: nn.Module, *, batch: Any = None, optimizer: Any = AdamW, scale: float = 2.0**12, **scaler: Any
+def watched_loop(
+    context: Context,
+    model: nn.Module,
+    *,
+    batch: Any = None,
+    optimizer: Any = AdamW,
+    scale: float = 2.0**12,
+    **scaler: Any,
 ) -> Loop:
-    """A training of this model that is watched."""
-    return Loop(*parts(here, model, batch=batch, optimizer=optimizer, scale=scale, **scaler)).watched()
+    """A watched training loop of this model."""
+    return Loop(*parts(context, model, batch=batch, optimizer=optimizer, scale=scale, **scaler)).watched()
 
 
 def parts(
-    here: Here, model: nn.Module, *, batch: Any = None, optimizer: Any = AdamW, scale: float = 2.0**12, **scaler: Any
+    context: Context,
+    model: nn.Module,
+    *,
+    batch: Any = None,
+    optimizer: Any = AdamW,
+    scale: float = 2.0**12,
+    **scaler: Any,
 ) -> tuple[Any, ...]:
     if isinstance(optimizer, type):
         momentum = {"lr": 0.05, "momentum": 0.9} if optimizer is SGD else {"lr": 1e-2}
         optimizer = optimizer(model.parameters(), **momentum)
-    return here, model, optimizer, here.scaler(scale, **scaler), batch or vectors(here.seed)
+    return context, model, optimizer, context.scaler(scale, **scaler), batch or vectors(context.seed)
 
 
 def perceptron(width: int = 48, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -159,19 +171,19 @@ def vectors(seed: int, size: int = 16, noise: float = 0.5) -> Callable[[int], Ba
     centres = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(seed))
 
     def batch(number: int) -> Batch:
-        dice = torch.Generator().manual_seed(seed * 1_000_003 + number)
-        targets = torch.randint(CLASSES, (size,), generator=dice)
-        return centres[targets] + noise * torch.randn(size, WIDTH, generator=dice), targets
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+        targets = torch.randint(CLASSES, (size,), generator=generator)
+        return centres[targets] + noise * torch.randn(size, WIDTH, generator=generator), targets
 
     return batch
 
 
 def words(seed: int, vocabulary: int, size: int = 8, length: int = 12) -> Callable[[int], Batch]:
-    """Batches of sentences, few words of which are common, and a class that their first word decides."""
+    """Batches of sentences with few common words, and the class that the first word determines."""
 
     def batch(number: int) -> Batch:
-        dice = torch.Generator().manual_seed(seed * 1_000_003 + number)
-        common = torch.rand(size, length, generator=dice) ** 3
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+        common = torch.rand(size, length, generator=generator) ** 3
         sentences = (common * vocabulary).long()
         return sentences, sentences[:, 0] % CLASSES
 

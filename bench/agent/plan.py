@@ -40,7 +40,19 @@ class Plan:
     minutes: float = 15.0
 
 
-QUICK = Plan(repeats=2, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=20, periods=0, minutes=1.5)
+QUICK = Plan(
+    long=LONG_STEPS[:1],
+    short=SHORT_STEPS[:1],
+    others=LONG_STEPS[:1],
+    repeats=2,
+    pairs=3,
+    other_pairs=3,
+    short_pairs=3,
+    steps=2,
+    short_steps=20,
+    periods=0,
+    minutes=1.5,
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,12 +10,10 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-import torch
 
-from bench.common.machine import cpu_model
 from bench.common.tables import markdown_table
+from bench.zoo import explanations
 from bench.zoo.detectors import CAUSE, DETECTORS, PART
-from bench.zoo.plan import DEFAULT_BUDGET_STEPS, STEPS
 from bench.zoo.scoring import FaultScore, HealthyScore, Limit, has_false_alarm
 
 HEADINGS = ("watched by", "noticed", "what is wrong named first", "broken part or line named", "healthy runs disturbed")
@@ -73,10 +70,15 @@ def write(results: Results, folder: Path, command: str) -> None:
 
 def markdown(results: Results, command: str) -> str:
     missed, disturbed = missed_faults(results), false_alarms(results)
-    lines = ["# The zoo: injected faults and false alarms", "", *_method(results, command), ""]
-    lines += [*markdown_table(comparison(results)), "", *_about_the_comparison(), ""]
+    lines = [
+        "# The zoo: injected faults and false alarms",
+        "",
+        *explanations.method(results.broken, results.healthy, command),
+        "",
+    ]
+    lines += [*markdown_table(comparison(results)), "", *explanations.about_the_comparison(), ""]
     lines += ["## Limits", "", *markdown_table(limit_table(results)), ""]
-    lines += ["## Fault by fault", "", *markdown_table(by_fault(results)), "", *_about_the_faults(), ""]
+    lines += ["## Fault by fault", "", *markdown_table(by_fault(results)), "", *explanations.about_the_faults(), ""]
     lines += ["## Missed faults", "", *([f"- {line}" for line in missed] or ["Nothing."]), ""]
     if results.frugal:
         lines += [
@@ -84,7 +86,7 @@ def markdown(results: Results, command: str) -> str:
             "",
             *markdown_table(at_default_budget(results)),
             "",
-            *_about_the_budget(),
+            *explanations.about_the_budget(),
             "",
         ]
         lines += [*(f"- {line}" for line in missed_at_default_budget(results)), ""]
@@ -230,61 +232,6 @@ def false_alarms(results: Results) -> list[str]:
         f"{score.case}: {', '.join([*score.pages, *score.tickets, *filter(None, [score.trouble])])}"
         for score in results.healthy
         if has_false_alarm(score) or score.trouble
-    ]
-
-
-def _method(results: Results, command: str) -> list[str]:
-    archs = sorted({score.case.arch for score in results.broken})
-    seeds = sorted({score.case.seed for score in results.broken})
-    faults = len({score.case.what for score in results.broken})
-    resumed = " FILE held results of earlier runs." if "--go-on" in command else ""
-    return [
-        f"Written by `{command}` on {cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}.{resumed}",
-        "",
-        f"{faults} faults of the reference trainer, on {len(archs)} networks ({', '.join(archs)}), with the seeds"
-        f" {', '.join(map(str, seeds))},"
-        " which take turns with the precisions and optimizers that the fault can have, and with a"
-        " second onset where it"
-        f" has one: {len(results.broken)} broken runs. And {len(results.healthy)} healthy ones: the trainer as it is,"
-        " and programs that resemble broken ones. Each is trained in a process of its own, watched by Ammeter and the"
-        " detectors and diagnosed by `ammeter report`. Steps take a few"
-        " milliseconds here, so gradients and weights are read more often than a budget of 1 % allows: as often as it"
-        " does where steps take half a second and more.",
-    ]
-
-
-def _about_the_comparison() -> list[str]:
-    return [
-        "Noticed: an alarm or finding that the same training without the fault does not have. Named first: for Ammeter,"
-        " the report's first finding is the fault's verdict; for the others, the message names"
-        " the cause. Part or line:"
-        " the broken module, tensor or line, for faults that have one. Anomaly mode makes a step twice as long, so it"
-        " ran with the first seed and onset only, in trainings of its own; its traceback of the"
-        " forward pass counts as"
-        " the line. Norms and losses are compared from the tenth value on.",
-    ]
-
-
-def _about_the_faults() -> list[str]:
-    return [
-        "Later: delay after the first symptom, in steps, or in readings of a column or occurrences of an event for"
-        " verdicts that need several. At most: the limit that the trainer's registry of faults"
-        " states; 1 where a single"
-        " step decides. Faults that take two runs to show are diagnosed after both. Seconds: the median. Seen by:"
-        " detectors, with the number of runs in which they raised an alarm. The clock of"
-        " `checkpoint-stale` is accelerated, and"
-        " `run-stalled` is diagnosed with the clock advanced by twenty minutes.",
-    ]
-
-
-def _about_the_budget() -> list[str]:
-    return [
-        f"Once on each network, with the first seed, in {DEFAULT_BUDGET_STEPS} steps, or {STEPS} where two runs are"
-        " compared when both are over: the default settings."
-        " Steps later: median and maximum delay after the first symptom; beside it the delay in the runs above, in"
-        " which every step is read. A budget is a share of time, so the number of readings per second does not"
-        " depend on the duration of a step: a delay of a thousand steps of 5 ms here is one of"
-        " ten steps of half a second.",
     ]
 
 

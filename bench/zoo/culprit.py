@@ -13,7 +13,6 @@ import torch
 
 from bench.zoo.plan import Case
 from bench.zoo.trainer import REGISTRY
-from bench.zoo.trainer import train as trainer
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -25,18 +24,18 @@ class Culprit(msgspec.Struct, frozen=True):
 
 def culprit_of(case: Case, model: Any) -> Culprit:
     """The part of this model that the fault's registry names as broken."""
-    told = REGISTRY[case.what].told
-    parts = told.names(model) if told.names else ()
+    expected = REGISTRY[case.what].expected
+    parts = expected.names(model) if expected.names else ()
     named = [*model.named_modules(), *model.named_parameters()]
     code = [lines_of(type(part).forward) for part in parts if isinstance(part, torch.nn.Module)]
-    code += [lines_of(place_of(told.line_in))] if told.line_in else []
+    code += [lines_of(place_of(expected.line_in))] if expected.line_in else []
     return Culprit([name for name, part_or_tensor in named if any(part_or_tensor is part for part in parts)], code)
 
 
 def place_of(place: str) -> Callable[..., Any]:
-    """The function at "file.py:Class.function" in the trainer."""
-    file, _, path = place.partition(":")
-    found: Any = trainer if file == "train.py" else sys.modules[file.removesuffix(".py")]
+    """The function at "module:Class.function" in the trainer."""
+    module, _, path = place.partition(":")
+    found: Any = sys.modules[module]
     for name in path.split("."):
         found = getattr(found, name)
     return cast(Callable[..., Any], found)

@@ -129,7 +129,7 @@ def faulty(seeds: Sequence[int], onsets: int) -> Iterator[Case]:
                     : onsets if fault.first_step else 1
                 ]:
                     steps = steps_for(fault, onset)
-                    yield Case(name, arch, precision, optimizer, seed, onset, fault.told.life, steps, fault.ranks)
+                    yield Case(name, arch, precision, optimizer, seed, onset, fault.expected.life, steps, fault.ranks)
 
 
 def at_default_budget(case: Case) -> Case:
@@ -140,7 +140,7 @@ def at_default_budget(case: Case) -> Case:
 
 def steps_for(fault: Fault, onset: int) -> int:
     """Steps after which the verdict has to be there if at least every third step is read."""
-    within = 3 * fault.told.within if fault.told.counted else fault.told.within
+    within = 3 * fault.expected.within if fault.expected.counted else fault.expected.within
     return STEPS * math.ceil((onset + within + 1) / STEPS)
 
 

@@ -26,8 +26,7 @@ from bench.zoo.culprit import Culprit, culprit_of
 from bench.zoo.detectors import Alarm, DetectorSet
 from bench.zoo.plan import FIRST_LIFE, Case
 from bench.zoo.processes import TRAINING_SECONDS, Exit, train, trained
-from bench.zoo.trainer import REGISTRY, data
-from bench.zoo.trainer import train as trainer
+from bench.zoo.trainer import REGISTRY, broken, data
 
 READING_SHARES = (budget.EVERY, budget.EVERY, budget.EVERY, 0.04)
 """Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them
@@ -78,7 +77,7 @@ EXPECTED_EXIT_CODES = {"run-lost": -9, "unsupported-op": 1, NEVER_ENDS: None}
 
 _watch, _load = ammeter.watch, data.load
 
-COUNTED = {fault.told.counted for fault in REGISTRY.values()} & set(SCALARS)
+COUNTED = {fault.expected.counted for fault in REGISTRY.values()} & set(SCALARS)
 
 
 @functools.cache
@@ -132,8 +131,8 @@ class WatchedTraining:
         return RunWithDetectors(_watch(model, *parts, **options), self.others)
 
     def findings(self) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = diagnosis.diagnose(self._run(), self.baseline).as_json()["findings"]
-        return told
+        findings: list[dict[str, Any]] = diagnosis.diagnose(self._run(), self.baseline).as_json()["findings"]
+        return findings
 
     def journal(self) -> tuple[list[Row], list[tuple[str, int]]]:
         """Rows and events of the first rank."""
@@ -200,11 +199,11 @@ def program_of(case: Case, folder: Path) -> Callable[[Any], object]:
 
 
 def run_trainer(arguments: list[str], watcher: Any) -> None:
-    """Runs trainer/train.py with these arguments and this watcher."""
+    """Runs trainer/broken.py with these arguments and this watcher."""
     data.load = load_texts
     ammeter.watch = watcher.watch
     torch.set_num_threads(1)
-    trainer.main(arguments)
+    broken.main(arguments)
 
 
 def in_anomaly_mode(case: Case, folder: Path, seconds: float) -> list[Alarm]:

@@ -12,7 +12,7 @@ from bench.zoo.culprit import Culprit
 from bench.zoo.detectors import ANOMALY, DETECTORS, Alarm, named_by, new_alarms
 from bench.zoo.plan import Case
 from bench.zoo.runner import Result
-from bench.zoo.trainer import REGISTRY, Fault, Told
+from bench.zoo.trainer import REGISTRY, Expected, Fault
 
 SLOWER = "slower-than-fp32"
 
@@ -76,7 +76,8 @@ class HealthyScore(msgspec.Struct, frozen=True):
 def score_fault(result: Result, twin: Result) -> FaultScore:
     """Scores a broken training, given its twin."""
     case, fault = result.case, REGISTRY[result.case.what]
-    expected, findings = fault.told, relevant_findings(fault, result.findings)
+    expected, findings = fault.expected, relevant_findings(fault, result.findings)
+    has_place = bool(expected.names or expected.line_in)
     onset = 0 if case.life == "resumed" else case.onset
     symptom = first_symptom(expected, result, onset)
     mine = next((finding for finding in findings if finding["verdict"] == case.what), None)
@@ -87,9 +88,7 @@ def score_fault(result: Result, twin: Result) -> FaultScore:
         detected=bool({finding["verdict"] for finding in findings} - {finding["verdict"] for finding in twin.findings}),
         first=findings[0]["verdict"] if findings else "",
         beside=[finding["verdict"] for finding in findings[1:]],
-        culprit=points_at(findings[0] if findings else {}, result.culprit)
-        if expected.names or expected.line_in
-        else None,
+        culprit=points_at(findings[0] if findings else {}, result.culprit) if has_place else None,
         pointed=", ".join(str(findings[0][name]) for name in ("tensor", "module", "caller") if findings[0][name])
         if findings
         else "",
@@ -153,7 +152,7 @@ def overall_severity(finding: dict[str, Any]) -> str:
     return "page" if "page" in {member["severity"] for member in (finding, *finding["consequences"])} else "ticket"
 
 
-def first_symptom(expected: Told, result: Result, onset: int) -> int:
+def first_symptom(expected: Expected, result: Result, onset: int) -> int:
     """The first step that shows the fault."""
     if expected.symptom == "skipped":
         steps = [row.step for row in result.rows if row.skipped]
@@ -162,7 +161,7 @@ def first_symptom(expected: Told, result: Result, onset: int) -> int:
     return min((step for step in steps if step >= onset), default=onset)
 
 
-def delay_after(expected: Told, result: Result, symptom: int, opened: int) -> int:
+def delay_after(expected: Expected, result: Result, symptom: int, opened: int) -> int:
     """Delay from the first symptom to the verdict, in steps, readings of a column, or occurrences of an event."""
     if not expected.counted:
         return max(0, opened - symptom)

@@ -21,7 +21,7 @@ from ammeter.journal.find import find_runs
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import Hello, Schema, Steps
 from bench.zoo.guards.healthy_runs import guard_events
-from bench.zoo.trainer import REGISTRY, checkpoint, read_options, train
+from bench.zoo.trainer import REGISTRY, broken, checkpoint, read_options
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def trained(arguments: list[str], folder: Path) -> float:
     """The validation loss at the end. Raises ammeter.Stopped."""
     os.environ["AMMETER_DIR"] = str(folder / "journals")
     with contextlib.redirect_stdout(io.StringIO()):
-        return train.main(arguments).val_loss
+        return broken.main(arguments).val_loss
 
 
 def losses(folder: Path) -> list[float]:

@@ -14,7 +14,7 @@ from bench.zoo.scoring import FaultScore, HealthyScore
 CASE = Case("scale-collapse", "gpt", "fp16", "adamw", 0, 20)
 
 
-GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("faults.py", 30, 40)])
+GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("call_order.py", 30, 40)])
 
 
 def finding(verdict: str, opened: int = 21, **more: Any) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def test_a_finding_that_the_twin_has_too_does_not_count() -> None:
         ({"module": "blocks.1.mlp"}, True),
         ({"tensor": "blocks.1.mlp.weight", "module": "blocks.1"}, True),
         ({"module": "blocks.1.mlp.fc"}, False),
-        ({"caller": "trainer/faults.py:30"}, True),
-        ({"caller": "trainer/faults.py:41"}, False),
+        ({"caller": "trainer/call_order.py:30"}, True),
+        ({"caller": "trainer/call_order.py:41"}, False),
         ({"caller": "trainer/train.py:35"}, False),
         ({}, False),
     ],
@@ -66,7 +66,7 @@ def test_detectors_notice_what_they_do_not_report_of_the_twin() -> None:
 
 
 def test_detectors_name_what_their_messages_contain() -> None:
-    trace = 'File "/somewhere/trainer/faults.py", line 35, in forward'
+    trace = 'File "/somewhere/trainer/call_order.py", line 35, in forward'
     assert {ANOMALY: [PART]} == score_fault(anomaly=[Alarm(ANOMALY, 20, trace)]).others
     assert {ANOMALY: []} == score_fault(anomaly=[Alarm(ANOMALY, 20, trace.replace("35", "45"))]).others
     early = Case("scheduler-ahead", "gpt", "fp16", "adamw", 0, 20)

@@ -21,8 +21,8 @@ from ammeter.wire import columns, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Tensor
 from ammeter_server.app import create_app
 from ammeter_server.config.settings import Settings
-from ammeter_server.db import connect, migrations
 from ammeter_server.http.server import config
+from tests.server.databases import migrate
 
 BEGIN = 1_760_000_000 * 10**9
 STEP = 10**8
@@ -49,9 +49,7 @@ def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx
     database: the URL of an empty one; without it a SQLite file in the folder.
     """
     url = database or f"sqlite:///{folder / 'collector.db'}"
-    store = connect(url)
-    migrations.migrate(store)
-    store.close()
+    migrate(url)
     # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))

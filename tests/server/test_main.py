@@ -20,6 +20,7 @@ from ammeter_server.__main__ import main
 from ammeter_server.cli.demo.processes import free_port
 from ammeter_server.cli.demo.progress import Show, incident_lines, progress_line
 from ammeter_server.db import migrations
+from tests import forked
 from tests.alerting import until
 from tests.server.feeding import wait_until
 
@@ -29,8 +30,9 @@ SERVER = [sys.executable, "-m", "ammeter_server"]
 
 @contextmanager
 def started(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+    process = forked.Popen(
         [*SERVER, *words],
+        imports=forked.COLLECTOR,
         env=os.environ | environment,
         text=True,
         stdout=subprocess.PIPE,

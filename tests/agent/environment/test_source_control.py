@@ -8,6 +8,7 @@ import pytest
 
 from ammeter.environment.source_control import commit_of
 from ammeter.report import baseline
+from tests import forked
 from tests.parts import need
 
 
@@ -84,6 +85,6 @@ run.close()
 def test_a_run_says_from_which_commit_it_was_started(repository: Path, tmp_path: Path) -> None:
     (repository / "train.py").write_text(SCRIPT)
     command = [sys.executable, "train.py", str(tmp_path / "journals")]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    done = forked.run(command, cwd=repository, capture_output=True, check=True, timeout=120)
     recorded = baseline.read(tmp_path / "journals" / done.stdout.split()[-1]).environment
     assert git(repository, "rev-parse", "HEAD") == recorded["git_commit"]

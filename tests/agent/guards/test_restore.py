@@ -20,8 +20,11 @@ from ammeter.guards import restore_check
 from ammeter.guards.restore_process import Child
 from ammeter.report import command, diagnosis
 from ammeter.wire.frames import Event
+from tests import forked
 from tests.agent.guarded import Outcome, poison, train
 from tests.agent.training import events, stream
+
+pytestmark = pytest.mark.long
 
 
 def whole(net: Any, optimizer: Any, scaler: Any) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, mon
 
 def read(path: Path) -> dict[str, Any]:
     """What the process says of a file."""
-    ran = subprocess.run(
+    ran = forked.run(
         [sys.executable, "-m", "ammeter.guards.restore_check", str(path)], capture_output=True, timeout=120
     )
     assert 0 == ran.returncode, ran.stderr

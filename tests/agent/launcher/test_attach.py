@@ -20,6 +20,8 @@ from tests.agent.launching import TRAINS, launch
 from tests.agent.programs import Ended, steps
 from tests.house.tree import ROOT
 
+pytestmark = pytest.mark.long
+
 STEPS = "for _ in range(4): step()\nprint('done', flush=True)\n"
 
 

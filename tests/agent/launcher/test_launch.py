@@ -24,6 +24,8 @@ from ammeter.wire.frames import Event, Hello, Steps
 from tests.agent.launching import AMMETER, PYTHON, WAIT, launch
 from tests.agent.programs import Ended, Program, bye, steps
 
+pytestmark = pytest.mark.long
+
 STEPS = """
 for _ in range(5):
     step()

@@ -24,6 +24,8 @@ from tests.agent import programs
 from tests.agent.distributed_ranks import BAD_STEP, PLANS, STEPS, Plan, run_id
 from tests.agent.streams import views
 
+pytestmark = pytest.mark.long
+
 WORLDS = {"two": 2, "four": 4}
 EVERY = [(world, plan) for world, plans in PLANS.items() for plan in plans]
 SCALED = [(world, plan) for world, plan in EVERY if plan.scaler]

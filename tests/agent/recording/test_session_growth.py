@@ -14,6 +14,8 @@ from tests.agent import programs
 from tests.agent.programs import bye, steps
 from tests.agent.training import events
 
+pytestmark = pytest.mark.long
+
 STEPS, EVERY, CAP = 24_000, 400, 8 * 2**20
 
 PROGRAM = """

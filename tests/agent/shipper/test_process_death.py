@@ -22,6 +22,8 @@ from ammeter.verdicts.framework.finding import Finding
 from tests.agent.launching import launch
 from tests.agent.programs import Program, start
 
+pytestmark = pytest.mark.long
+
 STEPS = """
 for _ in range(5): step()
 import time

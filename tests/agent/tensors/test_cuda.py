@@ -18,6 +18,8 @@ from ammeter.tensors.cuda import Device, blocks_in_chunk
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, reference
 from tests.house.tree import ROOT
 
+pytestmark = pytest.mark.long
+
 triton = pytest.mark.skipif(platform.system() != "Linux", reason="Triton is made for Linux")
 
 

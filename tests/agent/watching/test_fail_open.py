@@ -17,6 +17,8 @@ from tests.agent.nursery import BARE, BEGIN, WATCHED, twins
 from tests.agent.programs import bye, steps
 from tests.agent.training import events
 
+pytestmark = pytest.mark.long
+
 TRAIN = """
 run = watch(model, optimizer, scaler)
 for _ in range(30):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ import ammeter
 from ammeter import journal
 from ammeter.torch_hooks import patch
 from ammeter.wire.frames import Bye
+from tests import forked
 from tests.agent.programs import Ended, bye, steps
 from tests.agent.training import stream
+
+pytestmark = pytest.mark.long
 
 KINDS = """
 import sys, os
@@ -55,9 +58,8 @@ ERROR = "1 / 0"
 def notebook(folder: Path, *cells: str, kind: str = "code") -> Ended:
     script = f"{KINDS}\nCells({kind!r}).run(*{list(cells)!r})\n"
     words = [sys.executable, "-c", script]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, env={"AMMETER_DIR": str(folder), "HOME": str(folder)}
-    )
+    environment = {**os.environ, "AMMETER_DIR": str(folder), "HOME": str(folder)}
+    done = forked.run(words, capture_output=True, timeout=120, env=environment)
     return Ended(done.returncode, done.stdout, done.stderr, folder, left=False)
 
 
@@ -105,7 +107,7 @@ def test_an_error_in_another_cell_neither_ends_a_run_nor_fails_it(kind: str, tmp
 
 def test_an_error_that_ends_a_program_still_fails_its_run(tmp_path: Path) -> None:
     words = [sys.executable, "-c", MODEL + WATCH + TRAIN + ERROR]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env={"AMMETER_DIR": str(tmp_path)})
+    done = forked.run(words, capture_output=True, timeout=120, env={**os.environ, "AMMETER_DIR": str(tmp_path)})
     (frames,) = Ended(done.returncode, done.stdout, done.stderr, tmp_path, left=False).streams()
     assert ("exception", "ZeroDivisionError: division by zero") == bye(frames)
 

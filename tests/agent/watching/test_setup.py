@@ -25,6 +25,8 @@ from tests.agent import programs
 from tests.agent.programs import Ended, bye, steps
 from tests.agent.training import Recipe, stream, train
 
+pytestmark = pytest.mark.long
+
 ENDS: dict[str, tuple[str, int, tuple[str, str] | None]] = {
     "falls off its end": ("", 0, ("exit", "")),
     "calls close": ("run.close(); run.close(); run.log(loss=1)", 0, ("closed", "")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from ammeter_server.auth import tokens
 from ammeter_server.db import connect, migrations
 from ammeter_server.db.tables import runs
 from ammeter_server.process import self_metrics
+from tests import forked
 from tests.alerting import free_port
 from tests.server.callers import bearer, guarded
 from tests.server.databases import postgresql
@@ -270,7 +270,7 @@ def collector(url: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]
     """A real process that serves the database, and a client for it."""
     port = free_port()
     command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(port), "--database-url", url]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    process = forked.Popen(command, imports=forked.COLLECTOR, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             wait_until(lambda: process.poll() is None and _is_ready(client), 60)

@@ -18,6 +18,7 @@ import pytest
 from ammeter_server.__main__ import main
 from ammeter_server.db import Store, StoreBrokenError, StoreRefusingError, connect, engine, migrations
 from ammeter_server.db.errors import translate_db_errors
+from tests import forked
 from tests.server.databases import postgresql
 from tests.server.disks import small_disk
 from tests.server.feeding import Stream, serving, train, wait_until
@@ -164,7 +165,7 @@ def test_a_read_only_disk_is_said_by_every_command(tmp_path: Path, capsys: pytes
 def test_a_process_ends_with_the_sentence_and_no_traceback(tmp_path: Path) -> None:
     random_bytes(tmp_path / "c.db")
     command = [sys.executable, "-m", "ammeter_server", "serve", "--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, imports=forked.COLLECTOR, capture_output=True, timeout=60)
     assert (2, "") == (done.returncode, done.stdout)
     assert 1 == len(done.stderr.splitlines()), done.stderr
 

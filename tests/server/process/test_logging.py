@@ -4,7 +4,6 @@ import io
 import logging
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ammeter_server.cli.demo.processes import free_port
 from ammeter_server.judging import worker as sweeper
 from ammeter_server.maintenance import worker
 from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine, escaped
+from tests import forked
 from tests.e2e.real import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
 
@@ -94,7 +94,7 @@ def test_the_log_of_a_collector_holds_its_own_lines_and_no_run_s(tmp_path: Path)
     port, log = free_port(), tmp_path / "log"
     command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(port), "--notify", "json://127.0.0.1:9/"]
     command += ["--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
+    with log.open("w") as out, forked.Popen(command, imports=forked.COLLECTOR, stdout=out, stderr=out) as server:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
                 wait_until(lambda: answers(client))
@@ -117,7 +117,10 @@ def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets
     command += ["--database-url", f"sqlite:///{tmp_path / 'c.db'}", "--notify", f"{receiver.apprise}?-X-Secret=s3cret"]
     environment = os.environ | {"AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token")}
     head = {"Authorization": "Bearer " + "f" * 40}
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
+    with (
+        log.open("w") as out,
+        forked.Popen(command, imports=forked.COLLECTOR, stdout=out, stderr=out, env=environment) as server,
+    ):
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=head) as client:
                 wait_until(lambda: answers(client))

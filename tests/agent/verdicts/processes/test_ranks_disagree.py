@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.rank_alignment import Standing, Together, in_step
 from ammeter.wire.frames import Hello, Schema, Tensor
+from tests import forked
 from tests.agent.streams import SECOND, TENSORS, Stream, views
 
 Ranks = dict[int, Stream]
@@ -213,7 +213,7 @@ def test_real_ranks_are_found_where_one_of_them_spoils_what_was_reduced(tmp_path
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "AMMETER_DIR": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
     command = [*torchrun, str(tmp_path / "program.py")]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    ran = forked.run(command, env=environment, capture_output=True, timeout=120)
     assert 0 == ran.returncode, ran.stderr[-3000:]
     (run,) = (tmp_path / "runs").iterdir()
     (found,) = diagnose(run).findings

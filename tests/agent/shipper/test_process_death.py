@@ -153,10 +153,14 @@ def test_the_process_beside_it_sees_what_the_kernel_counted(group: Path, tmp_pat
     assert LIMIT == finding.evidence["memory_limit_bytes"]
 
 
-def mirror_of(program: Program) -> int:
+def mirror_of(program: Program, seconds: float = 60) -> int:
+    """The process id of the run's mirror, once it has the lock and its handler of SIGTERM."""
     (run,) = program.folder.iterdir()
-    process = journal.holder(run / f"mirror.{identity.host()}.lock")
-    assert process
+    lock = run / f"mirror.{identity.host()}.lock"
+    deadline = time.monotonic() + seconds
+    while not (process := lock.exists() and journal.holder(lock)):
+        assert time.monotonic() < deadline, f"no mirror within {seconds:.0f} s"
+        time.sleep(0.02)
     return process
 
 

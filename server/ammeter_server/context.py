@@ -13,6 +13,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from ammeter_server.config.settings import Settings
+from ammeter_server.curves.run_axis import RunAxes
 from ammeter_server.db import Store
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.http.limits.token_guesses import Guesses
@@ -28,6 +29,7 @@ class AppContext:
         judge_wakeup: Set when a commit may have given the judge something to evaluate.
         guesses: Wrong tokens seen by this process.
         quota: Runs and projects counted by this process.
+        axes: The places of attempts that this process has read.
     """
 
     settings: Settings
@@ -35,6 +37,7 @@ class AppContext:
     judge_wakeup: threading.Event = field(default_factory=threading.Event)
     guesses: Guesses = field(default_factory=Guesses)
     quota: Quota = field(default_factory=Quota)
+    axes: RunAxes = field(default_factory=RunAxes)
 
 
 def app_context(connection: HTTPConnection) -> AppContext:

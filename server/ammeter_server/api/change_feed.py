@@ -7,7 +7,7 @@ All that is known of who is told is in the cursor that he brings. So any collect
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -17,8 +17,9 @@ import msgspec
 from ammeter_server.api import events, incidents, runs
 from ammeter_server.context import AppContext
 from ammeter_server.curves import reader
-from ammeter_server.curves.encoding import as_member
+from ammeter_server.curves.encoding import Drawn, as_member
 from ammeter_server.curves.reader import CurveQuery
+from ammeter_server.curves.run_axis import OWN, RunAxis, curves_on_axis
 from ammeter_server.db import Row
 from ammeter_server.db.queries import live as query
 from ammeter_server.http.problems import Problem
@@ -35,11 +36,12 @@ FIRST_EVENTS = 100
 
 @dataclass(frozen=True)
 class Wanted:
-    """names: series that are told as they grow. ranks: None for the lowest there is."""
+    """names: series that are told as they grow. ranks: None for the lowest there is. axis: of steps, run or life."""
 
     names: Sequence[str]
     ranks: Sequence[int] | None
     points: int
+    axis: str = "run"
 
 
 class StreamCursor(msgspec.Struct, array_like=True):
@@ -62,7 +64,7 @@ class Cursor(msgspec.Struct, array_like=True):
 
 class Changes(msgspec.Struct):
     """run, incidents: null where they are as they were told. events: oldest first. series: as their own resource has
-    them."""
+    them; a value that run.log gave to an earlier step comes as an item of its own, and replaces the value there."""
 
     run: msgspec.Raw | None = None
     incidents: msgspec.Raw | None = None
@@ -90,8 +92,9 @@ def since(context: AppContext, run: str, wanted: Wanted, cursor: Cursor) -> tupl
     with context.store.reading() as connection:
         streams = query.reached(connection, run, wanted.ranks, MAX_STREAMS)
     now, listed = _run(context, run), _incidents(context, run)
-    said, numbers = _events(context, run, streams, cursor)
-    grown = _series(context, run, streams, wanted, cursor)
+    axis = context.axes.of(context.store, run)
+    said, numbers, late = _events(context, run, streams, cursor, axis)
+    grown = _series(context, run, streams, wanted, cursor, late, axis)
     reached = {
         _key(stream.id): StreamCursor(numbers[stream.id], -1 if stream.last_step is None else stream.last_step)
         for stream in streams
@@ -112,32 +115,46 @@ def _incidents(context: AppContext, run: str) -> msgspec.Raw:
 
 
 def _events(
-    context: AppContext, run: str, streams: Sequence[Row[Any]], cursor: Cursor
-) -> tuple[list[events.Event], dict[str, int]]:
-    """Events that were not told, and how many were of each stream then."""
+    context: AppContext, run: str, streams: Sequence[Row[Any]], cursor: Cursor, axis: RunAxis
+) -> tuple[list[events.Event], dict[str, int], dict[str, list[Row[Any]]]]:
+    """Events that were not sent, how many were sent of each stream then, and those that log values of sent steps."""
     found: list[events.Event] = []
     numbers: dict[str, int] = {}
+    late: dict[str, list[Row[Any]]] = {}
     with context.store.reading() as connection:
         for stream in streams:
             told = cursor.streams.get(_key(stream.id))
             first = told.events if told else max(0, stream.events - FIRST_EVENTS)
             left = MAX_EVENTS - len(found)
             rows = query.said(connection, run, stream.id, first, stream.events, left) if first < stream.events else ()
-            found += [events.to_response(row, stream.rank) for row in rows]
+            found += [events.to_response(row, stream.rank, axis) for row in rows]
+            reached = told.last_step if told else -1
+            late[stream.id] = [row for row in rows if row.name == "values.logged" and row.step <= reached]
             numbers[stream.id] = rows[-1].number + 1 if len(rows) == left and rows else stream.events if left else first
-    return found, numbers
+    return found, numbers, late
 
 
 def _series(
-    context: AppContext, run: str, streams: Sequence[Row[Any]], wanted: Wanted, cursor: Cursor
+    context: AppContext,
+    run: str,
+    streams: Sequence[Row[Any]],
+    wanted: Wanted,
+    cursor: Cursor,
+    late: Mapping[str, Sequence[Row[Any]]],
+    axis: RunAxis,
 ) -> msgspec.Raw | None:
     grown = []
     for stream in streams if wanted.names else ():
+        place = axis.place(stream.id)
+        where = place if wanted.axis == "run" else OWN
+        if logged := reader.logged(late[stream.id], wanted.names):
+            grown.append(Drawn(stream.rank, stream.id, curves_on_axis(where, logged), place))
         told = cursor.streams.get(_key(stream.id), StreamCursor(0))
         if stream.last_step is not None and stream.last_step > told.last_step:
             asked = CurveQuery(wanted.names, wanted.points, told.last_step + 1, stream.last_step)
-            grown.append((stream.rank, stream.id, reader.read(context.store, run, stream.id, asked)))
-    return as_member(grown) if any(found for *_, found in grown) else None
+            read = reader.read(context.store, run, stream.id, asked)
+            grown.append(Drawn(stream.rank, stream.id, curves_on_axis(where, read), place))
+    return as_member(grown) if any(drawn.curves for drawn in grown) else None
 
 
 def _key(stream: str) -> bytes:

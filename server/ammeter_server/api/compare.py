@@ -144,7 +144,7 @@ def _read(context: AppContext, of: Course, asked: CurveQuery) -> dict[str, Curve
     for part in of.parts:
         run, _, stream = part.stream.partition("/")
         for name, each in reader.read(context.store, run, stream, asked).items():
-            found.setdefault(name, []).append(part.place(Curve(each.steps, each.values)))
+            found.setdefault(name, []).append(part.on_axis(Curve(each.steps, each.values)))
     return {
         name: Curve(np.concatenate([curve.steps for curve in some]), np.concatenate([curve.values for curve in some]))
         for name, some in found.items()

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 
 from ammeter_server.api.runs import found
 from ammeter_server.context import ContextDep
+from ammeter_server.curves.run_axis import RunAxis
 from ammeter_server.db import Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import events as query
@@ -24,7 +25,10 @@ MAX_NAMES = 64
 
 @dataclass(frozen=True)
 class Event:
-    """name is subject.happened; data is described per name in docs/events.md."""
+    """name is subject.happened; data is described per name in docs/events.md.
+
+    step: the life's own, counted by its process. step_offset: added to it, it is the step of the run.
+    """
 
     id: str
     run: str
@@ -34,6 +38,7 @@ class Event:
     step: int
     time: str | None
     data: dict[str, Any]
+    step_offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ def list_events(
     with context.store.reading() as connection:
         found(connection, run)
         rows, more = query.newest(connection, run, page_size, before, names, ranks_of(rank), stream, span)
-    items = [to_response(row, row.rank) for row in rows]
+    axis = context.axes.of(context.store, run)
+    items = [to_response(row, row.rank, axis) for row in rows]
     end = rows[-1] if more else None
     return EventList(items, token(end.time, end.stream, end.number) if end else None)
 
@@ -75,7 +81,9 @@ def _names(said: str) -> list[str]:
     return names
 
 
-def to_response(row: Row[Any], rank: int) -> Event:
+def to_response(row: Row[Any], rank: int, axis: RunAxis) -> Event:
     """The event as people see it."""
     number = f"{row.stream}.{row.number}"
-    return Event(number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data)
+    return Event(
+        number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data, axis.offset(row.stream)
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
+from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import frames
 from ammeter.wire.columns import Floats, Ints
 from ammeter_server.api.runs import found
@@ -17,7 +18,8 @@ from ammeter_server.api.tensors import newest_life
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.float_json import between_brackets
 from ammeter_server.curves.heatmap import filled, stretches
-from ammeter_server.curves.reader import CurveQuery, chunks_of
+from ammeter_server.curves.reader import CurveChunk, CurveQuery, chunks_of
+from ammeter_server.curves.run_axis import ALONE, StepAxis, pieces_on_axis, within
 from ammeter_server.db.queries import series as query
 from ammeter_server.http import etags
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
@@ -75,30 +77,37 @@ def read_matrix(
     rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
     first: First = None,
     last: Last = None,
+    axis: StepAxis = "run",
     cells: Annotated[int, Query(ge=1, le=2000, description="Stretches of steps at most.")] = 200,
     show: Annotated[Literal["highest", "lowest"], Query(description="Which value of a stretch.")] = "highest",
     format: Annotated[Literal["json", "float32"], Query(description="float32: the values as they are.")] = "json",
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:
-    """One row per tensor that has the stat, of the rank's newest life. Each cell has the highest value of a stretch of
-    steps, or the first that is no number where there was one, and its step. All pages have the steps of the first."""
+    """One row per tensor that the rank's newest life has and that has the stat. Each cell has the highest value of a
+    stretch of steps, or the first that is no number where there was one, and its step. All pages have the steps of the
+    first. Steps count on over the lives of the run, each of which fills its own stretch; with `axis=life` they are
+    those of the newest life alone."""
     if stat not in frames.STATS:
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
     after = key_of(page_token, (int, int, int))
     with context.store.reading() as connection:
         found(connection, run)
-        source = newest_life(query.sources(connection, run, None if rank is None else [rank]))
-        standing = query.standing(connection, run, [source]) if source else []
-        tag = etags.of(request, standing)
+        sources = query.sources(connection, run, None if rank is None else [rank])
+        source = newest_life(sources)
+        lives = [each for each in sources if source and each.rank == source.rank] if axis == "run" else [source]
+        standing = query.standing(connection, run, [each for each in lives if each])
         schema = query.known(connection, run, source.id).schemas.get(source.schema or "") if source else None
+    of_run = context.axes.of(context.store, run) if axis == "run" else ALONE
+    placed = [Placed(row[0], of_run.place(row[0]), *_own_span(row)) for row in standing]
+    tag = etags.of(request, standing, [(each.place.begin, each.place.end) for each in placed])
     if tag.known:
         return tag.unchanged()
     tensors = schema.tensors if schema and stat in schema.stats else ()
-    begin, first, last = (int(part) for part in after) if after else (0, *_span(standing, first, last))
+    begin, first, last = (int(part) for part in after) if after else (0, *_span(placed, first, last))
     shown = tensors[begin : begin + page_size] if first <= last else ()
     edges = stretches(first, last, cells) if shown else np.zeros(0, np.int64)
-    values = list(_rows(context, run, source, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
+    values = list(_rows(context, run, placed, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
     more = begin + page_size < len(tensors) and shown
     header = {
         "stat": stat,
@@ -111,14 +120,31 @@ def read_matrix(
     return tag.on(_as_arrays(header, values, edges) if format == "float32" else _as_json(header, values))
 
 
-def _span(standing: Sequence[tuple[Any, ...]], first: int | None, last: int | None) -> tuple[int, int]:
+class Placed(NamedTuple):
+    """A life on the axis of the run. first, last: its own steps, last < first without any."""
+
+    stream: str
+    place: Place
+    first: int
+    last: int
+
+
+def _own_span(standing: tuple[Any, ...]) -> tuple[int, int]:
+    """The life's first and last own step."""
+    *_, reached, begins = standing
+    there = [step for step in (begins or ())[1:] if step is not None]
+    return min(there, default=0), -1 if reached is None or not there else reached
+
+
+def _span(lives: Sequence[Placed], first: int | None, to: int | None) -> tuple[int, int]:
     """From which step to which: those asked for, as far as there are some."""
-    if not standing:
+    there = [each for each in lives if each.first <= each.last]
+    if not there:
         return 0, -1
-    *_, reached, begins = standing[0]
-    there = [step for step in begins or () if step is not None]
-    begin, end = min(there, default=0), -1 if reached is None or not there else reached
-    return max(begin, first or 0), end if last is None else min(end, last)
+    begin = min(each.place.begin + each.first for each in there)
+    ends = ((each.place.begin + each.last, each.place.end) for each in there)
+    end = max(last if replaced_from is None else min(last, replaced_from - 1) for last, replaced_from in ends)
+    return max(begin, first or 0), end if to is None else min(end, to)
 
 
 Cells = tuple[Floats, Ints]
@@ -126,16 +152,21 @@ Cells = tuple[Floats, Ints]
 
 
 def _rows(
-    context: AppContext, run: str, source: query.Source | None, names: Sequence[str], edges: Ints, lowest: bool
+    context: AppContext, run: str, lives: Sequence[Placed], names: Sequence[str], edges: Ints, lowest: bool
 ) -> Iterator[Cells]:
     """The cells of each tensor. A stretch has two entries of a coarse level at least where only those are read, so one
     of them lies within."""
     for begin in range(0, len(names), TENSORS_PER_READ):
         some = names[begin : begin + TENSORS_PER_READ]
-        asked = CurveQuery(some, 8 * (len(edges) - 1), int(edges[0]), int(edges[-1]) - 1)
-        assert source is not None
-        pieces = chunks_of(context.store, run, source.id, asked)
-        yield from (filled(pieces.get(name, ()), edges, lowest) for name in some)
+        pieces: dict[str, list[CurveChunk]] = {name: [] for name in some}
+        for life in lives:
+            own = within(life.place, int(edges[0]), int(edges[-1]) - 1)
+            if own is None:
+                continue
+            read = chunks_of(context.store, run, life.stream, CurveQuery(some, 8 * (len(edges) - 1), *own))
+            for name, some_pieces in pieces_on_axis(life.place, read).items():
+                pieces[name] += some_pieces
+        yield from (filled(pieces[name], edges, lowest) for name in some)
 
 
 def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:

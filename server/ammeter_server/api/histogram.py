@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Response
 from ammeter.wire.columns import Ints
 from ammeter_server.api.runs import found
 from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.curves.run_axis import ALONE, StepAxis, within
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import events as query
 from ammeter_server.db.queries import series
@@ -77,23 +78,29 @@ def read_spectrum(
     last: Last = None,
     since: Since = None,
     until: Until = None,
+    axis: StepAxis = "run",
     points: Annotated[int, Query(ge=1, le=10_000, description="Entries of one stream at most.")] = 500,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
     """One item per stream that measured it. Where it was measured more often than there are points, as many in a row as
-    it takes are summed: no element is left out, and a single one that is not finite still counts."""
+    it takes are summed: no element is left out, and a single one that is not finite still counts. Steps, `from` and
+    `to` count on over the lives of the run, and those that a later life replaces are left out, unless `axis` is
+    `life`."""
     after = key_of(page_token, (int, int, str))
     with context.store.reading() as connection:
         found(connection, run)
         sources = series.sources(connection, run, ranks_of(rank), stream)
     behind = [source for source in sources if after is None or (source.rank, source.started, source.id) > after]
-    span = query.Span(first, last, begin_of(since), end_of(until))
+    lives = context.axes.of(context.store, run) if axis == "run" else ALONE
     items: list[Spectrum] = []
     for each in behind:
         if len(items) == page_size:
             break
-        items += _told(each, list(_readings(context, run, each.id, span)), points)
+        where = lives.place(each.id)
+        if (own := within(where, first, last)) is not None:
+            span = query.Span(*own, begin_of(since), end_of(until))
+            items += _told(each, list(_readings(context, run, each.id, span)), points, where.begin)
         reached = each
     more = bool(behind) and reached is not behind[-1]
     following = token(reached.rank, reached.started, reached.id) if more else None
@@ -127,7 +134,7 @@ def _read(step: int, time: int, data: dict[str, Any]) -> Reading | None:
     return Reading(step, time, lowest, scale if isinstance(scale, int | float) else None, np.array(counts, np.int64))
 
 
-def _told(source: series.Source, readings: Sequence[Reading], points: int) -> Iterator[Spectrum]:
+def _told(source: series.Source, readings: Sequence[Reading], points: int, offset: int) -> Iterator[Spectrum]:
     if not readings:
         return
     edges = np.linspace(0, len(readings), min(points, len(readings)) + 1).astype(np.intp)
@@ -137,8 +144,8 @@ def _told(source: series.Source, readings: Sequence[Reading], points: int) -> It
         rank=source.rank,
         stream=source.id,
         lowest=readings[0].lowest,
-        steps=[reading.step for reading in kept],
-        last_steps=[readings[edge - 1].step for edge in edges[1:]],
+        steps=[reading.step + offset for reading in kept],
+        last_steps=[readings[edge - 1].step + offset for edge in edges[1:]],
         times=[reading.time / 1e9 for reading in kept],
         scales=[None if reading.scale is None else number(reading.scale) for reading in kept],
         counts=summed[:, :-2].tolist(),

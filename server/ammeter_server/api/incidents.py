@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 
+from ammeter.verdicts import OF_RUNS
 from ammeter_server.api.runs import found
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project, unknown_incident
@@ -29,6 +30,8 @@ router = APIRouter(prefix="/api/v1", tags=["incidents"])
 State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
 HOUR = 3600 * 10**9
+OF_THE_RUN = frozenset(verdict.id for verdict in OF_RUNS)
+"""Verdicts whose steps are those of the run already: they compare all of its lives with a baseline."""
 Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
 Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
@@ -45,7 +48,11 @@ Changing = Annotated[callers.Caller, Depends(callers.change)]
 
 @dataclass(frozen=True)
 class Incident:
-    """A finding as people handle it, with cause and fix in words. consequences: findings that it explains."""
+    """A finding as people handle it, with cause and fix in words. consequences: findings that it explains.
+
+    Its steps, those in words too, are the life's own, counted by its process. step_offset: added to one of them, it is
+    the step of the run; 0 for comparisons with a baseline, whose steps are those of the run.
+    """
 
     id: str
     run: str
@@ -72,6 +79,7 @@ class Incident:
     evidence: dict[str, Any]
     consequences: list[dict[str, Any]]
     runbook: str
+    step_offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ def read_incident(context: ContextDep, incident: str) -> Incident:
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return to_response(row, context.settings.links)
+    return to_response(row, context.settings.links, _offset(context, row))
 
 
 @router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
@@ -181,12 +189,13 @@ def close(context: ContextDep, judge: Judging, caller: Changing, incident: str) 
     return _told(context, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
-def to_response(row: Row[Any], links: Links) -> Incident:
+def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:
     """The incident as people see it."""
     values = row._asdict()
     for name in ("opened", "acknowledged", "silenced", "closed"):
         values[name] = instant(values[name])
     values["runbook"] = links.shown_runbook(row.verdict)
+    values["step_offset"] = step_offset
     return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
 
 
@@ -208,7 +217,7 @@ def _listed(context: AppContext, page_size: int, page_token: str | None, **wante
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before, **wanted)
-    items = [to_response(row, context.settings.links) for row in rows[:page_size]]
+    items = [to_response(row, context.settings.links, _offset(context, row)) for row in rows[:page_size]]
     if len(rows) <= page_size:
         return IncidentList(items, None)
     return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
@@ -222,7 +231,12 @@ def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None
         row = query.one(connection, incident)
     if row is None:
         raise unknown_incident(incident)
-    return to_response(row, context.settings.links)
+    return to_response(row, context.settings.links, _offset(context, row))
+
+
+def _offset(context: AppContext, row: Row[Any]) -> int:
+    """The step of the run at which the life begins whose steps the incident has."""
+    return 0 if row.verdict in OF_THE_RUN else context.axes.of(context.store, row.run).offset(row.stream)
 
 
 def _wanted(

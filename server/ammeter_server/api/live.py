@@ -20,6 +20,7 @@ from ammeter_server.api.runs import found
 from ammeter_server.api.series import names_of
 from ammeter_server.auth.reader_limits import READER
 from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.curves.run_axis import StepAxis
 from ammeter_server.db import Store, StoreAwayError
 from ammeter_server.db.queries import live as query
 from ammeter_server.http import limits
@@ -59,7 +60,7 @@ MESSAGES: dict[str, Any] = {
 
 
 class Watched:
-    """Runs that somebody is told of here. wake-ups are for the event loop only."""
+    """Runs that somebody is told of context. wake-ups are for the event loop only."""
 
     def __init__(self, store: Store) -> None:
         self.threads = CapacityLimiter(2)  # own ones: who reads does not wait for who is told
@@ -119,12 +120,13 @@ async def follow(
     run: str,
     names: Annotated[str, Query(description="Series that are told as they grow: `loss,scale`. Without it none.")] = "",
     rank: Ranks = None,
+    axis: StepAxis = "run",
     points: Annotated[int, Query(ge=16, le=10_000, description="Points of one series in one message at most.")] = 2000,
     last_event_id: Annotated[str | None, Header(description="The id of the last message that came.")] = None,
 ) -> StreamingResponse:
     """Server-sent events: at first everything as it stands, then what changes, within a second. Events and steps are of
     the ranks that are asked for, without any of the lowest. Ends after a minute; a browser goes on by itself."""
-    wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points)
+    wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points, axis)
     cursor = change_feed.read_cursor(last_event_id)
     watched: Watched = request.app.state.watched
     await to_thread.run_sync(_check, context, run, limiter=watched.threads)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Response
 from ammeter_server.auth.project_access import Project, unknown_run
 from ammeter_server.config.prices import Prices
 from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.curves.run_axis import ALONE, RunAxis, RunLife
 from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import runs as query
@@ -37,6 +38,8 @@ class Run:
     command: the command line of its first process, without secrets.
     id: where it lies, of all runs of all projects. external_id: what its processes call it, of those of its project.
     continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
+    last_step, and loss_step and grad_norm_step in latest: steps of the run, which count on over its lives.
+    lives: on the axis of the run, of its lowest rank; empty where the steps of its only life are those of the run.
     """
 
     id: str
@@ -70,6 +73,7 @@ class Run:
     continues: str | None = None
     continued_by: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    lives: Sequence[RunLife] = ()
 
 
 @dataclass(frozen=True)
@@ -125,10 +129,20 @@ def _told(context: AppContext, connection: Connection, rows: Sequence[Row[Any]])
     after = {row.id: pick(there, row.project, following[row.id]) for row in rows}
     now = time.time_ns()
     prices = context.settings.cost_per_hour
+    axes = {row.id: _axis(context, connection, row, streams.get(row.id, [])) for row in rows}
     return [
-        to_response(row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices)
+        to_response(
+            row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices, axes[row.id]
+        )
         for row in rows
     ]
+
+
+def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: Sequence[Row[Any]]) -> RunAxis:
+    """The axis of the run. Most runs have one stream, whose own steps are the steps of the run."""
+    several = sum(stream.role == "rank" for stream in streams) > 1
+    follows = bool((row.environment or {}).get("continues"))
+    return context.axes.of(context.store, row.id, connection) if several or follows else ALONE
 
 
 def to_response(
@@ -138,10 +152,11 @@ def to_response(
     now: int,
     after: str | None = None,
     prices: Prices = (),
+    axis: RunAxis = ALONE,
 ) -> Run:
     """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each.
 
-    after: its successor, where there is one.
+    after: its successor, where there is one. axis: of its lives.
     """
     severities = [incident.severity for incident in incidents if incident.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
@@ -155,7 +170,7 @@ def to_response(
         state=row.state,
         started=instant(row.started),
         ended=instant(row.ended),
-        last_step=ahead.last_step if ahead else None,
+        last_step=None if ahead is None or ahead.last_step is None else ahead.last_step + axis.offset(ahead.id),
         last_step_time=instant(ahead.last_step_time) if ahead else None,
         world_size=row.world_size,
         ranks_reporting=ranks_reporting(row.state, ranks, now),
@@ -164,7 +179,7 @@ def to_response(
         device_model=environment.get("device"),
         config=row.config,
         tags=row.tags,
-        latest=latest(ranks),
+        latest=latest(ranks, axis.offset),
         counters=counters_of(ranks),
         lost=lost(streams),
         faults={name: fault for stream in streams for name, fault in stream.faults.items()},
@@ -179,6 +194,7 @@ def to_response(
         environment={name: value for name, value in environment.items() if name != "continues"},
         continues=environment.get("continues"),
         continued_by=after,
+        lives=axis.lives,
     )
 
 

@@ -9,13 +9,15 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request, Response
 
+from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import ranks
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.api.runs import found
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import reader
-from ammeter_server.curves.encoding import FLOAT32, LAYOUT, LabelledCurves, answer
+from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Drawn, LabelledCurves, answer
 from ammeter_server.curves.reader import Curve, CurveQuery
+from ammeter_server.curves.run_axis import OWN, StepAxis, on_axis
 from ammeter_server.db.queries import series as query
 from ammeter_server.db.queries.step_times import steps_between
 from ammeter_server.http import etags
@@ -42,12 +44,15 @@ class Series:
     neighbours; else points were chosen. values: numbers, or "NaN", "Infinity",
     "-Infinity".
 
-    rank: null for what all ranks come to; stream is then that of the lowest.
+    rank: null for what all ranks come to; stream is then that of the lowest. step_offset: the step of the run at which
+    this life's own step 0 lies. replaced_from: the step of the run from which later lives replace this one, or null.
     """
 
     name: str
     rank: int | None
     stream: str
+    step_offset: int
+    replaced_from: int | None
     axis: int
     complete: bool
     values: list[float | str]
@@ -74,12 +79,13 @@ ANSWERS: dict[str, Any] = {"model": SeriesList, "content": {FLOAT32: ARRAYS}}
 
 class Line(NamedTuple):
     """What curves of several names are read of: a stream, or all ranks together. key: its place in the list,
-    which ends with the stream."""
+    which ends with the stream. place: on the axis of the run."""
 
     rank: int | None
     key: tuple[int, int, str]
     names: Sequence[str]
     read: Callable[[CurveQuery], dict[str, Curve]]
+    place: Place = OWN
 
 
 @router.get("", summary="Values over steps", responses={200: ANSWERS}, response_class=Response)
@@ -97,6 +103,8 @@ def read_series(
     since: Since = None,
     until: Until = None,
     points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
+    axis: StepAxis = "run",
+    replaced: Annotated[bool, Query(description="With axis=run: the steps that later lives replace, too.")] = False,
     by: Annotated[Literal["step", "time"], Query(description="Along what they are spread evenly.")] = "step",
     merged: Annotated[bool, Query(description="What the gradients of all ranks, or all shards, come to.")] = False,
     format: Annotated[Format, Query(description="float32: arrays as they are, behind a header in JSON.")] = "json",
@@ -105,7 +113,8 @@ def read_series(
 ) -> Response:
     """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
     steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
-    ranks have, and one more for each time that the ranks were started again."""
+    ranks have, and one more for each time that the ranks were started again. Steps, `from` and `to` count on over the
+    lives of a run unless `axis` is `life`."""
     asked = CurveQuery(names_of(names), points, first, last, by == "time")
     after = key_of(page_token, (int, int, str, str))
     if merged:
@@ -114,7 +123,9 @@ def read_series(
         found(connection, run)
         sources = query.sources(connection, run, ranks_of(rank), stream)
         together = lives(query.lives(connection, run)) if merged else []
-        tag = etags.of(request, query.standing(connection, run, sources))
+        standing = query.standing(connection, run, sources)
+    places = context.axes.of(context.store, run)
+    tag = etags.of(request, standing, [(each.begin, each.end) for each in map(places.place, (s.id for s in sources))])
     if tag.known:
         return tag.unchanged()
     lines = [_of_all(context, run, life, asked.names) for life in together]
@@ -123,6 +134,7 @@ def read_series(
     if since is not None or until is not None:
         span = begin_of(since), end_of(until)
         lines = [_within(line, *steps_between(context.store, run, line.key[2], *span)) for line in lines]
+    lines = [_placed(line, places.place(line.key[2]), axis, replaced) for line in lines]
     behind = lines if after is None else _behind(lines, asked.names, after)
     told, following = _page(behind, asked, page_size)
     return tag.on(answer(told, format, following))
@@ -143,6 +155,13 @@ def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence
         return reader.draw(asked, reader.of_views(asked, whole))
 
     return Line(None, (0, life[0].began, life[0].stream), names, read)
+
+
+def _placed(line: Line, place: Place, axis: str, replaced: bool) -> Line:
+    """The line by the steps of the run. replaced: with the steps that later lives replace."""
+    if axis == "life":
+        return line._replace(place=place)
+    return line._replace(place=place, read=on_axis(Place(place.begin) if replaced else place, line.read))
 
 
 def _within(line: Line, first: int, last: int) -> Line:
@@ -169,10 +188,10 @@ def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...])
 
 def _page(lines: Sequence[Line], asked: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
     """The first curves, and what the next page is asked with where there may be more."""
-    told: list[tuple[int | None, str, dict[str, Curve]]] = []
+    told: list[Drawn] = []
     values = 0
     for line, name, curve in _read(lines, asked):
-        told.append((line.rank, line.key[2], {name: curve}))
+        told.append(Drawn(line.rank, line.key[2], {name: curve}, line.place))
         values += len(curve.values)
         if len(told) == page_size or values > MAX_VALUES:
             over = line is lines[-1] and name == line.names[-1]

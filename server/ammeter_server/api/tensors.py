@@ -14,6 +14,7 @@ from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter_server.api.runs import found
 from ammeter_server.context import ContextDep
+from ammeter_server.curves.run_axis import StepAxis
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import series as query
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
@@ -53,18 +54,20 @@ def list_tensors(
     run: str,
     stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
     rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
+    axis: StepAxis = "run",
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:
     """One item per tensor and stat, in the order of the parameters, of the rank's newest life. A stat that was not
-    measured lately is left out."""
+    measured lately is left out. Steps count on over the lives of the run unless `axis` is `life`."""
     stats = _asked(stat)
     after = key_of(page_token, (int,))
     with context.store.reading() as connection:
         found(connection, run)
         sources = query.sources(connection, run, None if rank is None else [rank])
     source = newest_life(sources)
-    places = _measured(context, run, source, stats) if source else []
+    offset = context.axes.of(context.store, run).offset(source.id) if source and axis == "run" else 0
+    places = _measured(context, run, source, stats, offset) if source else []
     rest = [(place, item) for place, item in places if after is None or place > int(after[0])]
     page = rest[:page_size]
     answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(rest) > page_size else None)
@@ -78,7 +81,7 @@ def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
 
 
 def _measured(
-    context: ContextDep, run: str, source: query.Source, stats: Sequence[str]
+    context: ContextDep, run: str, source: query.Source, stats: Sequence[str], offset: int
 ) -> list[tuple[int, TensorStat]]:
     """(place, item) of each tensor and stat that was measured. The place stays the same while a run goes on."""
     wanted = query.Wanted(stats=tuple(stats))
@@ -90,8 +93,8 @@ def _measured(
             step, value = latest[index][0][order], latest[index][1][order]
             if step >= 0:
                 item = TensorStat(
-                    tensor.name, tensor.shape, tensor.dtype, tensor.numel, stat, number(float(value)), int(step),
-                    source.rank, source.id,
+                    tensor.name, tensor.shape, tensor.dtype, tensor.numel, stat, number(float(value)),
+                    int(step) + offset, source.rank, source.id,
                 )  # fmt: skip
                 items.append((order * len(stats) + index, item))
     return items

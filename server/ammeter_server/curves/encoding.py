@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy.typing as npt
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from ammeter.verdicts.framework.placement import Place
 from ammeter_server.curves.float_json import between_brackets
 from ammeter_server.curves.reader import Curve
 
@@ -25,8 +26,22 @@ PIECE = 256 * 2**10
 
 Part = bytes | memoryview
 
-LabelledCurves = Sequence[tuple[int | None, str, dict[str, Curve]]]
-"""(rank, stream, name -> curve)"""
+
+class Drawn(NamedTuple):
+    """The curves of a stream. place: of the stream on the axis of its run."""
+
+    rank: int | None
+    stream: str
+    curves: dict[str, Curve]
+    place: Place = Place()
+
+    def head(self) -> dict[str, Any]:
+        """The members of each item that do not depend on the curve."""
+        where = {"step_offset": self.place.begin, "replaced_from": self.place.end}
+        return {"rank": self.rank, "stream": self.stream, **where}
+
+
+LabelledCurves = Sequence[Drawn | tuple[int | None, str, dict[str, Curve]]]
 
 
 class InPieces(Response):
@@ -69,18 +84,21 @@ def as_member(told: LabelledCurves) -> msgspec.Raw:
     return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
 
 
+def _drawn(told: LabelledCurves) -> list[Drawn]:
+    return [Drawn(*each) for each in told]
+
+
 def _items_and_axes(told: LabelledCurves) -> Iterator[Part]:
     """Values of each curve; steps and times stand in `axes`, once for all curves that have them in common."""
-    flat = [(rank, stream, name, curve) for rank, stream, curves in told for name, curve in curves.items()]
+    flat = [(each.head(), name, curve) for each in _drawn(told) for name, curve in each.curves.items()]
     axes: dict[int, int] = {}
     shown: list[dict[str, list[Any]]] = []
     before = b'{"items":['
     values = between_brackets([curve.values for *_, curve in flat])
-    for (rank, stream, name, curve), text in zip(flat, values, strict=True):
+    for (head, name, curve), text in zip(flat, values, strict=True):
         if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
             shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
-        of = {"name": name, "rank": rank, "stream": stream}
-        item = msgspec.json.encode({**of, "axis": axes[id(curve.steps)], "complete": curve.complete})
+        item = msgspec.json.encode({"name": name, **head, "axis": axes[id(curve.steps)], "complete": curve.complete})
         yield from (before, item[:-1], b',"values":[', text, b"]}")
         before = b","
     yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
@@ -103,16 +121,15 @@ def _as_arrays(told: LabelledCurves, following: str | None) -> list[Part]:
     items = [
         {
             "name": name,
-            "rank": rank,
-            "stream": stream,
+            **each.head(),
             "points": len(curve.values),
             "complete": curve.complete,
             "steps": placed(curve.steps, "<i8"),
             "times": placed(curve.times, "<f8", 1e9),
             "values": placed(curve.values, "<f4"),
         }
-        for rank, stream, curves in told
-        for name, curve in curves.items()
+        for each in _drawn(told)
+        for name, curve in each.curves.items()
     ]
     header = msgspec.json.encode({"items": items, "next_page_token": following})
     header += b" " * (-(4 + len(header)) % 8)

@@ -66,15 +66,27 @@ def read(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, Cu
     """The curve of each name that was measured between the steps, in the order asked. What run.log said of a step whose
     row had been written stands at that step."""
     found = draw(asked, chunks_of(store, run, stream, asked))
-    names = [name for name in asked.names if name in LOGGED or (":" not in name and name not in frames.SCALARS)]
-    if names:
+    if any(_may_be_logged(name) for name in asked.names):
         with store.reading() as connection:
-            late = query.logged(connection, run, stream, asked.behind + 1, asked.last)
-        for name in names if late else ():
-            said = [(event.step, event.time, event.data[name]) for event in late if _is_number(event.data.get(name))]
-            if said:
-                found[name] = _with_late(found.get(name), said)
+            rows = query.logged(connection, run, stream, asked.behind + 1, asked.last)
+        for name, late in logged(rows, asked.names).items():
+            found[name] = _last_word(found[name], late) if name in found else late
     return {name: found[name] for name in asked.names if name in found}
+
+
+def logged(rows: Sequence[Row[Any]], names: Sequence[str]) -> dict[str, Curve]:
+    """The values of these names in events `values.logged`, at their steps."""
+    found = {}
+    for name in names if rows else ():
+        said = [(row.step, row.time, row.data[name]) for row in rows if _is_number(row.data.get(name))]
+        if said and _may_be_logged(name):
+            steps, times = (np.array(column, np.int64) for column in list(zip(*said, strict=True))[:2])
+            found[name] = _last_word(Curve(steps, times, np.array([value for *_, value in said], np.float32)))
+    return found
+
+
+def _may_be_logged(name: str) -> bool:
+    return name in LOGGED or (":" not in name and name not in frames.SCALARS)
 
 
 LOGGED = ("loss", "val_loss", "samples")
@@ -85,13 +97,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _with_late(curve: Curve | None, said: Sequence[tuple[int, int, float]]) -> Curve:
-    """The curve with what was said late, whose word stands."""
-    steps, times = (np.array(column, np.int64) for column in list(zip(*said, strict=True))[:2])
-    values = np.array([value for _, _, value in said], np.float32)
-    if curve is not None:
-        steps, times = np.concatenate([curve.steps, steps]), np.concatenate([curve.times, times])
-        values = np.concatenate([curve.values, values])
+def _last_word(*curves: Curve) -> Curve:
+    """The curves as one, its steps ascending. Where several values have a step, the last one stands."""
+    steps, times, values = (np.concatenate(column) for column in list(zip(*curves, strict=True))[:3])
     last = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
     return Curve(steps[last], times[last], values[last])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ammeter_server.db import Row
 from ammeter_server.runs import stream_counters
 from ammeter_server.runs.event_counters import OTHER, Counters
+from ammeter_server.runs.stream_counters import MEASURED_AT
 
 REPORTING_SECONDS = 30
 """A rank not heard for this long does not count as reporting: fifteen of the shipper's heartbeats."""
@@ -21,11 +22,20 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
     return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.heard >= since})
 
 
-def latest(ranks: Sequence[Row[Any]]) -> dict[str, Any]:
-    """The last value of each scalar: the lowest rank's word stands, the newest life of it before older ones."""
+def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = None) -> dict[str, Any]:
+    """The last value of each scalar: the lowest rank's word stands, the newest life of it before older ones.
+
+    Args:
+        offset_of: gives the step of the run at which a stream's own steps begin. Without it steps are the stream's.
+    """
     values: dict[str, Any] = {}
     for stream in sorted(ranks, key=lambda stream: (-stream.rank, stream.started)):
         values.update(stream.latest)
+        offset = offset_of(stream.id) if offset_of else 0
+        for name in MEASURED_AT if offset else ():
+            step = stream.latest.get(name)
+            if isinstance(step, int | float):  # a program may log a value of this name
+                values[name] = step + offset
     return values
 
 

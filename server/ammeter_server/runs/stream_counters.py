@@ -50,6 +50,9 @@ LATEST = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")
 """Not sums: skipped steps in a row at the end; when the last non-finite step closed, and when the last complete
 checkpoint was saved, in ns, 0 for never."""
 
+MEASURED_AT = ("loss_step", "grad_norm_step")
+"""Names of the latest values that are steps of their stream."""
+
 MAX_NAMES = 1_000
 MAX_REASONS = 64
 """Caps on what grows with names from outside and is written with every batch: scalars, and reasons of losses."""
@@ -104,7 +107,7 @@ def _last_measured(view: View) -> dict[str, float]:
 
 def _measured_at(view: View) -> dict[str, float]:
     """Where the loss, of several any, and the norm were measured last."""
-    columns = {"loss_step": view.loss(), "grad_norm_step": view.scalar("grad_norm")}
+    columns = dict(zip(MEASURED_AT, (view.loss(), view.scalar("grad_norm")), strict=True))
     places = {name: np.flatnonzero(measured(column)) for name, column in columns.items()}
     return {name: float(view.steps[at[-1]]) for name, at in places.items() if at.size}
 

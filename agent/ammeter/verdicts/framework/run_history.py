@@ -1,7 +1,7 @@
 """A run as it is compared with another: what it was given, and the course of some columns of its lowest rank.
 
-Pure, and the same from journals and from what a collector holds. Of a run that came back the lives are put behind each
-other: a life that goes on from an older checkpoint takes the place of the steps that it repeats.
+Pure, and the same from journals and from what a collector holds. Of a run that came back the lives lie on one axis of
+steps: see placement.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ammeter.verdicts.framework.placement import LifeRecord, Place, place
 from ammeter.verdicts.framework.run_likeness import Model, model_of
 from ammeter.wire.columns import Floats, Ints, View, measured
 from ammeter.wire.frames import Event, Hello
@@ -67,17 +68,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Part:
-    """Where one life of a run lies among the steps of the whole: its own step n is begin + n, up to below end."""
+    """One life of a run and its place on the axis of the run."""
 
     stream: str
-    begin: int = 0
-    end: int | None = None
+    place: Place
 
-    def place(self, curve: Curve) -> Curve:
-        """Its curve at the steps of the whole."""
-        steps = curve.steps + self.begin
-        last = len(steps) if self.end is None else int(np.searchsorted(steps, self.end))
-        return Curve(steps[:last], curve.values[:last])
+    def on_axis(self, curve: Curve) -> Curve:
+        """The life's curve at the steps of the run, without those that a later life replaces."""
+        steps = self.place.steps_of_run(curve.steps)
+        return Curve(steps, curve.values[: len(steps)])
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,16 @@ class Course:
 
 
 class Reading:
-    """One life in the making; add() takes the views of one stream in order. further: columns beside those of every
-    course, as metrics that the run declares."""
+    """One life in the making; add() takes the views of one stream in order.
 
-    def __init__(self, stream: str = "", further: Iterable[str] = ()) -> None:
+    Args:
+        further: columns beside those of every course, as metrics that the run declares.
+        columns: the columns of every course.
+    """
+
+    def __init__(
+        self, stream: str = "", further: Iterable[str] = (), columns: Sequence[str] = (*COLUMNS, *COUNTED)
+    ) -> None:
         self.stream = stream
         self.precision: str | None = None
         self.first_step = self.last_step = -1
@@ -116,7 +121,7 @@ class Reading:
         self.updates_before: int | None = None
         self.loaded: list[str] = []
         self.saved: dict[str, int] = {}
-        self.names = tuple(dict.fromkeys((*COLUMNS, *COUNTED, *further)))
+        self.names = tuple(dict.fromkeys((*columns, *further)))
         self._parts: dict[str, list[Curve]] = {name: [] for name in self.names}
         self._logged: dict[str, dict[int, float]] = {name: {} for name in self.names}
 
@@ -174,6 +179,20 @@ class Reading:
         if isinstance(updates, int) and updates >= 0 and (self.updates_before is None or name == "optimizer.restored"):
             self.updates_before = updates
 
+    def record(self) -> LifeRecord:
+        """Everything about this life that decides where its steps lie on the axis of the run."""
+        skipped = self.curve("skipped")
+        return LifeRecord(
+            self.first_step,
+            self.last_step,
+            self.first_time,
+            self.last_time,
+            self.updates_before,
+            tuple(self.loaded),
+            dict(self.saved),
+            skipped.steps[skipped.values > 0],
+        )
+
     def curve(self, name: str) -> Curve:
         """One of its columns, by its own steps."""
         return _curve(self._parts.get(name, ()), self._logged.get(name, {}))
@@ -226,32 +245,20 @@ def declared(tags: Mapping[str, Any]) -> dict[str, str]:
     return VALIDATION | {name: value for name, value in said.items() if name and value in DIRECTIONS}
 
 
-def _stepped(lives: Sequence[Reading]) -> list[Reading]:
-    """Those that made steps, one after the other: a process beside another one does not continue it."""
-    found: list[Reading] = []
-    for life in lives:
-        if life.first_step >= 0 and not (found and life.first_time < found[-1].last_time):
-            found.append(life)
-    return found
-
-
 def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int]:
-    """The lives behind each other, their columns by the steps of the whole, and the step behind the last one."""
+    """The lives on the axis of the run, their columns by its steps, and the step behind the last one."""
     parts: list[Part] = []
     curves: dict[str, Curve] = {}
-    saved: dict[str, int] = {}
-    end, updates_at_first = 0, None
-    for life in _stepped(lives):
-        if parts:
-            begin = _begin_of(life, curves["skipped"], saved, updates_at_first or 0, end)
-        else:
-            begin, updates_at_first = 0, life.updates_before
-        reached = begin + life.first_step
-        parts = [_ended_at(part, reached) for part in parts] + [Part(life.stream, begin)]
+    end = 0
+    for life, where in zip(lives, place([life.record() for life in lives]), strict=True):
+        if where is None:
+            continue
+        parts.append(Part(life.stream, where))
         for name in life.names:
-            curves[name] = _behind(curves.get(name, Curve()), reached, parts[-1].place(life.curve(name)))
-        saved |= {path: begin + step for path, step in life.saved.items()}
-        end = begin + life.last_step + 1
+            own = life.curve(name)
+            later = Curve(own.steps + where.begin, own.values)
+            curves[name] = _behind(curves.get(name, Curve()), where.begin + life.first_step, later)
+        end = where.begin + life.last_step + 1
     if not parts and lives:  # nothing but what run.log said of steps whose rows are lost
         curves = {name: lives[0].curve(name) for name in lives[0].names}
     return parts, curves, end
@@ -262,26 +269,6 @@ def _behind(earlier: Curve, step: int, later: Curve) -> Curve:
     kept = int(np.searchsorted(earlier.steps, step))
     steps, values = (earlier.steps[:kept], later.steps), (earlier.values[:kept], later.values)
     return Curve(np.concatenate(steps), np.concatenate(values)) if kept else later
-
-
-def _ended_at(part: Part, step: int) -> Part:
-    return Part(part.stream, part.begin, step if part.end is None else min(part.end, step))
-
-
-def _begin_of(life: Reading, skipped: Curve, saved: Mapping[str, int], updates_at_first: int, end: int) -> int:
-    """Which step of the whole run the step 0 of a later life is.
-
-    A life whose own steps begin later counts them on itself. Else the updates that its optimizer had behind it say it,
-    else the checkpoint that it loaded; where neither is known it goes on where the last one ended.
-    """
-    if life.first_step > 0:
-        return 0
-    if life.updates_before is not None:
-        step = max(0, life.updates_before - updates_at_first)
-        for kept_back in skipped.steps[skipped.values > 0].tolist():
-            step += kept_back < step  # a skipped step is no update
-        return min(step, end)
-    return next((saved[path] for path in reversed(life.loaded) if path in saved), end)
 
 
 def _curve(parts: Sequence[Curve], logged: Mapping[int, float]) -> Curve:

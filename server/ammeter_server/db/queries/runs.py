@@ -93,3 +93,11 @@ def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
     query: Select[Any] = select(incidents.c.run, incidents.c.severity, incidents.c.state)
     superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
     return connection.execute(query.where(incidents.c.run.in_(ids), ~superseded)).all()
+
+
+def lives_of(connection: Connection, run: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Stream -> how much it holds and where it ended, for the axis of a run."""
+    whole = (streams.c.id, streams.c.rows, streams.c.events, streams.c.started)
+    query: Select[Any] = select(*whole, streams.c.last_step, streams.c.last_step_time, streams.c.counters)
+    found = connection.execute(query.where(streams.c.run == run, streams.c.id.in_(ids)))
+    return {row.id: row for row in found}

@@ -39,11 +39,17 @@ export class Charts {
     this.closeUp = null;
     this.reached = null;
     this.fetched = 0;
+    this.late = false;
     this.generation++;
   }
 
+  // A value has come for a step that is drawn already: all of it is asked for anew.
+  logLate() {
+    this.late = true;
+  }
+
   mark(incidents) {
-    this.incidents = incidents.map(({ first_step, severity, title, verdict }) => ({ step: first_step, severity, title: title || verdict }));
+    this.incidents = incidents.map(({ first_step, step_offset, severity, title, verdict }) => ({ step: first_step + step_offset, severity, title: title || verdict }));
   }
 
   // Brings the charts up to the run's last step. One at a time, or what is new would be appended twice.
@@ -52,14 +58,18 @@ export class Charts {
     return this.turn;
   }
 
-  // What is new only, and everything anew from time to time: another life of the rank may have begun.
+  // What is new only, and everything anew from time to time, where another attempt has begun, and after a late value.
   async update(run) {
     this.run = run;
     const losses = severalLosses(run).join("\n");
-    if (this.plots.length && losses !== this.losses) this.forget();
+    const lives = JSON.stringify((run.lives ?? []).map(({ step_offset, replaced_from }) => [step_offset, replaced_from]));
+    if (this.plots.length && (losses !== this.losses || lives !== this.lives)) this.forget();
+    this.lives = lives;
     if (!this.plots.length || losses !== this.losses) this.build();
-    const anew = this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;
+    const anew = this.late || this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;
+    this.late = false;
     if (anew || run.last_step > this.reached) await this.grow(anew);
+    if (anew && this.closeUp) await this.closer();
     this.draw();
   }
 
@@ -70,13 +80,20 @@ export class Charts {
     this.range = [first, last];
     this.chosen();
     const { generation } = this;
-    this.closeUp = { first, last, lines: new Map() };
-    const { closeUp } = this;
-    const items = await this.ask({ from: first, to: last });
+    const closeUp = (this.closeUp = { first, last, lines: new Map() });
+    await this.closer();
     if (generation !== this.generation || closeUp !== this.closeUp) return;
-    items.forEach((item) => append(closeUp.lines, item));
     this.draw();
     this.showHead();
+  }
+
+  // Reads the steps that were chosen.
+  async closer() {
+    const { generation, closeUp } = this;
+    const items = await this.ask({ from: closeUp.first, to: closeUp.last });
+    if (generation !== this.generation || closeUp !== this.closeUp) return;
+    closeUp.lines.clear();
+    items.forEach((item) => append(closeUp.lines, item));
   }
 
   all() {
@@ -145,35 +162,57 @@ export class Charts {
       this.fetched = Date.now();
     }
     items.forEach((item) => append(this.lines, item));
-    this.reached = Math.max(this.reached ?? -1, ...items.map((item) => item.steps.at(-1)));
+    this.reached = Math.max(this.reached ?? -1, ...items.map((item) => item.steps.findLast((step) => holds(item, step)) ?? -1));
   }
 
   async ask(range) {
     const names = [...new Set([...this.plots.flatMap((plot) => plot.chart.names), "skipped"])];
-    const answer = await get(this.path, { names: names.map(inQuestion).join(","), rank: this.rank, points: POINTS, ...range });
+    const answer = await get(this.path, { names: names.map(inQuestion).join(","), rank: this.rank, points: POINTS, replaced: true, ...range });
     return answer.items.map((item) => ({ ...item, ...answer.axes[item.axis] }));
   }
 
   draw() {
     const lines = [...(this.closeUp ? this.closeUp.lines : this.lines).values()];
     const range = this.closeUp ? [this.closeUp.first, this.closeUp.last] : null;
-    const skipped = lines.filter((line) => line.name === "skipped").flatMap((line) => line.steps.filter((_, index) => line.values[index] > 0));
+    const boundaries = boundariesOf(this.run.lives ?? []);
+    const skipped = lines.filter((line) => line.name === "skipped" && !line.replaced).flatMap((line) => line.steps.filter((_, index) => line.values[index] > 0));
     for (const plot of this.plots) {
       const own = plot.chart.names.flatMap((name, tone) => lines.filter((line) => line.name === name).map((line) => ({ ...line, word: plot.chart.words[tone], tone })));
-      plot.draw(own, { skipped: plot.chart.skips ? skipped : [], incidents: this.incidents }, range);
+      plot.draw(own, { skipped: plot.chart.skips ? skipped : [], incidents: this.incidents, boundaries }, range);
     }
   }
 }
 
-function append(lines, { name, stream, steps, values, complete }) {
-  const key = `${name}\n${stream}`;
-  const line = lines.get(key) ?? { name, stream, steps: [], values: [], breaks: [] };
-  if (!LOGGED.has(name)) line.breaks.push(...breaksOf(steps, complete, line.steps.at(-1)));
+// Attempts of a run follow each other on one line. Steps that a later attempt has replaced are a line of their own, as is
+// a process that ran beside another one.
+function append(lines, item) {
+  const { name, stream, steps, values, complete } = item;
+  const cut = steps.findIndex((step) => !holds(item, step));
+  const end = cut < 0 ? steps.length : cut;
+  const follows = !(lines.get(name)?.steps.at(-1) >= steps[0]);
+  extend(lines, follows ? name : `${name}\n${stream}`, { name, stream: follows ? "" : stream, replaced: false }, steps.slice(0, end), values.slice(0, end), complete);
+  extend(lines, `${name}\n${stream}\nreplaced`, { name, stream, replaced: true }, steps.slice(end), values.slice(end), complete);
+}
+
+// Whether no later attempt has replaced the step.
+function holds({ replaced_from }, step) {
+  return replaced_from === null || step < replaced_from;
+}
+
+function extend(lines, key, about, steps, values, complete) {
+  if (!steps.length) return;
+  const line = lines.get(key) ?? { ...about, steps: [], values: [], breaks: [] };
+  if (!LOGGED.has(about.name)) line.breaks.push(...breaksOf(steps, complete, line.steps.at(-1)));
   steps.forEach((step, index) => {
     line.steps.push(step);
     line.values.push(number(values[index]));
   });
   lines.set(key, line);
+}
+
+// Where the attempts of a run begin, but for the first one.
+export function boundariesOf(lives) {
+  return lives.filter(({ number: count, first_step }) => count > 1 || first_step > 0).map(({ number: count, first_step }) => ({ step: first_step, words: `attempt ${count}` }));
 }
 
 // A comma parts the names of a question; one inside a tensor's name is written %2C.

@@ -35,9 +35,10 @@ function table() {
     make("thead", {}, make("tr", {}, column("Step", "num"), column("Time"), column("Event"), column("What"), column("Rank", "num wide"))), make("tbody"));
 }
 
-function row({ step, time, name, data, rank }) {
+// step: of the run, which counts on over its attempts.
+function row({ step, step_offset, time, name, data, rank }) {
   return make("tr", {},
-    make("td", { class: "num" }, whole(step)),
+    make("td", { class: "num", title: step_offset ? `Step ${whole(step)} of its attempt` : null }, whole(step + step_offset)),
     make("td", { class: "quiet", title: moment(time) }, clock(time)),
     make("td", { class: BAD.has(name) ? "code warn" : "code" }, make("bdi", {}, name)),
     make("td", { class: "what" }, make("bdi", {}, said(name, data ?? {}))),

@@ -1,6 +1,7 @@
 // Exponents: how large the elements of all gradients were at each full reading, against what float16 can hold.
 
 import { changed } from "./api.js";
+import { boundariesOf } from "./charts.js";
 import { make, replace } from "./dom.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
@@ -39,6 +40,7 @@ export class Exponents {
   follow(run) {
     this.reached = run.last_step;
     this.precision = run.precision;
+    this.boundaries = boundariesOf(run.lives ?? []);
     return this.fold.due();
   }
 
@@ -88,6 +90,7 @@ export class Exponents {
       shades: (row) => Uint32Array.from(columns, ({ reading }) => shade(reading, rows[row])),
       broken: (row, column) => rows[row].kind === "nonfinite" && columns[column].reading !== null && readings[columns[column].reading].nonfinite > 0,
       name: (row) => nameOf(rows, row),
+      boundaries: this.boundaries,
       lines: LIMITS.map(({ exponent }) => rows.findIndex((row) => row.exponent === exponent - 1)).filter((row) => row >= 0),
       begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: columns.length - 1 },
       say: (row, column) => {

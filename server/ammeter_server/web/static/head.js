@@ -33,7 +33,7 @@ function numbers(run) {
   const counters = run.counters ?? {};
   const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
   return [
-    { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true },
+    { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true, also: attempt(run) },
     loss(run, latest),
     { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
@@ -67,9 +67,15 @@ function stale({ last_step }, step) {
   return step === undefined || step >= last_step ? [] : [`read last at step ${whole(step)}`];
 }
 
-function figure({ name, value, under, since, bad }) {
+// The step is the run's; that of its newest attempt is said beneath.
+function attempt({ lives = [], last_step }) {
+  const newest = lives.at(-1);
+  return lives.length > 1 ? `attempt ${newest.number}, its step ${whole(last_step - newest.step_offset)}` : "";
+}
+
+function figure({ name, value, under, since, bad, also }) {
   return make("div", { class: bad ? "bad" : "" }, make("dt", {}, name), make("dd", {}, value,
-    under ? make("span", { class: "under", ...(since ? { "data-since": under, title: moment(under) } : {}) }, since ? ago(under) : under) : null));
+    under ? make("span", { class: "under", ...(since ? { "data-since": under, title: moment(under) } : {}) }, since ? ago(under) : under) : null, also ? make("span", { class: "under" }, also) : null));
 }
 
 function seconds(value) {

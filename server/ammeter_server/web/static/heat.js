@@ -1,6 +1,7 @@
 // Tensors over steps: one stat of every tensor in the order of the model, as a heat map. Where a NaN was born is where
 // the stripes begin.
 
+import { boundariesOf } from "./charts.js";
 import { make, replace, visible } from "./dom.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
@@ -49,11 +50,12 @@ export class Heat {
 
   follow(run) {
     this.reached = run.last_step;
+    this.boundaries = boundariesOf(run.lives ?? []);
     return this.fold.due();
   }
 
   mark(incidents) {
-    const open = incidents.filter(({ state }) => state !== "closed").map(({ severity, tensor, module, first_step }) => ({ severity, tensor, module, step: first_step }));
+    const open = incidents.filter(({ state }) => state !== "closed").map(({ severity, tensor, module, first_step, step_offset }) => ({ severity, tensor, module, step: first_step + step_offset }));
     if (JSON.stringify(open) === JSON.stringify(this.incidents)) return;
     this.incidents = open;
     this.draw();
@@ -116,7 +118,7 @@ export class Heat {
       shades: shader(matrix, scale), broken: (row, column) => isBroken(matrix.at(row, column)),
       name: (row) => ({ text: visible(items[row].name), tone: tones.get(row) }),
       flags: [...broken.map(({ row }) => ({ row, tone: "page" })), ...[...tones].map(([row, tone]) => ({ row, tone }))],
-      starts: this.incidents,
+      starts: this.incidents, boundaries: this.boundaries,
       begin: this.spot() ?? { row: 0, column: columns - 1 },
       say: (row, column) => this.cell(row, column),
       words: this.words(), hint: "Drag to choose steps, click a row for its curve.",

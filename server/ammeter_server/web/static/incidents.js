@@ -10,7 +10,7 @@ export function showIncidents(place, run, incidents, doors) {
   const urgent = (incident) => (incident.severity === "page" ? 0 : 1);
   const open = incidents.filter((incident) => incident.state !== "closed");
   const closed = incidents.filter((incident) => incident.state === "closed");
-  open.sort((a, b) => urgent(a) - urgent(b) || a.first_step - b.first_step);
+  open.sort((a, b) => urgent(a) - urgent(b) || a.first_step + a.step_offset - b.first_step - b.step_offset);
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
   const [now, before] = place.children;
   const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
@@ -37,6 +37,7 @@ function card(incident, doors) {
       make("span", { class: "buttons" }, buttons(incident, doors.changed))),
     make("p", { class: "cause" }, incident.cause),
     make("p", { class: "fix" }, make("strong", {}, "Do this"), incident.fix),
+    incident.step_offset ? make("p", { class: "quiet" }, `Steps in these sentences and in the evidence count from the start of this attempt, which is step ${whole(incident.step_offset)} of the run.`) : null,
     spot(incident, doors.zoom),
     make("footer", {},
       evidence(incident), consequences(incident), deliveries(incident),
@@ -52,9 +53,9 @@ function told({ state, closed_reason, acknowledged }) {
 
 function spot(incident, zoom) {
   const said = [
-    ["first step", make("button", { class: "link", title: "Show it in the charts", onclick: () => zoom(incident.first_step) }, whole(incident.first_step))],
-    ["found at step", whole(incident.opened_step)],
-    ["last seen at step", whole(incident.last_step)],
+    ["first step", make("button", { class: "link", title: "Show it in the charts", onclick: () => zoom(incident.first_step + incident.step_offset) }, whole(incident.first_step + incident.step_offset))],
+    ["found at step", whole(incident.opened_step + incident.step_offset)],
+    ["last seen at step", whole(incident.last_step + incident.step_offset)],
     ["tensor", incident.tensor],
     ["module", incident.module],
     ["line", incident.caller],
@@ -69,10 +70,10 @@ function evidence({ evidence }) {
   return entries.length ? make("details", {}, make("summary", {}, "Evidence"), pairs(entries)) : null;
 }
 
-function consequences({ consequences }) {
+function consequences({ consequences, step_offset }) {
   if (!consequences?.length) return null;
   return make("details", {}, make("summary", {}, plural(consequences.length, "consequence")),
-    make("ul", {}, consequences.map((each) => make("li", {}, make("strong", {}, each.title || each.verdict), ` from step ${whole(each.first_step)}. ${each.cause ?? ""}`))));
+    make("ul", {}, consequences.map((each) => make("li", {}, make("strong", {}, each.title || each.verdict), ` from step ${whole(each.first_step + step_offset)}. ${each.cause ?? ""}`))));
 }
 
 // Who was told is asked for when somebody wants to know.

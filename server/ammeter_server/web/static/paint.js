@@ -15,6 +15,7 @@ export function paint(pen, box, picture, ink, raster) {
   within(pen, [box.left, 0, box.width, box.height], () => {
     drawShades(pen, box, picture, raster);
     drawStarts(pen, box, picture, ink);
+    drawBoundaries(pen, box, picture, ink);
     drawBroken(pen, box, picture, ink);
     drawSeams(pen, box, ink);
     drawLines(pen, box, picture, ink);
@@ -134,6 +135,23 @@ function drawStarts(pen, box, { starts = [] }, ink) {
     pen.fillStyle = ink[severity];
     pen.fillRect(box.x(step) - 0.5, 0, 1, box.height);
   }
+}
+
+// Where the attempts of a run begin.
+function drawBoundaries(pen, box, { boundaries = [] }, ink) {
+  for (const { step } of boundaries.filter((each) => each.step >= box.first && each.step < box.last)) {
+    const x = Math.round(box.x(step)) + 0.5;
+    for (const [colour, dash, width] of [[ink.card, [], 3], [ink.ink, [3, 3], 1]]) {
+      pen.strokeStyle = colour;
+      pen.lineWidth = width;
+      pen.setLineDash(dash);
+      pen.beginPath();
+      pen.moveTo(x, 0);
+      pen.lineTo(x, box.height);
+      pen.stroke();
+    }
+  }
+  pen.setLineDash([]);
 }
 
 // Above the row that each of them names.

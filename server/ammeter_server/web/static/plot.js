@@ -39,7 +39,7 @@ export class Plot {
         chart.close ? make("button", { onclick: chart.close }, "Close") : null),
       this.canvas, this.none);
     place.append(this.figure);
-    this.marks = { skipped: [], incidents: [], nonfinite: [] };
+    this.marks = { skipped: [], incidents: [], nonfinite: [], boundaries: [] };
     this.sized = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.sized.observe(this.canvas);
     this.recolour = () => this.again();
@@ -61,16 +61,16 @@ export class Plot {
     const empty = lines.every((line) => line.steps.length === 0);
     this.none.hidden = !empty;
     this.canvas.hidden = empty;
-    this.tell(lines, nonfinite, marks.skipped);
+    this.tell(lines.filter((line) => !line.replaced), nonfinite, marks.skipped, marks.boundaries);
     if (empty) return;
     const shape = lines.map((line) => line.name + line.stream).join();
     if (!this.plot || this.shape !== shape) this.begin(shape);
     else this.plot.setData(this.table());
   }
 
-  tell(lines, nonfinite, skipped) {
+  tell(lines, nonfinite, skipped, boundaries) {
     const last = lines.filter((line) => line.steps.length).map((line) => `${lines.length > 1 ? line.word + " " : ""}${this.chart.say(line.values.at(-1))}`);
-    const words = [...new Set(last), skipped.length ? `${plural(skipped.length, "skipped step")} marked` : "", nonfinite.length ? `${plural(nonfinite.length, "non-finite point")} marked` : ""];
+    const words = [...new Set(last), skipped.length ? `${plural(skipped.length, "skipped step")} marked` : "", nonfinite.length ? `${plural(nonfinite.length, "non-finite point")} marked` : "", boundaries.length ? boundaries.map(({ step, words }) => `${words} from step ${whole(step)}`).join(", ") : ""];
     const text = words.filter(Boolean).join("  ·  ");
     if (this.said.textContent === text) return;
     this.said.textContent = text;
@@ -131,12 +131,12 @@ export class Plot {
   // What grows with the line is looked up when it is drawn.
   series(index, ink) {
     const line = this.lines[index];
-    const lives = new Set(this.lines.map((each) => each.stream)).size;
     const few = () => this.lines[index].steps.length < FEW;
     const toPixels = (plot) => (ends) => ends.map((step) => Math.round(plot.valToPos(step, "x", true)));
     return {
-      label: lives > 1 ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
-      stroke: ink.tones[line.tone % ink.tones.length],
+      label: line.replaced ? `${line.word}, replaced by a later attempt` : line.stream ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
+      stroke: line.replaced ? ink.quiet : ink.tones[line.tone % ink.tones.length],
+      alpha: line.replaced ? 0.6 : 1,
       dash: DASHES[Math.floor(line.tone / ink.tones.length) % DASHES.length],
       width: line.steps.length > 1000 ? 1 : 1.5,
       gaps: (plot, _, __, ___, found) => merged([...found, ...this.lines[index].breaks.map(toPixels(plot))]),
@@ -197,8 +197,9 @@ function ticks({ log }) {
   };
 }
 
-// Skipped steps at the bottom, non-finite points at the top, incidents as lines with their names above the plot.
-function drawMarks(plot, { skipped, nonfinite, incidents }, ink) {
+// Skipped steps at the bottom, non-finite points at the top, attempts as dashed lines with their names below the top,
+// incidents as lines with their names above the plot.
+function drawMarks(plot, { skipped, nonfinite, incidents, boundaries }, ink) {
   const { ctx } = plot;
   const { left, top, width, height } = plot.bbox;
   const dot = devicePixelRatio;
@@ -210,6 +211,17 @@ function drawMarks(plot, { skipped, nonfinite, incidents }, ink) {
   ctx.fillStyle = ink.page;
   for (const step of nonfinite.filter(shown)) triangle(ctx, at(step), top + dot, 4 * dot);
   ctx.font = `${11 * dot}px system-ui, sans-serif`;
+  for (const { step, words } of boundaries.filter((each) => shown(each.step))) {
+    ctx.strokeStyle = ctx.fillStyle = ink.quiet;
+    ctx.lineWidth = dot;
+    ctx.setLineDash([3 * dot, 3 * dot]);
+    ctx.beginPath();
+    ctx.moveTo(at(step), top);
+    ctx.lineTo(at(step), top + height);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    label(ctx, words, at(step), top + 11 * dot, [left, left + width], dot);
+  }
   let free = [left, left + width];
   for (const { step, severity, title } of incidents.filter((incident) => shown(incident.step)).sort(graver)) {
     ctx.fillStyle = ink[severity];

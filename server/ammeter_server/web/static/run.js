@@ -59,9 +59,10 @@ async function changed(told) {
   showHead(document.getElementById("head"), run, incidents);
   showIncidents(document.getElementById("incidents"), run, incidents, { changed: look, zoom: (step) => charts.around(step) });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
+  if (told.events?.some(({ name, step, step_offset }) => name === "values.logged" && step + step_offset <= charts.reached)) charts.logLate();
   charts.mark(incidents);
   heat.mark(incidents);
-  if (now !== seen) {
+  if (now !== seen || charts.late) {
     await charts.follow(run);
     await showEvents(document.getElementById("events"), id);
     if (slow-- <= 0 || run.state !== "running") {

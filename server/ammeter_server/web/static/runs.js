@@ -45,7 +45,7 @@ function alarm(incident) {
     { class: incident.severity },
     make("span", { class: "severity" }, incident.severity),
     make("a", { href: `/runs/${encodeURIComponent(incident.run)}#${encodeURIComponent(incident.verdict)}` }, incident.title || incident.verdict),
-    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${whole(incident.first_step)}`,
+    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${whole(incident.first_step + incident.step_offset)}`,
       incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null),
     make("time", { "data-since": incident.opened, datetime: incident.opened }, ago(incident.opened)),
   );

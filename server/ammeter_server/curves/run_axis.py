@@ -1,0 +1,246 @@
+"""One axis of steps for a run with several lives, from the rows and events that the store holds.
+
+Each process counts its own steps from 0. The agent's module `placement` defines where they lie on the axis.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import Query
+
+from ammeter.verdicts.framework.placement import LifeRecord, Place, place
+from ammeter.verdicts.framework.run_history import EVENTS, Reading
+from ammeter.wire.columns import Ints
+from ammeter.wire.ranks import Life, lives
+from ammeter_server.curves.reader import Curve, CurveChunk, CurveQuery, Rows
+from ammeter_server.db import Connection, Row, Store
+from ammeter_server.db.queries import judge, series
+from ammeter_server.db.queries.runs import lives_of
+from ammeter_server.runs.run_chain import MAX_RUNS_PER_CHAIN
+
+MAX_KEPT_LIVES = 10_000
+"""Lives whose placement is kept: a few hundred bytes each, and 8 bytes for each skipped step."""
+
+SKIPPED = series.Wanted(("skipped",))
+
+OWN = Place()
+"""The place of a life whose own steps are those of the run."""
+
+StepAxis = Annotated[
+    Literal["run", "life"],
+    Query(
+        description="`run`: steps count on over the lives of a run, and a later life replaces the steps that it"
+        " repeats. `life`: each process counts its own steps from 0."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RunLife:
+    """A life on the axis of its run.
+
+    number: counts from 1. stream: of its lowest rank. step_offset: the run's step at the life's own step 0.
+    first_step, last_step: on the axis of the run. replaced_from: the step of the run from which later lives replace
+    this one.
+    """
+
+    number: int
+    stream: str
+    step_offset: int
+    first_step: int
+    last_step: int
+    replaced_from: int | None
+
+
+@dataclass(frozen=True)
+class RunAxis:
+    """lives: empty for a run whose own steps are the steps of the run. places: stream -> its place."""
+
+    lives: Sequence[RunLife] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    def place(self, stream: str) -> Place:
+        return self.places.get(stream, OWN)
+
+    def offset(self, stream: str) -> int:
+        """The step of the run at the stream's own step 0."""
+        return self.place(stream).begin
+
+
+ALONE = RunAxis()
+
+
+class RunAxes:
+    """Axes of runs. Keeps what was read, so that only new events are read again. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], _KnownLife] = OrderedDict()
+
+    def of(self, store: Store, run: str, connection: Connection | None = None) -> RunAxis:
+        """The axis of the run, which continues those of the runs that it continues."""
+        with nullcontext(connection) if connection is not None else store.reading() as connection:
+            line = _line_up_to(connection, run)
+            known = [(row.id, life) for row in line for life in lives(series.lives(connection, row.id))]
+            if len(known) < 2:
+                return ALONE
+            lowest = min(life[0].rank for _, life in known)
+            leading = [(row, life) for row, life in known if life[0].rank == lowest]
+            rows: dict[tuple[str, str], Row[Any]] = {}
+            for of in line:
+                streams = lives_of(connection, of.id, [life[0].stream for run_id, life in leading if run_id == of.id])
+                rows |= {(of.id, stream): row for stream, row in streams.items()}
+        leading = [(run_id, life) for run_id, life in leading if (run_id, life[0].stream) in rows]
+        records = []
+        for index, (run_id, life) in enumerate(leading):
+            row, followed = rows[run_id, life[0].stream], index + 1 < len(leading)
+            records.append(self._life(run_id, row.id).record(store, run_id, row, followed))
+        return _axis(run, leading, records)
+
+    def _life(self, run: str, stream: str) -> _KnownLife:
+        with self._lock:
+            known = self._known.setdefault((run, stream), _KnownLife(Reading(columns=())))
+            self._known.move_to_end((run, stream))
+            while len(self._known) > MAX_KEPT_LIVES:
+                self._known.popitem(last=False)
+            return known
+
+
+def _axis(run: str, leading: Sequence[tuple[str, Sequence[Life]]], records: Sequence[LifeRecord]) -> RunAxis:
+    found: list[RunLife] = []
+    places: dict[str, Place] = {}
+    for (of, life), record, where in zip(leading, records, place(records), strict=True):
+        if of != run or where is None:
+            continue
+        places |= {each.stream: where for each in life}
+        steps = where.begin + record.first_step, where.begin + record.last_step
+        found.append(RunLife(len(found) + 1, life[0].stream, where.begin, *steps, where.end))
+    return RunAxis(found, places) if len(found) > 1 or any(each != OWN for each in places.values()) else ALONE
+
+
+def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
+    """The run and those that it continues, the first one first."""
+    found: list[Row[Any]] = []
+    before: str | None = run
+    while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
+        row = judge.look_at(connection, before)
+        if row is None or (found and row.project != found[-1].project):
+            break
+        found.insert(0, row)
+        before = (row.environment or {}).get("continues")
+    return found
+
+
+@dataclass
+class _KnownLife:
+    """What was read of one life. said: its events. events: the number of the next one."""
+
+    said: Reading
+    events: int = 0
+    first_step: int = -1
+    first_time: int = 0
+    read_to: int = -1
+    skipped: list[Ints] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def record(self, store: Store, run: str, row: Row[Any], followed: bool) -> LifeRecord:
+        """The record of the life. Its skipped steps are read only where another life follows."""
+        with self.lock:
+            if row.events > self.events:
+                with store.reading() as connection:
+                    for number, name, step, data in series.said(connection, run, row.id, EVENTS, self.events):
+                        self.said.event(name, step, data)
+                        self.events = number + 1
+                self.events = max(self.events, row.events)
+            self._read_rows(store, run, row, followed and row.counters.get("skipped", 0) > 0)
+            return replace(
+                self.said.record(),
+                first_step=self.first_step,
+                first_time=self.first_time,
+                last_step=-1 if row.last_step is None else row.last_step,
+                last_time=row.last_step_time or self.first_time,
+                skipped=np.concatenate([np.zeros(0, np.int64), *self.skipped]),
+            )
+
+    def _read_rows(self, store: Store, run: str, row: Row[Any], wholly: bool) -> None:
+        """Reads the first rows, and all that are new where their skipped steps count."""
+        if self.first_step >= 0 and (not wholly or row.last_step <= self.read_to):
+            return
+        for view in series.views(store, run, row.id, self.read_to + 1, None, SKIPPED):
+            if not len(view):
+                continue
+            if self.first_step < 0:
+                self.first_step, self.first_time = int(view.steps[0]), int(view.times[0])
+            self.skipped.append(view.steps[view.scalar("skipped") > 0])
+            self.read_to = int(view.steps[-1])
+            if not wholly:
+                return
+
+
+def within(where: Place, first: int | None, last: int | None) -> tuple[int | None, int | None] | None:
+    """The life's own steps between these steps of the run; None where it has none there."""
+    if where == OWN:
+        return first, last
+    ends = [step for step in (last, None if where.end is None else where.end - 1) if step is not None]
+    begin, end = max((first or 0) - where.begin, 0), min(ends) - where.begin if ends else None
+    return None if end is not None and end < begin else (begin, end)
+
+
+def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Callable[[CurveQuery], dict[str, Curve]]:
+    """Reads the curves of a life by the steps of the run."""
+
+    def placed(asked: CurveQuery) -> dict[str, Curve]:
+        own = within(where, asked.first, asked.last)
+        return curves_on_axis(where, read(replace(asked, first=own[0], last=own[1]))) if own is not None else {}
+
+    return read if where == OWN else placed
+
+
+def curves_on_axis(where: Place, curves: dict[str, Curve]) -> dict[str, Curve]:
+    """A life's curves by the steps of the run. Curves that share their steps share them here, too."""
+    if where == OWN:
+        return curves
+    placed: dict[int, Ints] = {}
+    found = {}
+    for name, curve in curves.items():
+        steps = placed.setdefault(id(curve.steps), where.steps_of_run(curve.steps))
+        found[name] = curve._replace(steps=steps, times=curve.times[: len(steps)], values=curve.values[: len(steps)])
+    return {name: curve for name, curve in found.items() if len(curve.steps)}
+
+
+@dataclass
+class _PlacedRows:
+    """Rows of a life by the steps of its run."""
+
+    rows: Rows
+    begin: int
+    _asked: Ints | None = None
+    _own: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def stamps(self, places: Ints) -> tuple[Ints, Ints]:
+        steps, times = self.rows.stamps(places)
+        return steps + self.begin, times
+
+    def steps_at(self, places: Ints) -> Ints:
+        return self.rows.steps_at(places) + self.begin
+
+    def bounds(self, steps: Ints) -> Ints:
+        if self._asked is not steps:  # each column asks the same, and the rows know that by the array
+            self._asked, self._own = steps, steps - self.begin
+        return self.rows.bounds(self._own)
+
+
+def pieces_on_axis(where: Place, pieces: Mapping[str, Sequence[CurveChunk]]) -> dict[str, list[CurveChunk]]:
+    """The pieces of a life's curves by the steps of its run."""
+    rows: dict[int, _PlacedRows] = {}
+    return {
+        name: [each._replace(rows=rows.setdefault(id(each.rows), _PlacedRows(each.rows, where.begin))) for each in some]
+        for name, some in pieces.items()
+    }

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ammeter._version import __version__ as __version__
-from ammeter.watching.handle import Run, stand_ins
+from ammeter.watching.handle import Run, auto_watchers
 
 if TYPE_CHECKING:
     import os
@@ -80,7 +80,7 @@ def watch(
 
     if disabled():
         return Run()
-    for make_way in stand_ins:
+    for make_way in auto_watchers:
         make_way()
     from ammeter.watching import setup
 

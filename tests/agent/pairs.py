@@ -7,8 +7,8 @@ from typing import Any
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.run_comparison import Pair
-from ammeter.verdicts.framework.run_history import Course, Reading
+from ammeter.verdicts.framework.run_comparison import RunComparison
+from ammeter.verdicts.framework.run_history import Reading, RunHistory
 from tests.agent.streams import Stream, views
 
 CONFIG = {"lr": 0.001, "batch": 8, "seed": 0, "model": {"width": 64}}
@@ -24,7 +24,7 @@ def course(
     every: int = 20,
     world_size: int = 1,
     row: Callable[[int], dict[str, float]] = lambda step: {},
-) -> Course:
+) -> RunHistory:
     """A run of steps of 10 ms, validated every so many; row: what is other in a step, by column."""
     stream = Stream()
     if precision != "float32":
@@ -42,9 +42,9 @@ def course(
     return reading.course(over, name, settings, environment, world_size)
 
 
-def judged(run: Course, baseline: Course, **more: Any) -> dict[str, Finding]:
+def judged(run: RunHistory, baseline: RunHistory, **more: Any) -> dict[str, Finding]:
     """What the verdicts that compare runs conclude."""
-    answer = verdicts.judge_runs(Pair(run, baseline, **more))
+    answer = verdicts.judge_runs(RunComparison(run, baseline, **more))
     assert {} == answer.faults
     return {each.verdict: each for each in answer.findings}
 

@@ -17,7 +17,7 @@ from ammeter_server.db import Connection, Row, column_codec, connect, step_table
 Rows = dict[str, list[tuple[int, bytes]]]
 """Stream -> (step, the bits of its row)."""
 
-OF_A_STREAM = (
+STREAM_VERDICTS = (
     *("role", "rank", "world_size", "started", "acknowledged", "rows", "events", "last_step", "last_step_time"),
     *("precision", "latest", "counters", "lost", "faults", "bye", "bye_reason"),
 )
@@ -65,7 +65,7 @@ def events(connection: Connection, run: str) -> dict[str, list[tuple[int, str, i
 def streams(connection: Connection, run: str) -> dict[str, dict[str, Any]]:
     """Stream -> what its row says of what it holds."""
     found = table(connection, tables.streams, run)
-    return {row.id: {name: rounded(row._mapping[name]) for name in OF_A_STREAM} for row in found}
+    return {row.id: {name: rounded(row._mapping[name]) for name in STREAM_VERDICTS} for row in found}
 
 
 def findings(connection: Connection, run: str, but: frozenset[str] = frozenset()) -> dict[tuple[str, str], Any]:

@@ -22,7 +22,7 @@ from tests.server.databases import postgresql
 pytestmark = pytest.mark.long
 
 BATCHES = 10_000
-OF_A_STREAM = 640
+STREAM_VERDICTS = 640
 SEED = 20
 KILLS = 6
 UNTIL = 0.6
@@ -88,7 +88,7 @@ def test_every_frame_is_stored_once_and_what_is_found_is_what_an_undisturbed_run
 ) -> None:
     road = BadRoad([each.port for each in collectors], SEED)
     try:
-        senders = [Sender(each, way(road.url), OF_A_STREAM) for each in told]
+        senders = [Sender(each, way(road.url), STREAM_VERDICTS) for each in told]
         all_at_once([lambda: kill_now_and_then(collectors, senders), *(each.send_all for each in senders)])
     finally:
         road.stop()

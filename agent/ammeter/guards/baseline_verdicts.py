@@ -14,8 +14,8 @@ from ammeter.guards.verdict_names import REACHED, needs_baseline
 from ammeter.journal.find import NoJournal, find_baseline
 from ammeter.report import baseline
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.run_comparison import Pair, agreed
-from ammeter.verdicts.framework.run_history import Course, Reading, declared, joined
+from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
+from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared, joined
 from ammeter.wire.columns import View, measured
 
 SHARE = 0.002
@@ -32,7 +32,7 @@ NEW = "new run"
 class Held:
     """A baseline as it was read, with the metrics of validation that it is compared in."""
 
-    course: Course
+    course: RunHistory
     metrics: tuple[str, ...]
 
 
@@ -44,7 +44,7 @@ class Beside:
         self, held: Held, ids: Collection[str], stream: Path | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self._baseline = held.course
-        self._verdicts = [each for each in verdicts.OF_RUNS if each.id in ids]
+        self._verdicts = [each for each in verdicts.BASELINE_VERDICTS if each.id in ids]
         self._earlier = _earlier(stream, held.metrics) if stream is not None else []
         self._reading = Reading(stream.name if stream is not None else "", held.metrics)
         self._metrics = held.metrics
@@ -71,7 +71,7 @@ class Beside:
 
     def _found(self) -> Sequence[Finding]:
         mine = joined([*self._earlier, self._reading], over=False)
-        pair = Pair(mine, self._baseline, frozenset(), agreed(mine.tags.get("validation_delta")))
+        pair = RunComparison(mine, self._baseline, frozenset(), agreed(mine.tags.get("validation_delta")))
         found: list[Finding] = []
         for verdict in list(self._verdicts):
             try:

@@ -19,7 +19,7 @@ from ammeter.tensors.hidden_reads import unseen
 from ammeter.wire.frames import Event, Frame
 
 if TYPE_CHECKING:
-    from ammeter.guards.runner import Duty
+    from ammeter.guards.runner import GuardRunner
 
 
 class Checkpoint:
@@ -60,7 +60,7 @@ class Checkpoint:
         self.parts = dict(parts or {})
         self.restore = restore
         self._child: Child | None = None
-        self._duty: Duty | None = None
+        self._duty: GuardRunner | None = None
         self._written: list[tuple[Path, int]] = []
 
     def latest(self) -> Path | None:
@@ -71,7 +71,7 @@ class Checkpoint:
         saved = [each for each in self._duty.saved if not each.missing] if self._duty else []
         return Path(saved[-1].path) if saved else None
 
-    def attach(self, duty: Duty) -> None:
+    def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
         self._written = []
         self._step, self._time = duty.session.row.step, monotonic()
@@ -199,7 +199,7 @@ class Checkpoint:
         """Steps that are done."""
         return self._known().session.row.step
 
-    def _known(self) -> Duty:
+    def _known(self) -> GuardRunner:
         assert self._duty is not None
         return self._duty
 

@@ -18,7 +18,7 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from ammeter.guards.runner import Duty
+    from ammeter.guards.runner import GuardRunner
 
 log = logging.getLogger("ammeter")
 
@@ -59,7 +59,7 @@ class OnIncident:
         is needed and not there."""
         self._held = baseline_verdicts.held_for(self, self.verdicts or (), self.baseline, tags, root)
 
-    def attach(self, duty: Duty) -> None:
+    def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
         ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
         folder = duty.session.journal.folder

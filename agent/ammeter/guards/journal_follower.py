@@ -9,7 +9,7 @@ from typing import Any
 from ammeter import verdicts
 from ammeter.guards.baseline_verdicts import Beside
 from ammeter.journal import Journal
-from ammeter.verdicts.framework.finding import Finding, never
+from ammeter.verdicts.framework.finding import Finding, no_op
 from ammeter.wire import columns
 from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
@@ -54,7 +54,7 @@ class Judging:
         beside: Beside | None = None,
     ) -> None:
         self._all = [each for each in verdicts.ALL if each.id in ids]
-        self._verdicts = [each for each in self._all if each.judge is not never]
+        self._verdicts = [each for each in self._all if each.judge is not no_op]
         self._states: dict[str, Any] = {each.id: each.state() for each in self._verdicts}
         self._beside = beside
         self._schema: Schema | None = None

@@ -13,7 +13,7 @@ from ammeter.torch_hooks.forward_calls import hookable, innermost
 from ammeter.torch_hooks.targets import plain_name
 
 if TYPE_CHECKING:
-    from ammeter.guards.runner import Duty, Update
+    from ammeter.guards.runner import GuardRunner, Update
 
 PATIENCE = 5
 """Skips in a row at scales that had worked, as scale-collapse has it: the last one tried 1/16 of such a scale."""
@@ -63,7 +63,7 @@ class Precision:
                 raise ValueError(f"{name} is {number!r}; use a whole number of {least} or more")
         self.module, self.to = module, to
         self.patience, self.steady, self.returns = patience, steady, returns
-        self._duty: Duty | None = None
+        self._duty: GuardRunner | None = None
 
     def check(self, models: Sequence[torch.nn.Module]) -> None:
         """Raises ValueError where no model has the module."""
@@ -74,7 +74,7 @@ class Precision:
                 f" {paths[0] if paths else ''!r}"
             )
 
-    def attach(self, duty: Duty) -> None:
+    def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
         self._skips: weakref.WeakKeyDictionary[torch.amp.GradScaler, int] = weakref.WeakKeyDictionary()
         self._worked: weakref.WeakKeyDictionary[torch.amp.GradScaler, bool] = weakref.WeakKeyDictionary()

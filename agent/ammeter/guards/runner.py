@@ -58,7 +58,7 @@ class Saved:
     broken: bool = False
 
 
-class Duty:
+class GuardRunner:
     """Of one session. A guard has any of scaling, unscaling, updated, closed, begun, heard and remove. Each is called
     in the thread that trains, and one that raises is switched off where all our faults are caught."""
 
@@ -84,7 +84,7 @@ class Duty:
             [self._safe(guard, name) for guard in self._guards if hasattr(guard, name)]
             for name in ("scaling", "unscaling", "updated", "closed", "begun", "heard")
         )
-        guard = self.session.guard("guards", anywhere=False)
+        guard = self.session.guard("guards", any_thread=False)
         self._act = guard(self._acts)
         watched, between = self.session.watched, patch.uncompiled(self._between)
         kinds = watched.scaler_kinds
@@ -160,7 +160,7 @@ class Duty:
 
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:
         """A guard's method, which never raises, and is silent once the guard is off."""
-        return self.session.guard(_called(guard), anywhere=False)(getattr(guard, name))
+        return self.session.guard(_called(guard), any_thread=False)(getattr(guard, name))
 
     def _scaling(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._is_ours(args[0]):

@@ -17,7 +17,7 @@ from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.verdicts.loss_scale import overflow_storm
 
 if TYPE_CHECKING:
-    from ammeter.guards.runner import Duty, Update
+    from ammeter.guards.runner import GuardRunner, Update
 
 CEILING = 2.0**24
 """The largest scale, as NVIDIA's apex has it (max_loss_scale)."""
@@ -87,7 +87,7 @@ class Scale:
             raise ValueError(f"hold is {hold!r}; use a number of steps, such as 2000")
         self.floor, self.ceiling, self.margin, self.hold = float(floor), float(ceiling), float(margin), hold
 
-    def attach(self, duty: Duty) -> None:
+    def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
         self._courses: weakref.WeakKeyDictionary[torch.amp.GradScaler, Course] = weakref.WeakKeyDictionary()
 

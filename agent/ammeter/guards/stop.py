@@ -15,7 +15,7 @@ from ammeter.wire.frames import Frame
 if TYPE_CHECKING:
     import torch
 
-    from ammeter.guards.runner import Duty, Saved
+    from ammeter.guards.runner import GuardRunner, Saved
 
 POISONED = ("nonfinite-weights", "scale-underflowed")
 """Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
@@ -60,7 +60,7 @@ class Stop:
         is needed and not there."""
         self._held = baseline_verdicts.held_for(self, self.verdicts, self.baseline, tags, root)
 
-    def attach(self, duty: Duty) -> None:
+    def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
         folder = duty.session.journal.folder
         compared = baseline_verdicts.Beside(self._held, self.verdicts, folder) if self._held is not None else None
@@ -72,7 +72,7 @@ class Stop:
 
         scale = known_scale(scaler)
         if scale is not None and scale <= NO_INVERSE:
-            self._duty.session.rouse()
+            self._duty.session.leave_fast_path()
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
         duty = self._duty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from ammeter.verdicts import BY_ID, OF_A_STREAM, OF_RUNS
+from ammeter.verdicts import BASELINE_VERDICTS, BY_ID, STREAM_VERDICTS
 
 ELSEWHERE = {
     "run-lost": "the process is gone by then",
@@ -14,10 +14,10 @@ ELSEWHERE = {
 }
 """Verdicts that no guard can act on, and why."""
 
-REACHED = tuple(each.id for each in OF_A_STREAM if each.id not in ELSEWHERE)
+REACHED = tuple(each.id for each in STREAM_VERDICTS if each.id not in ELSEWHERE)
 """Those that the rows and events of one process decide."""
 
-COMPARED = tuple(each.id for each in OF_RUNS if each.id not in REACHED)
+COMPARED = tuple(each.id for each in BASELINE_VERDICTS if each.id not in REACHED)
 """Those that take the journal of a baseline as well."""
 
 

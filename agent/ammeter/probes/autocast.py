@@ -32,4 +32,4 @@ class Autocast:
         seen = (str(context.device), dtype, torch.is_grad_enabled())
         if seen not in self._seen:
             self._seen.add(seen)
-            self._session.tell("autocast.entered", {"device": seen[0], "dtype": dtype, "grad": seen[2]})
+            self._session.emit("autocast.entered", {"device": seen[0], "dtype": dtype, "grad": seen[2]})

@@ -16,7 +16,7 @@ from ammeter.torch_hooks.loss_graph import look
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 State = tuple[int, int] | None
@@ -46,7 +46,7 @@ class Loss:
             ]
         )
 
-    def adopt(self, row: Row, note: Note, here: bool) -> None:
+    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
         if note.losses:
             for caught in note.losses:
                 for each in caught.values:

@@ -79,7 +79,7 @@ class Profiling:
         profiler = self._profiler
         self.remove()
         if profiler is not None:
-            self._session.tell("kernels.profiled", {"steps": STEPS, "kernels": _kernels(profiler)})
+            self._session.emit("kernels.profiled", {"steps": STEPS, "kernels": _kernels(profiler)})
 
     def _program_makes_one(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         if self._profiler is not None and not self._ours:
@@ -88,7 +88,7 @@ class Profiling:
 
     def _refuse(self, why: str) -> None:
         self._over = True
-        self._session.tell("kernels.profiled", {"steps": 0, "kernels": [], "refused": why})
+        self._session.emit("kernels.profiled", {"steps": 0, "kernels": [], "refused": why})
 
 
 def _is_profiler(thing: Any) -> bool:

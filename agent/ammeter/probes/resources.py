@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from ammeter.recording.budget import Bucket
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 MEMORY_NS = 10**9
@@ -61,13 +61,13 @@ class Resources:
         self.previous = now
         row.scalars["overhead_seconds"] = overhead
 
-    def counted(self, note: Note) -> tuple[float, float]:
+    def counted(self, note: FastStep) -> tuple[float, float]:
         """(samples, tokens) that a step that was rested in usually has, 0 where unknown or said by the program."""
         self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
         samples, tokens = self._usual.values()
         return 0.0 if self._said_by_program else note.backwards * samples, note.backwards * tokens
 
-    def adopt(self, row: Row, note: Note, here: bool) -> None:
+    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
         """The forward pass was not heard in this step, or not in its first part."""
         if self._session.working or not here:
             row.raw["rested"] = True

@@ -12,7 +12,7 @@ from ammeter.torch_hooks.targets import Held
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 
@@ -36,7 +36,7 @@ class Scaler:
             *patch.methods(kinds, "load_state_dict", after=guard(self._restored)),
         ]
 
-    def adopt(self, row: Row, note: Note, here: bool) -> None:
+    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
         """A step that was rested in has one scaler, whose numbers are known."""
         if note.scale is not None and not here:
             number = async_copy.number
@@ -45,7 +45,7 @@ class Scaler:
             update.after = update.scale if note.after is None else number(note.after)
             row.raw["updates"] = [update]
 
-    def rested(self, first: int, count: int) -> None:
+    def skip_steps(self, first: int, count: int) -> None:
         self._consecutive = 0
 
     def finish(self, row: Row) -> None:
@@ -104,7 +104,7 @@ class Scaler:
         state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
         if self._session.watched.owns(scaler) and scaler.is_enabled():
             number = self._number(scaler)
-            self._session.tell("scaler.restored", {"scale": float(state["scale"]), **self._which(number)})
+            self._session.emit("scaler.restored", {"scale": float(state["scale"]), **self._which(number)})
 
     def _number(self, scaler: Any) -> int:
         """The scaler's place among those that were seen; it is introduced when it is new."""
@@ -113,7 +113,7 @@ class Scaler:
             self._seen.add(scaler)
             scale = getattr(scaler, "_init_scale", None)
             data = {"enabled": scaler.is_enabled(), "device": getattr(scaler, "_device", ""), "scale": scale}
-            self._session.tell("scaler.seen", {**data, **self._which(self._numbers[id(scaler)])})
+            self._session.emit("scaler.seen", {**data, **self._which(self._numbers[id(scaler)])})
         return self._numbers[id(scaler)]
 
     def _which(self, number: int) -> dict[str, int]:

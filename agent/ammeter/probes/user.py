@@ -29,7 +29,7 @@ MAX_TOLD = 20
 
 class User:
     name = "user"
-    anywhere = True
+    any_thread = True
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
@@ -59,7 +59,7 @@ class User:
             else:
                 (row or self._session.row).later(f"user:{name}", each)
         if late:
-            self._session.tell_late("values.logged", late)
+            self._session.emit_late("values.logged", late)
 
     def log_at(self, step: float, values: dict[str, Any]) -> None:
         """values: as above. They belong to that step."""
@@ -82,7 +82,7 @@ class User:
             else:
                 self._session.row.later(f"late:{step}:{name}", each)
         if told:
-            self._session.tell_late("values.logged", told, step)
+            self._session.emit_late("values.logged", told, step)
 
     def _tell_once(self, name: str, why: str) -> None:
         if name not in self._told and len(self._told) < MAX_TOLD:
@@ -97,7 +97,7 @@ class User:
                 row.scalars[key.removeprefix("user:")] = float(values[0] if values.size == 1 else values.mean())
             elif key.startswith("late:"):
                 _, step, name = key.split(":", 2)
-                self._session.tell_late("values.logged", {name: float(row.arrived(key)[-1].mean())}, int(step))
+                self._session.emit_late("values.logged", {name: float(row.arrived(key)[-1].mean())}, int(step))
 
 
 def _arriving(value: Any) -> async_copy.Transfer | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Layout, Row
 
 
-class Note:
+class FastStep:
     """One step. seconds, overhead: that it took, and ours of them; time: of its end, ns since 1970.
 
     losses: as scale() or backward() got them. passes: of the model, where the last has not gone back yet. scale,
@@ -60,7 +60,7 @@ class Waiting:
         self.first = 0
         self.count = 0
 
-    def add(self, note: Note, losses: Mapping[str, float], samples: float, tokens: float) -> None:
+    def add(self, note: FastStep, losses: Mapping[str, float], samples: float, tokens: float) -> None:
         """The next step. samples, tokens: 0 where unknown."""
         at, scale, loss = self.count, note.scale, losses.get(LOSS, _NAN)
         scaled = (_NAN, _NAN, _NAN) if scale is None else (scale, note.growth_tracker or 0.0, 0.0)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.recording.fast_notes import Note, Waiting
+from ammeter.recording.fast_notes import FastStep, Waiting
 from ammeter.recording.losses import Caught
 from ammeter.recording.row import Row
 from ammeter.tensors import async_copy
@@ -46,8 +46,8 @@ class Resting:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._able = True
-        self._note = Note()
-        self._notes: list[Note] = []
+        self._note = FastStep()
+        self._notes: list[FastStep] = []
         self._waiting = Waiting(FLUSH_NOTES + 1)
         self._passed = (0.0, 0.0, 0)
         """Seconds, ours of them, and number of the steps that were put to the rows since the last decision."""
@@ -62,12 +62,12 @@ class Resting:
     def attach(self) -> list[Any]:
         guard = partial(self._session.lightly, self.name)
         kinds = self._session.watched.scaler_kinds
-        self._notes, self._note = [], Note()
+        self._notes, self._note = [], FastStep()
         self._clip_place = patch.function(*clip_function(), before=guard(self._clip))
         self._backward_place = patch.backward(before=guard(self._backward))
         self._unscaled = patch.Group([self._backward_place])
         self._unscaled.rest()
-        self._step_place = patch.stepping(guard(self._stepping, anywhere=True))
+        self._step_place = patch.stepping(guard(self._stepping, any_thread=True))
         others = [
             *(self._clip_place, self._step_place),
             *patch.methods(kinds, "scale", before=guard(self._scale)),
@@ -102,7 +102,7 @@ class Resting:
         self._begin_flush(perf_counter())
         self._previous = now
         self.working = False
-        self._note = Note()
+        self._note = FastStep()
 
     def end(self) -> float:
         """All that was noted is in the session's rows. Returns when the step that is open began."""
@@ -113,8 +113,8 @@ class Resting:
         for note in self._notes:
             self._keep(note, session.row.step - 1)
         self._notes.clear()
-        session.rested(*self._take_passed())
-        session.adopt(session.row, self._note, here=True)
+        session.skip_steps(*self._take_passed())
+        session.apply_fast_step(session.row, self._note, here=True)
         return self._previous
 
     def log(self, values: dict[str, Any], columns: Container[str]) -> bool:
@@ -131,7 +131,7 @@ class Resting:
                 self.never()
             if number is None or name not in columns:
                 if get_ident() == self._session.thread:
-                    self._session.rouse()
+                    self._session.leave_fast_path()
                 return False
             numbers[name] = number
         if early and self._session.row.stepped and not self._note.scaled:
@@ -223,7 +223,7 @@ class Resting:
     def _skipped(self, scaler: Any) -> None:
         """Says in the row what an awake session hears around step(), and has the gradients looked at."""
         session, optimizer = self._session, self._optimizer()
-        session.rouse(odd=True)
+        session.leave_fast_path(odd=True)
         if _stage(scaler, optimizer) is OptState.STEPPED:
             session.row.scaler_used = self._ids
             if getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -243,7 +243,7 @@ class Resting:
         """Something is called behind an optimizer's step: the first thing of a new one. False when awake by now: of a
         step with a scaler, update() should have come first."""
         if self._note.scaled:
-            self._session.rouse(odd=True)
+            self._session.leave_fast_path(odd=True)
             self._session.stay_awake()  # the step that begins with this call, too
         else:
             self._close()
@@ -261,7 +261,7 @@ class Resting:
             row.step += 1
             row.stepped, row.began = _NO_IDS, now
         self._notes.append(note)
-        self._note, self.working = Note(), False
+        self._note, self.working = FastStep(), False
         if now - self._flushed >= FLUSH_SECONDS or len(self._notes) > FLUSH_NOTES or note.row is not None:
             self._flush(now)
 
@@ -270,7 +270,7 @@ class Resting:
         self._begin_flush(now)
         if len(self._notes) > 1:
             self._put_all(but=1)
-            self._session.rested(*self._take_passed(), decide=True)
+            self._session.skip_steps(*self._take_passed(), decide=True)
 
     def _begin_flush(self, now: float) -> None:
         self._flushed, self._epoch = now, time_ns() - int(now * 1e9)
@@ -288,7 +288,7 @@ class Resting:
         del notes[:count]
         self._session.write_rested(self._waiting)
 
-    def _put(self, note: Note, step: int) -> None:
+    def _put(self, note: FastStep, step: int) -> None:
         """To the rows. One in a second is finished as any row, which keeps what is said now and then up to date; of the
         others that have nothing special, the numbers are put together at once."""
         seconds, overhead, count = self._passed
@@ -305,20 +305,20 @@ class Resting:
             self._session.write_rested(waiting)
             self._keep(note, step)
 
-    def _keep(self, note: Note, step: int) -> None:
+    def _keep(self, note: FastStep, step: int) -> None:
         """As a row that is complete but for what run.log may say."""
         session = self._session
         row = note.row or Row(step)
         row.stepped, row.time = self._ids, note.time
         row.scalars["step_seconds"], row.scalars["overhead_seconds"] = note.seconds, note.overhead
         row.scalars["calls_followed"] = False
-        session.adopt(row, note)
+        session.apply_fast_step(row, note)
         session.keep(row)
 
     def _again(self, place: patch.Place, part: int, *args: Any) -> None:
         """This call was not what it seemed."""
-        self._session.rouse(odd=True)
-        self._session.again(place.calls[part], *args)
+        self._session.leave_fast_path(odd=True)
+        self._session.replay_call(place.calls[part], *args)
 
 
 def _nobody() -> None:

@@ -20,7 +20,7 @@ import torch
 from ammeter.journal import Journal
 from ammeter.recording.budget import Governor
 from ammeter.recording.context import ProbeKinds
-from ammeter.recording.fast_notes import Note, Waiting
+from ammeter.recording.fast_notes import FastStep, Waiting
 from ammeter.recording.fast_path import Resting
 from ammeter.recording.losses import MAX_LOSS_COLUMNS, Caught, Losses
 from ammeter.recording.row import Layout, Row
@@ -98,9 +98,9 @@ class Session(Guarded):
         self._on_skip: list[Callable[[torch.optim.Optimizer], None]] = [
             self.guard(probe.name)(probe.skipped) for probe in self._probes if hasattr(probe, "skipped")
         ]
-        self._resters = [probe.rested for probe in self._probes if hasattr(probe, "rested")]
+        self._resters = [probe.skip_steps for probe in self._probes if hasattr(probe, "skip_steps")]
         self.counted = self._resources.counted
-        self._adopting = [probe.adopt for probe in self._probes if hasattr(probe, "adopt")]
+        self._adopting = [probe.apply_fast_step for probe in self._probes if hasattr(probe, "apply_fast_step")]
         self._wanting = [probe.wants for probe in self._probes if hasattr(probe, "wants")]
         self.resting = Resting(self)
         if replay:
@@ -117,7 +117,7 @@ class Session(Guarded):
 
     def subscribe(self) -> None:
         """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
-        boundary, guard = Boundary(self), self.guard("boundary", anywhere=False)
+        boundary, guard = Boundary(self), self.guard("boundary", any_thread=False)
         self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
         for probe in (*self._probes, self._user):
@@ -137,7 +137,7 @@ class Session(Guarded):
         self._readers += handles
         return handles
 
-    def rouse(self, *, odd: bool = False) -> None:
+    def leave_fast_path(self, *, odd: bool = False) -> None:
         """Everything is heard from here on. odd: for something in this step is not as in those before it, perhaps the
         order of its calls, which is followed from the next one on."""
         if self.awake:
@@ -148,13 +148,13 @@ class Session(Guarded):
         with torch._C.DisableTorchFunction():
             self._resources.previous = self.resting.end()
 
-    def _rest(self) -> None:
+    def _enter_fast_path(self) -> None:
         self.awake = False
         self.resting.begin(self.row.began)
         self._groups[1].rest()
         self.forward.rest()
 
-    def rested(self, seconds: float, overhead: float, steps: int, *, decide: bool = False) -> None:
+    def skip_steps(self, seconds: float, overhead: float, steps: int, *, decide: bool = False) -> None:
         """So many steps were rested in. decide: whether to go on."""
         if not steps:
             return
@@ -178,17 +178,17 @@ class Session(Guarded):
         """A row that is complete but for what run.log may say."""
         self._closed.append(row)
 
-    def adopt(self, row: Row, note: Note, *, here: bool = False) -> None:
+    def apply_fast_step(self, row: Row, note: FastStep, *, here: bool = False) -> None:
         """Brings what was noted into a row; here: into the open one, whose step goes on."""
-        for adopt in self._adopting:
-            adopt(row, note, here)
+        for apply_fast_step in self._adopting:
+            apply_fast_step(row, note, here)
         if note.logged:
             for name, value in note.logged.items():
                 row.later(f"user:{name}", async_copy.number(float(value)))
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """The scaler kept this optimizer from its step; the gradients are still as they were."""
-        self.rouse()
+        self.leave_fast_path()
         for look in self._on_skip:
             look(optimizer)
 
@@ -200,12 +200,12 @@ class Session(Guarded):
         """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
         try:
             with patch.all_or_nothing():
-                self._handles += probe.attach(self.guard(probe.name, anywhere=getattr(probe, "anywhere", False)))
+                self._handles += probe.attach(self.guard(probe.name, any_thread=getattr(probe, "any_thread", False)))
         except Exception as error:  # noqa: BLE001 - as in guard
             self._fault(probe.name, error)
 
     def unsubscribe(self) -> None:
-        self.guard(self.resting.name)(self.rouse)()
+        self.guard(self.resting.name)(self.leave_fast_path)()
         while self._handles:
             self._handles.pop().remove()
         self._followers, self._readers = [], []
@@ -245,7 +245,7 @@ class Session(Guarded):
         if closed:
             began = closed[0].began  # before any call, in which another thread may write it
             if len(closed) >= HOLD_ROWS or perf_counter() - began >= HOLD_SECONDS:
-                self._release()
+                self._flush()
 
     def close_step(self) -> None:
         """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
@@ -258,7 +258,7 @@ class Session(Guarded):
         row.scalars["calls_followed"] = self.follows
         self._attend(urgent)
         if urgent:
-            self._release()
+            self._flush()
         elif len(self._closed) > HOLD_ROWS:
             self.write_old()
 
@@ -271,7 +271,7 @@ class Session(Guarded):
             return self.row
         return self._closed[-1] if self._closed else None
 
-    def tell_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None:
+    def emit_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None:
         """Something is said about a step whose row is written, the one that closed last unless it is another."""
         self.journal.append(Event(event, self.row.step - 1 if step is None else step, time.time_ns(), data))
 
@@ -293,7 +293,7 @@ class Session(Guarded):
         columns = self.columns(found, MAX_LOSS_COLUMNS)
         return {name: number for name, number in found.items() if name in columns}
 
-    def tell(self, event: str, data: dict[str, Any]) -> None:
+    def emit(self, event: str, data: dict[str, Any]) -> None:
         """Something happened in the open step."""
         self.row.events.append((event, data))
 
@@ -325,7 +325,7 @@ class Session(Guarded):
         awake = bool(follows or self._alert or wanted or self.governor.due() or not self.resting.able())
         self._alert -= self._alert > 0
         if awake is not self.awake:
-            self.rouse() if awake else self._rest()
+            self.leave_fast_path() if awake else self._enter_fast_path()
         if follows is not self.follows:
             self._follow(follows)
 
@@ -337,8 +337,8 @@ class Session(Guarded):
             return
         self._groups[0].wake()
         for probe in self._probes:
-            if hasattr(probe, "begin_anew"):
-                self.guard(probe.name)(probe.begin_anew)()
+            if hasattr(probe, "reset"):
+                self.guard(probe.name)(probe.reset)()
 
     def trains_here(self) -> bool:
         """Whether this thread is the one that trains. A run is what one thread trains: that which called watch(), or
@@ -356,10 +356,10 @@ class Session(Guarded):
 
     def _last_rows(self) -> None:
         self.resting.never()
-        self.rouse()
+        self.leave_fast_path()
         if self.row.stepped or self.row.skipped:
             self.close_step()
-        self._release()
+        self._flush()
         deadline = time.monotonic() + LAST_WAIT
         while self._closed:
             row = self._closed.popleft()
@@ -367,7 +367,7 @@ class Session(Guarded):
             while not row.ready() and time.monotonic() < deadline:
                 time.sleep(0.001)
             with np.errstate(all="ignore"):
-                self._put(row, frames)
+                self._encode_row(row, frames)
             self.journal.append(*frames)
         for event, data in self.row.events:
             self.journal.append(Event(event, max(0, self.row.step - 1), time.time_ns(), data))
@@ -376,7 +376,7 @@ class Session(Guarded):
         message = text(message, 500)
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
-    def _release(self) -> None:
+    def _flush(self) -> None:
         """Writes what waits, as one piece."""
         self.journal.append(*self._finished())
 
@@ -386,7 +386,7 @@ class Session(Guarded):
         if self._closed:
             with np.errstate(all="ignore"):
                 while (row := self._next_closed()) is not None:
-                    self._put(row, frames)
+                    self._encode_row(row, frames)
         return frames
 
     def _next_closed(self) -> Row | None:
@@ -398,7 +398,7 @@ class Session(Guarded):
             pass
         return None
 
-    def _put(self, row: Row, frames: list[Frame]) -> None:
+    def _encode_row(self, row: Row, frames: list[Frame]) -> None:
         """Finishes a row, which may add to the open one's events, and puts what is to be written behind the others."""
         if not row.ready():
             frames.append(Lost("device-late", 1, len(row.events)))
@@ -421,7 +421,7 @@ class Session(Guarded):
         self.row.events.append(("probe.failed", {"probe": name, "error": error}))
         if name == self.resting.name:
             self.resting.never()
-            self.rouse()
+            self.leave_fast_path()
 
     def _said_layout(self, frames: list[Frame]) -> Layout:
         """The layout to write with, which is said first where it is new."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.journal.find import NoJournal, find_baseline, hello_of, streams_in, views
-from ammeter.verdicts.framework.run_comparison import Pair, agreed
-from ammeter.verdicts.framework.run_history import Course, Reading, declared, joined
+from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
+from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared, joined
 
 
 def named_baseline(run: Path) -> str | None:
@@ -18,11 +18,11 @@ def named_baseline(run: Path) -> str | None:
     return next((str(each) for each in said if each), None)
 
 
-def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Pair:
+def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> RunComparison:
     """Both as they lie there. The tag `validation_delta` of the run says by how much its validation may be worse."""
     metrics = sorted({*metrics_of(run), *metrics_of(baseline)})
     mine, theirs = read(run, metrics), read(baseline, metrics)
-    return Pair(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
+    return RunComparison(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
 
 
 def metrics_of(run: Path) -> list[str]:
@@ -31,7 +31,7 @@ def metrics_of(run: Path) -> list[str]:
     return [name for hello in hellos for name in declared(hello.tags)]
 
 
-def find(run: Path, name: str | None) -> Pair | None:
+def find(run: Path, name: str | None) -> RunComparison | None:
     """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
     for the baseline itself.
 
@@ -49,7 +49,7 @@ def find(run: Path, name: str | None) -> Pair | None:
         raise
 
 
-def read(run: Path, metrics: Sequence[str] = ()) -> Course:
+def read(run: Path, metrics: Sequence[str] = ()) -> RunHistory:
     """The course of a run's lowest rank over all its lives. Raises NoJournal where no rank has written anything."""
     found, over, name = lives(run, metrics)
     return joined(found, over, name=name)

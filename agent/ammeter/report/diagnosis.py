@@ -19,8 +19,8 @@ from ammeter.verdicts import silence
 from ammeter.verdicts.causality import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.rank_alignment import Together, in_step
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps, in_step
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire import columns
 from ammeter.wire import ranks as merging
 from ammeter.wire.columns import Tick
@@ -48,7 +48,7 @@ class Report:
     findings: list[Told] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
     whole_norm: Span = field(default_factory=Span)
-    pair: Pair | None = None
+    pair: RunComparison | None = None
     unknown: str | None = None
     silenced: dict[str, bool] = field(default_factory=dict)
     """Verdicts that nobody wants to hear of, and whether they were reached."""
@@ -67,9 +67,9 @@ class Report:
     @property
     def asked(self) -> list[Verdict]:
         """The verdicts that could be reached: those that compare want several ranks, or a baseline."""
-        asked = list(verdicts.OF_A_STREAM)
-        asked += verdicts.OF_RANKS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
-        asked += verdicts.OF_RUNS if self.pair else ()
+        asked = list(verdicts.STREAM_VERDICTS)
+        asked += verdicts.RANK_VERDICTS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
+        asked += verdicts.BASELINE_VERDICTS if self.pair else ()
         return [each for each in verdicts.ALL if each in asked]
 
     def as_json(self) -> dict[str, Any]:
@@ -196,11 +196,11 @@ def _judge_ranks(
         yield from ((ranks[finding.ranks[0]].stream, finding) for finding in last.values())
 
 
-def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[Together]:
+def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[AlignedSteps]:
     if len(ranks) > 1:
         over = [rank for rank, each in ranks.items() if each.state != "running"]
         yield from in_step({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
-        yield Together(standings=tuple(each.standing for each in ranks.values()))
+        yield AlignedSteps(standings=tuple(each.standing for each in ranks.values()))
 
 
 def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:

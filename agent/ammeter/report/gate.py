@@ -17,7 +17,7 @@ from ammeter.verdicts import silence
 from ammeter.verdicts.baseline.slower_than_fp32 import SLOWER
 from ammeter.verdicts.baseline.validation_drift import DELTA
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire import printable as shown
 from ammeter.wire.columns import BadBlock
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     return OUTSIDE if failed else WITHIN
 
 
-def check(pair: Pair, given: argparse.Namespace) -> Iterator[Check]:
+def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
     """Every limit but the run's own findings, in the order in which people ask."""
     yield _settings(pair)
     yield _speed(pair, given.slower)
@@ -75,7 +75,7 @@ def check(pair: Pair, given: argparse.Namespace) -> Iterator[Check]:
         yield _reproducible(pair)
 
 
-def _settings(pair: Pair) -> Check:
+def _settings(pair: RunComparison) -> Check:
     """What differs, and of that what forbids a comparison. What is only named is within."""
     said = [each.said for each in pair.forbidding]
     if said:
@@ -86,7 +86,7 @@ def _settings(pair: Pair) -> Check:
     return Check("settings", True, f"the same beside the precision{named}")
 
 
-def _speed(pair: Pair, limit: float | None) -> Check:
+def _speed(pair: RunComparison, limit: float | None) -> Check:
     allowed, speed = DEFAULTS["slower"] if limit is None else limit, pair.speed
     if speed is None:
         return Check("speed", None, pair.why("speed") or "too few steps in common", limit is not None)
@@ -96,7 +96,7 @@ def _speed(pair: Pair, limit: float | None) -> Check:
     return Check("speed", 100 * (speed.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
 
 
-def _memory(pair: Pair, limit: float | None) -> Check:
+def _memory(pair: RunComparison, limit: float | None) -> Check:
     allowed, memory = DEFAULTS["memory"] if limit is None else limit, pair.memory
     if memory is None:
         return Check("memory", None, pair.why("memory") or "no device memory was read in both", limit is not None)
@@ -104,7 +104,7 @@ def _memory(pair: Pair, limit: float | None) -> Check:
     return Check("memory", 100 * (memory.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
 
 
-def _validation(pair: Pair, limit: float | None) -> Iterator[Check]:
+def _validation(pair: RunComparison, limit: float | None) -> Iterator[Check]:
     """One for each metric that both have; val_loss is called validation."""
     allowed = DEFAULTS["drift"] if limit is None else limit
     if not pair.validated:
@@ -120,7 +120,7 @@ def _validation(pair: Pair, limit: float | None) -> Iterator[Check]:
         yield Check(name, within, f"{said}; at most {allowed:+g} %{better}", limit is not None)
 
 
-def _reproducible(pair: Pair) -> Check:
+def _reproducible(pair: RunComparison) -> Check:
     if why := pair.why("validation"):
         return Check("same losses", None, why, asked=True)
     if not pair.common:
@@ -143,7 +143,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:+.2f} %" if math.isfinite(share) else "not finite"
 
 
-def _show(pair: Pair, checks: Sequence[Check]) -> None:
+def _show(pair: RunComparison, checks: Sequence[Check]) -> None:
     print(shown.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}"))
     for each in checks:
         mark = "OUTSIDE" if each.fails else "within" if each.within else "not measured"

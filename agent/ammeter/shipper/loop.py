@@ -144,7 +144,7 @@ class Shipper:
         if self._telemetry is None:
             return
         try:
-            self._telemetry.turn(self._active, now)
+            self._telemetry.poll(self._active, now)
         except Exception as error:  # noqa: BLE001 - streams are shipped whatever becomes of it
             self._log.say("telemetry", repr(error), f"devices are not read any more: {error!r}")
             with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ class Shipper:
     def _work(self) -> None:
         while (folder := self._waiting.get()) is not None:
             try:
-                if self._active[folder].turn():
+                if self._active[folder].poll():
                     self._wake.set()
                 self._faults.pop(folder, None)
             except Exception as error:  # noqa: BLE001 - the one place: a fault of one stream must not stop the others

@@ -17,7 +17,7 @@ MAX_UNPACKED_BYTES = 8 * 2**20
 
 
 @dataclass
-class Parcel:
+class Payload:
     """What one request carries. ranges: the logical offsets [begin, end) that each item stands for."""
 
     items: list[Item] = field(default_factory=list)
@@ -25,13 +25,13 @@ class Parcel:
     gaps: list[Lost] = field(default_factory=list)
 
 
-def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Parcel:
+def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Payload:
     """Entries of a stream, in order, as items and gaps.
 
     schema: in force before the first entry. refused: offsets of frames that the collector will not have; they are
     declared as gaps. Rows whose columns nobody can know, because their hello is missing or refused, are gaps too.
     """
-    made = Parcel()
+    made = Payload()
     rows: list[Entry] = []
     for entry in entries:
         frame = entry.frame
@@ -73,7 +73,7 @@ def fitting(entries: Sequence[Entry], schema: Schema | None, most_bytes: int) ->
     return len(entries)
 
 
-def _close(made: Parcel, rows: list[Entry], schema: Schema | None) -> None:
+def _close(made: Payload, rows: list[Entry], schema: Schema | None) -> None:
     """Makes a block of the rows gathered so far."""
     if rows and schema:
         made.items.append(pack(view(schema, [row.frame for row in rows if isinstance(row.frame, Steps)])))

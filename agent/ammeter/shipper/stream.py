@@ -12,7 +12,7 @@ from ammeter import journal
 from ammeter.journal import UNKNOWN, Entry
 from ammeter.shipper.disk_cap import Keeper
 from ammeter.shipper.http import Answer, Collector, Say, backoff, slow
-from ammeter.shipper.packing import Parcel, fitting, parcel
+from ammeter.shipper.packing import Payload, fitting, parcel
 from ammeter.shipper.process_death import Deaths
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema
 
@@ -96,7 +96,7 @@ class Delivery:
         self._refusals = 0
         self._jumps = 0
 
-    def turn(self) -> bool:
+    def poll(self) -> bool:
         """Does what is due now. True when more is due already. Raises OSError when the stream's folder refuses."""
         now = time.monotonic()
         self.alive = journal.is_alive(self.folder)
@@ -206,7 +206,7 @@ class Delivery:
         within = [entry for entry in entries if begin < entry.end <= end]
         return before or within[: max(1, len(within) // 2)] or entries
 
-    def _take(self, answer: Answer, end: int, entries: list[Entry], packed: Parcel) -> None:
+    def _take(self, answer: Answer, end: int, entries: list[Entry], packed: Payload) -> None:
         """What an answer means. end: what was sent ends there."""
         moved = answer.offset is not None and answer.offset != self.offset
         wrong = self._wrong_offset(answer, end)
@@ -220,7 +220,7 @@ class Delivery:
             self._jump(answer, answer.offset)
         elif answer.status == 410:
             self._give_up(answer)
-        elif answer.status in (400, 422) and self._narrow(answer, entries, packed):
+        elif answer.status in (400, 422) and self._bisect_rejected(answer, entries, packed):
             self._slow_down_refusals()
         elif answer.status == 413 and entries:
             self._split(entries)
@@ -291,7 +291,7 @@ class Delivery:
             journal.acknowledge(self.folder, offset)
         self.offset = offset
 
-    def _accepted(self, answer: Answer, packed: Parcel) -> None:
+    def _accepted(self, answer: Answer, packed: Payload) -> None:
         self.failures = self._jumps = 0
         self._not_before, self._recoveries = 0.0, None
         self._most_bytes = min(READ_BYTES, self._most_bytes + self._most_bytes // 8 + 1)
@@ -303,7 +303,7 @@ class Delivery:
             journal.replace(self.folder / "directives", msgspec.json.encode(answer.directives))
         self._say(self._stream, "sends", f"stream {self._stream} is delivered up to {self.offset}")
 
-    def _narrow(self, answer: Answer, entries: list[Entry], packed: Parcel) -> bool:
+    def _bisect_rejected(self, answer: Answer, entries: list[Entry], packed: Payload) -> bool:
         """Comes closer to the frame that was refused; False when there is none in what was sent."""
         named = answer.item is not None and 0 <= answer.item < len(packed.ranges)
         begin, end = packed.ranges[answer.item or 0] if named else (self.offset, entries[-1].end if entries else 0)

@@ -48,7 +48,7 @@ class Telemetry:
         self._step = 0
         self._over = False
 
-    def turn(self, streams: Iterable[Path], now: float) -> None:
+    def poll(self, streams: Iterable[Path], now: float) -> None:
         """streams: folders of those that are being shipped."""
         if self._over:
             return

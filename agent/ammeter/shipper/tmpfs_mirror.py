@@ -53,7 +53,7 @@ class Mirror:
         refused_since = None
         while time.monotonic() < self._deadline:
             try:
-                if not self.turn():
+                if not self.poll():
                     return
                 refused_since = None
             except OSError as error:
@@ -64,7 +64,7 @@ class Mirror:
                     return
             time.sleep(MIRROR_SECONDS)
 
-    def turn(self) -> bool:
+    def poll(self) -> bool:
         """Looks once. Whether there is something on tmpfs that is still to come to the disk. Raises its OSErrors."""
         refused: OSError | None = None
         hot = self._streams()

@@ -46,12 +46,12 @@ class Guarded:
         """Counts time of ours that no guard has measured."""
         self._overhead += seconds
 
-    def guard(self, name: str, *, anywhere: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def guard(self, name: str, *, any_thread: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
         """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled.
 
         anywhere: false for what is about the training, and silent in every thread but the one that trains.
         """
-        join = self._guarded if anywhere else self._guarded_here
+        join = self._guarded if any_thread else self._guarded_here
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             guarded: Any = join([(name, call)])
@@ -60,14 +60,14 @@ class Guarded:
 
         return safe
 
-    def lightly(self, name: str, call: Callable[..., None], *, anywhere: bool = False) -> Callable[..., None]:
+    def lightly(self, name: str, call: Callable[..., None], *, any_thread: bool = False) -> Callable[..., None]:
         """guard() for what is called in every step while nothing else is: never within another one, on the CPU, and
         asking nothing of a tensor that a function mode of the program could see."""
 
         def light(*args: Any) -> None:
             if compiling and compiling() is not None:
                 hidden(*args)
-            elif get_ident() == self.thread or (anywhere and not self._off):
+            elif get_ident() == self.thread or (any_thread and not self._off):
                 began = perf_counter()
                 try:
                     call(*args)
@@ -81,10 +81,10 @@ class Guarded:
         return light if compiling else hidden
 
     def _guarded_here(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
-        return self._guarded(parts, anywhere=False)
+        return self._guarded(parts, any_thread=False)
 
     def _guarded(
-        self, parts: Sequence[tuple[str, Callable[..., None]]], *, anywhere: bool = True
+        self, parts: Sequence[tuple[str, Callable[..., None]]], *, any_thread: bool = True
     ) -> Callable[..., None]:
         several = parts if len(parts) > 1 else None
         name, call = parts[0]
@@ -93,7 +93,7 @@ class Guarded:
             if compiling and compiling() is not None:
                 hidden(*args)
                 return
-            if self._off or (_CUDA and _capturing()) or not (anywhere or get_ident() == self.thread):
+            if self._off or (_CUDA and _capturing()) or not (any_thread or get_ident() == self.thread):
                 return
             outermost, self._inside = not self._inside, True
             began = perf_counter()
@@ -138,7 +138,7 @@ class Guarded:
         """Stops all reading and writing at once, for a forked child that is not the run."""
         self._off, self.thread = True, -1
 
-    def again(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
+    def replay_call(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
         """Who is awake by now hears a call that somebody at rest was the only one to hear."""
         outermost, self._inside = not self._inside, True  # the time is counted already
         try:

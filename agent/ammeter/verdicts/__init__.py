@@ -35,9 +35,9 @@ from ammeter.verdicts.dynamics.half_optimizer_state import VERDICT as HALF_OPTIM
 from ammeter.verdicts.dynamics.lost_updates import VERDICT as LOST_UPDATES
 from ammeter.verdicts.dynamics.sign_flip import VERDICT as SIGN_FLIP
 from ammeter.verdicts.dynamics.stagnation import VERDICT as STAGNATION
-from ammeter.verdicts.framework.finding import Finding, Judged, Verdict, never
-from ammeter.verdicts.framework.rank_alignment import Together
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.finding import Finding, Judged, Verdict, no_op
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.loss_scale.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
 from ammeter.verdicts.loss_scale.no_loss_scaling import VERDICT as NO_LOSS_SCALING
 from ammeter.verdicts.loss_scale.overflow_storm import VERDICT as OVERFLOW_STORM
@@ -119,11 +119,11 @@ ALL: tuple[Verdict, ...] = (
 
 BY_ID: dict[str, Verdict] = {verdict.id: verdict for verdict in ALL}
 
-OF_A_STREAM = tuple(verdict for verdict in ALL if verdict.judge is not never)
-OF_ROWS = tuple(verdict for verdict in OF_A_STREAM if verdict.rows)
-OF_THE_CLOCK = tuple(verdict for verdict in OF_A_STREAM if verdict.clock)
-OF_RANKS = tuple(verdict for verdict in ALL if verdict.ranks is not never)
-OF_RUNS = tuple(verdict for verdict in ALL if verdict.runs is not never)
+STREAM_VERDICTS = tuple(verdict for verdict in ALL if verdict.judge is not no_op)
+ROW_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.rows)
+CLOCK_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.clock)
+RANK_VERDICTS = tuple(verdict for verdict in ALL if verdict.ranks is not no_op)
+BASELINE_VERDICTS = tuple(verdict for verdict in ALL if verdict.runs is not no_op)
 """Those that are asked of one stream, of its rows where no other frame is among them, of a tick where nothing came, of
 all ranks of a run together, and of a run beside its baseline."""
 
@@ -142,20 +142,20 @@ def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = Non
     return _asked(states, view, judges, {} if decoded is None else decoded)
 
 
-def judge_ranks(states: Mapping[str, bytes], seen: Together) -> Judged:
+def judge_ranks(states: Mapping[str, bytes], seen: AlignedSteps) -> Judged:
     """Runs the verdicts that compare ranks over the next steps that all of them have; states as above, of the run."""
-    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in OF_RANKS), {})
+    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
 
 
-def judge_runs(pair: Pair) -> Judged:
+def judge_runs(pair: RunComparison) -> Judged:
     """Runs the verdicts that compare a run with its baseline over what there is of both."""
-    return _asked({}, pair, ((verdict, verdict.runs) for verdict in OF_RUNS), {})
+    return _asked({}, pair, ((verdict, verdict.runs) for verdict in BASELINE_VERDICTS), {})
 
 
 def _of(view: View) -> Sequence[Verdict]:
     if view.frames or (view.tick and len(view)):
-        return OF_A_STREAM
-    return OF_THE_CLOCK if view.tick else OF_ROWS
+        return STREAM_VERDICTS
+    return CLOCK_VERDICTS if view.tick else ROW_VERDICTS
 
 
 def _asked(

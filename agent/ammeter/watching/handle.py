@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ammeter.recording.session import Session
 
 
-stand_ins: list[Callable[[], None]] = []
+auto_watchers: list[Callable[[], None]] = []
 """What makes way when the program calls watch() itself: `ammeter run` watches only where nobody else does."""
 
 
@@ -27,14 +27,14 @@ class Run:
         self,
         id: str = "",
         session: Session | None = None,
-        farewell: Callable[[], None] | None = None,
+        await_delivery: Callable[[], None] | None = None,
         guards: Sequence[Any] = (),
         name: str = "",
         path: Path | None = None,
     ) -> None:
         self.id, self.name, self.path = id, name, path
         self._session = session
-        self._farewell = farewell
+        self._await_end = await_delivery
         self._autocasts = [guard.autocast for guard in guards if hasattr(guard, "autocast")]
 
     def __repr__(self) -> str:
@@ -76,8 +76,8 @@ class Run:
         """Ends the run: writes what is left, undoes every hook, and waits at most AMMETER_FLUSH seconds for the
         collector to have it. Called at exit by itself; twice is fine."""
         session, self._session = self._session, None
-        if session is not None and session.close() and self._farewell is not None:
-            self._farewell()
+        if session is not None and session.close() and self._await_end is not None:
+            self._await_end()
 
     def _device_type(self, has_cuda: bool) -> str:
         models = () if self._session is None else self._session.watched.models

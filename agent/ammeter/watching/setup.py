@@ -27,7 +27,7 @@ from ammeter.recording.session import Session, watching
 from ammeter.redaction import here
 from ammeter.torch_hooks.targets import Watched
 from ammeter.verdicts import silence
-from ammeter.watching.handle import Run, stand_ins
+from ammeter.watching.handle import Run, auto_watchers
 from ammeter.watching.run_facts import environment
 from ammeter.wire.frames import Hello, Schema
 from ammeter.wire.metric_directions import BETTER, check_direction
@@ -89,7 +89,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
 def _with_launchers(options: dict[str, Any]) -> dict[str, Any]:
     """The options with what `ammeter run` was told; what the program says itself wins. Without any config, the options
     of the script's command line are it."""
-    if not stand_ins or not all(isinstance(options[name], Mapping) for name in ("config", "tags")):
+    if not auto_watchers or not all(isinstance(options[name], Mapping) for name in ("config", "tags")):
         return options
     said = launched()
     config = {**said.config, **options["config"]} or command_line.parse(sys.argv[1:])
@@ -158,23 +158,23 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guard
     replay = bool(options.get("replay"))
     session = Session(watched, writer, hello, chosen.budget, options["preset"], PROBES, replay=replay)
 
-    def farewell() -> None:
+    def await_delivery() -> None:
         if chosen.url:
-            _await_delivery(writer.folder, chosen)
+            _wait_for_collector(writer.folder, chosen)
         else:
             _bring_home(writer.folder, chosen.flush)
 
     try:
         session.attach()
         if guards:
-            farewell = _on_duty(session, writer, guards, farewell)
+            await_delivery = _on_duty(session, writer, guards, await_delivery)
         if chosen.url or hot:
             _start_process(writer, chosen)
     except BaseException:
         session.close("exception")
         raise
-    _close_at_exit(session, farewell)
-    return Run(hello.run, session, farewell, guards, hello.name, folder)
+    _close_at_exit(session, await_delivery)
+    return Run(hello.run, session, await_delivery, guards, hello.name, folder)
 
 
 def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
@@ -186,20 +186,20 @@ def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
 
 
 def _on_duty(
-    session: Session, writer: Any, guards: tuple[Any, ...], farewell: Callable[[], None]
+    session: Session, writer: Any, guards: tuple[Any, ...], await_delivery: Callable[[], None]
 ) -> Callable[[], None]:
-    """Attaches the guards. Returns the farewell that they have a part in."""
-    from ammeter.guards.runner import Duty
+    """Attaches the guards. Returns a wait for delivery that ends the guards first."""
+    from ammeter.guards.runner import GuardRunner
 
     def leave(message: str) -> None:
         if session.close("exception", message):
-            farewell()
+            await_delivery()
 
     def finish() -> None:
         duty.finish()
-        farewell()
+        await_delivery()
 
-    duty = Duty(session, writer, guards, leave)
+    duty = GuardRunner(session, writer, guards, leave)
     session._handles += duty.attach()
     return finish
 
@@ -282,7 +282,7 @@ def _bring_home(folder: Path, seconds: float) -> None:
             journal.unlock(held)
 
 
-def _await_delivery(folder: Path, chosen: Settings) -> None:
+def _wait_for_collector(folder: Path, chosen: Settings) -> None:
     """Waits until the collector has everything, bounded: what ends this process may end the shipper too."""
     deadline = time.monotonic() + chosen.flush
     with suppress(OSError):  # a folder that is gone or closed to us: nobody will acknowledge what lay there
@@ -307,7 +307,7 @@ def _tell_undelivered(folder: Path, chosen: Settings) -> None:
         )
 
 
-def _close_at_exit(session: Session, farewell: Callable[[], None]) -> None:
+def _close_at_exit(session: Session, await_delivery: Callable[[], None]) -> None:
     """A process that ends says so: by atexit, and where multiprocessing ends a child without it, by its Finalize."""
 
     def ended() -> None:
@@ -317,7 +317,7 @@ def _close_at_exit(session: Session, farewell: Callable[[], None]) -> None:
         else:
             closed = session.close("exception", "".join(traceback.format_exception_only(error)).strip())
         if closed:
-            farewell()
+            await_delivery()
 
     atexit.register(ended)
     finalizer = multiprocessing.util.Finalize(None, ended, exitpriority=100)

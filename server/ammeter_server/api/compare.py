@@ -12,8 +12,8 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter import verdicts
 from ammeter.verdicts.causality import as_consequence, explain
-from ammeter.verdicts.framework.run_comparison import Pair, agreed
-from ammeter.verdicts.framework.run_history import COLUMNS, Course, Curve
+from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
+from ammeter.verdicts.framework.run_history import COLUMNS, Curve, RunHistory
 from ammeter.wire.columns import Floats, Ints
 from ammeter_server.api.runs import found
 from ammeter_server.api.series import names_of
@@ -85,7 +85,7 @@ def read_comparison(
         rows = found(connection, run), found(connection, baseline)
     metrics = metrics_of(*rows)
     mine, theirs = (history_of(context.store, row, metrics) for row in rows)
-    pair = Pair(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
+    pair = RunComparison(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
     told = Comparison(
         Named(rows[0].id, rows[0].name, pair.run.precision),
@@ -102,7 +102,7 @@ def read_comparison(
     return Response(msgspec.json.encode(plain(msgspec.to_builtins(told))), media_type="application/json")
 
 
-def _findings(pair: Pair, links: Links) -> Iterator[dict[str, Any]]:
+def _findings(pair: RunComparison, links: Links) -> Iterator[dict[str, Any]]:
     for each in explain([("", finding) for finding in verdicts.judge_runs(pair).findings]):
         consequences = [as_consequence(more) for more in each.consequences]
         runbook = links.shown_runbook(each.finding.verdict)
@@ -113,13 +113,13 @@ Common = tuple[Ints, Floats, Floats]
 """Steps that both have, and the values of each there."""
 
 
-def _told(pair: Pair, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
+def _told(pair: RunComparison, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
     for name in dict.fromkeys((*COLUMNS, *pair.metrics)):
         yield name, _within(pair.run.curve(name), pair.baseline.curve(name), first, last)
 
 
 def _further(
-    context: AppContext, pair: Pair, names: Sequence[str], first: int | None, last: int | None
+    context: AppContext, pair: RunComparison, names: Sequence[str], first: int | None, last: int | None
 ) -> Iterator[tuple[str, Common]]:
     """Of columns that no comparison is made of, every value that the compared lives have."""
     further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
@@ -138,7 +138,7 @@ def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> 
     return steps[asked], run, baseline
 
 
-def _read(context: AppContext, of: Course, asked: CurveQuery) -> dict[str, Curve]:
+def _read(context: AppContext, of: RunHistory, asked: CurveQuery) -> dict[str, Curve]:
     """The columns of all lives of a run, by the steps of the whole."""
     found: dict[str, list[Curve]] = {}
     for part in of.parts:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from ammeter.verdicts import OF_RUNS
+from ammeter.verdicts import BASELINE_VERDICTS
 from ammeter_server.api.runs import found
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project, unknown_incident
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/api/v1", tags=["incidents"])
 State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
 HOUR = 3600 * 10**9
-OF_THE_RUN = frozenset(verdict.id for verdict in OF_RUNS)
+OF_THE_RUN = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
 """Verdicts whose steps are those of the run already: they compare all of its lives with a baseline."""
 Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ammeter.verdicts.framework.run_history import EVENTS, Course, Reading, joined
+from ammeter.verdicts.framework.run_history import EVENTS, Reading, RunHistory, joined
 from ammeter.wire.ranks import lives
 from ammeter_server.db import Row, Store
 from ammeter_server.db.queries import series
@@ -19,7 +19,7 @@ MAX_CACHED_STEPS = 4_000_000
 """Steps of all courses that are kept, at some 80 bytes each."""
 
 
-def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> Course:
+def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> RunHistory:
     """The course of the run, however long that takes."""
     found = RunHistoryCache().of(store, run, metrics=metrics)
     assert found is not None  # for nothing bounds the reading
@@ -40,7 +40,9 @@ class RunHistoryCache:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], PartialHistory] = OrderedDict()
 
-    def of(self, store: Store, run: Row[Any], until: float = math.inf, metrics: Sequence[str] = ()) -> Course | None:
+    def of(
+        self, store: Store, run: Row[Any], until: float = math.inf, metrics: Sequence[str] = ()
+    ) -> RunHistory | None:
         """The course of the run's lowest rank over all its lives, and over those of the runs that it continues and that
         continue it; None where there is more to read than could be read until that reading of the monotonic clock.
 

@@ -10,8 +10,8 @@ import msgspec
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.run_comparison import Pair, agreed
-from ammeter.verdicts.framework.run_history import Course, declared
+from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
+from ammeter.verdicts.framework.run_history import RunHistory, declared
 from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db.json_safe import plain
@@ -69,7 +69,7 @@ def evaluate_baseline(
     other, mine = (courses.of(store, compared, until, metrics) for compared in (baseline, run))
     if other is None or mine is None:
         return BaselineEvaluation(known, dict(before), finished=False)
-    both = Pair(mine, other, delta=agreed(run.tags.get("validation_delta")))
+    both = RunComparison(mine, other, delta=agreed(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
@@ -88,7 +88,7 @@ def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[st
     return {"id": baseline.id, "step": min(mine[0], theirs[0]), "over": mine[1], "baseline_over": theirs[1]}
 
 
-def _compared_runs(*courses: Course) -> list[str]:
+def _compared_runs(*courses: RunHistory) -> list[str]:
     """Ids of all runs in the comparison: deleting one of them deletes the comparison."""
     return sorted({part.stream.partition("/")[0] for history in courses for part in history.parts})
 

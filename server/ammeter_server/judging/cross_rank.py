@@ -15,7 +15,7 @@ import msgspec
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.rank_alignment import VITALS, Standing, Together, in_step, standing
+from ammeter.verdicts.framework.rank_alignment import VITALS, AlignedSteps, Standing, in_step, standing
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Row, Store
@@ -103,14 +103,16 @@ def _evaluate_ranks(
     return RunEvaluation([(_stream(ranks, finding), finding) for finding in found.values()], values)
 
 
-def _aligned_steps(store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int) -> Iterator[Together]:
+def _aligned_steps(
+    store: Store, run: str, ranks: Mapping[int, Row[Any]], reached: int, now: int
+) -> Iterator[AlignedSteps]:
     """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
     over = [rank for rank, stream in ranks.items() if stream.bye_reason is not None]
     views = {rank: series.views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
     yield from in_step(views, over, reached)
     known = [rank for rank in ranks.values() if rank.last_step is not None and _is_known(rank, now)]
     if len(known) == len(ranks):
-        yield Together(standings=tuple(_standing(stream) for stream in known))
+        yield AlignedSteps(standings=tuple(_standing(stream) for stream in known))
 
 
 def _is_known(stream: Row[Any], now: int) -> bool:

@@ -13,7 +13,7 @@ import torch
 import ammeter
 from ammeter.__main__ import main
 from ammeter.report import baseline
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.framework.run_likeness import QUESTIONS
 
 Output = pytest.CaptureFixture[str]
@@ -60,11 +60,11 @@ def train(
     return folder / run.id
 
 
-def forbidden(pair: Pair) -> set[str]:
+def forbidden(pair: RunComparison) -> set[str]:
     return {question for question in QUESTIONS if pair.why(question)}
 
 
-def said(pair: Pair) -> list[str]:
+def said(pair: RunComparison) -> list[str]:
     return [each.said for each in pair.differences]
 
 
@@ -184,10 +184,10 @@ def test_threads_and_versions_forbid_what_they_decide_and_a_commit_is_only_named
 
     base = baseline.read(train(tmp_path, "base"))
 
-    def beside(**facts: str) -> Pair:
+    def beside(**facts: str) -> RunComparison:
         known = {"driver": "570.86.15", "git_commit": "a" * 40, "cuda": "12.8", **base.environment}
         changed = replace(base, environment={**known, **facts})
-        return Pair(changed, replace(base, environment=known))
+        return RunComparison(changed, replace(base, environment=known))
 
     expected: dict[str, set[str]] = {
         "threads": {"speed", "cost"},

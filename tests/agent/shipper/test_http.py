@@ -270,10 +270,10 @@ def test_a_run_that_was_deleted_is_given_up_and_its_journal_stays(tmp_path: Path
         opened.append(row(0))
         way = Collector(double.url, None, quiet)
         delivery = Delivery(opened.folder, way, lambda _, __, line: said.append(line))
-        delivery.turn()
+        delivery.poll()
         assert delivery.done
         asked = len(double.requests)
-        delivery.turn()
+        delivery.poll()
         assert asked == len(double.requests)
         opened.close()
     assert "was deleted here" in said[-1]

@@ -56,7 +56,7 @@ def turn_until(delivery: Delivery, true: Callable[[], object]) -> None:
     """Gives turns until the condition holds."""
 
     def turned() -> object:
-        delivery.turn()
+        delivery.poll()
         return true()
 
     until(turned)
@@ -117,7 +117,7 @@ def test_a_dead_stream_is_left_for_a_while_to_the_process_that_waited_for_it(
     held = journal.lock(journal.witness_path(opened.folder.parent))
     assert held is not None
     delivery = shipped(double, opened.folder)
-    delivery.turn()
+    delivery.poll()
     assert not journal.ended(opened.folder)
     assert journal.settle(opened.folder, 9, journal.Ending("killed by SIGKILL"))
     deliver(delivery)
@@ -300,7 +300,7 @@ def test_what_the_last_shipper_sent_is_believed_although_its_answer_was_lost(
 ) -> None:
     fill(opened)
     double.script.append(Reply(drop=True))
-    shipped(double, opened.folder).turn()
+    shipped(double, opened.folder).poll()
     stored = double.offsets[STREAM]
     assert 0 == journal.acknowledged(opened.folder)
     assert stored == journal.offered(opened.folder)
@@ -342,7 +342,7 @@ def test_a_collector_that_says_another_place_each_time_is_asked_less_and_less_of
     double.rules.append(lambda request: Reply(409, {"offset": 100 if request.begin != 100 else 200}))
     turn_until(delivery, lambda: delivery.failures)
     for _ in range(20):
-        delivery.turn()
+        delivery.poll()
     assert way.PATIENT_JUMPS + 1 == len(double.requests) - asked
     assert any("data is kept" in line for line in lines)
 
@@ -513,7 +513,7 @@ def test_a_bye_does_not_wait(double: CollectorDouble, opened: Journal) -> None:
     opened.append(event(1))
     turn_until(delivery, lambda: double.has_event(STREAM, 1))
     end(opened, 1)
-    delivery.turn()
+    delivery.poll()
     assert double.has_bye(STREAM)
 
 
@@ -522,7 +522,7 @@ def test_a_full_batch_of_rows_does_not_wait_either(double: CollectorDouble, open
     turn_until(delivery, lambda: double.offsets.get(STREAM))
     for step in range(way.FLUSH_ROWS):
         opened.append(row(step))
-    delivery.turn()
+    delivery.poll()
     assert way.FLUSH_ROWS == sum(isinstance(frame, Steps) for frame in double.frames(STREAM))
 
 

@@ -30,7 +30,7 @@ folder = Path(sys.argv[1])
 shows = lambda about, state, line: print(line)
 reader, until = telemetry.Telemetry(folder, shows), time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
-    reader.turn(journal.streams(folder), time.monotonic())
+    reader.poll(journal.streams(folder), time.monotonic())
     time.sleep(0.002)
 reader.stop()
 reader.stop()

@@ -53,7 +53,7 @@ def test_what_was_written_is_on_the_disk_after_one_look_and_the_open_segment_sta
     for step in range(100):
         writer.append(row(step))
     before = everything(writer)
-    assert Mirror(writer.folder.parent).turn()
+    assert Mirror(writer.folder.parent).poll()
     assert writer.offset == len(on_disk(writer))
     assert 1 == len(list(hot.glob("*.seg")))
     assert before == everything(writer)
@@ -65,7 +65,7 @@ def test_what_comes_later_is_added_and_read_from_tmpfs_before_that(writer: Journ
         writer.append(row(step) if step % 7 else event(step))
         assert writer.offset == journal.end_of(writer.folder)
         if step % 5 == 0:
-            assert of_run.turn()
+            assert of_run.poll()
             assert writer.offset == len(on_disk(writer))
     assert 60 == len([frame for frame in everything(writer) if frame != hello(host=identity.host())])
 
@@ -75,10 +75,10 @@ def test_half_a_frame_that_was_cut_back_is_cut_back_on_the_disk(writer: Journal)
     _, open_one = journal.segments(writer.folder)[-1]
     with open(open_one, "ab") as file:
         file.write(b"half a frame")
-    Mirror(writer.folder.parent).turn()
+    Mirror(writer.folder.parent).poll()
     assert on_disk(writer).endswith(b"half a frame")
     os.truncate(open_one, writer.offset)
-    Mirror(writer.folder.parent).turn()
+    Mirror(writer.folder.parent).poll()
     assert writer.offset == len(on_disk(writer))
 
 
@@ -102,11 +102,11 @@ def test_a_dead_writers_stream_waits_for_the_witness_who_says_how_it_ended(
     assert held is not None
     try:
         of_run = Mirror(writer.folder.parent)
-        assert of_run.turn()
-        assert of_run.turn()
+        assert of_run.poll()
+        assert of_run.poll()
         assert journal.settle(writer.folder, 1, journal.Ending("killed by SIGKILL"))
-        of_run.turn()
-        assert not of_run.turn()
+        of_run.poll()
+        assert not of_run.poll()
     finally:
         journal.unlock(held)
     assert journal.ended(writer.folder)
@@ -129,10 +129,10 @@ def test_a_witness_that_says_nothing_is_not_waited_for_forever(
 def test_a_stream_that_somebody_ships_is_left_to_them(writer: Journal, hot: Path) -> None:
     held = journal.lock(writer.folder / "shipper")
     assert held is not None
-    assert Mirror(writer.folder.parent).turn()
+    assert Mirror(writer.folder.parent).poll()
     assert [] == list(writer.folder.glob("*.seg"))
     journal.unlock(held)
-    assert Mirror(writer.folder.parent).turn()
+    assert Mirror(writer.folder.parent).poll()
     assert 1 == len(list(writer.folder.glob("*.seg")))
 
 

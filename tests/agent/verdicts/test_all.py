@@ -31,12 +31,12 @@ def test_a_broken_run_has_one_finding_which_is_its_cause(name: str) -> None:
     assert [name] == [each.finding.verdict for each in found]
 
 
-@pytest.mark.parametrize("verdict", verdicts.OF_A_STREAM, ids=lambda each: each.id)
+@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda each: each.id)
 def test_every_verdict_has_a_stream_that_breaks_it(verdict: Verdict) -> None:
     assert verdict.id in BROKEN
 
 
-@pytest.mark.parametrize("verdict", verdicts.OF_A_STREAM, ids=lambda each: each.id)
+@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda each: each.id)
 def test_a_verdict_reads_the_columns_that_it_names_and_no_others(
     verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +81,7 @@ def test_no_cut_changes_what_is_concluded_from_chaos(data: st.DataObject) -> Non
     cuts = data.draw(st.sets(st.integers(0, len(stream.frames)), max_size=8))
     whole, pieces = judged(stream), judged(stream, cuts=cuts)
     assert whole[1] == pieces[1]
-    for verdict in verdicts.OF_A_STREAM:
+    for verdict in verdicts.STREAM_VERDICTS:
         states = (msgspec.msgpack.decode(each[0][verdict.id], type=verdict.state) for each in (whole, pieces))
         assert repr(next(states)) == repr(next(states))
 

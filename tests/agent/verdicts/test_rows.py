@@ -9,8 +9,11 @@ from ammeter.verdicts.framework.finding import Verdict
 from ammeter.wire import columns
 from tests.agent.streams import BROKEN, views, warm
 
+WITHOUT_ROWS = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.rows]
+WITHOUT_CLOCK = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.clock]
 
-@pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.rows], ids=lambda each: each.id)
+
+@pytest.mark.parametrize("verdict", WITHOUT_ROWS, ids=lambda verdict: verdict.id)
 def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
     (view,) = views(warm(40).frames)
     rows = view.rows(0, len(view))
@@ -21,7 +24,7 @@ def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize("alive", [True, False, None])
-@pytest.mark.parametrize("verdict", [each for each in verdicts.OF_A_STREAM if not each.clock], ids=lambda each: each.id)
+@pytest.mark.parametrize("verdict", WITHOUT_CLOCK, ids=lambda verdict: verdict.id)
 def test_ticks_change_nothing_in_it(verdict: Verdict, alive: bool | None) -> None:
     for make in (warm, *BROKEN.values()):
         (view,) = views(make().frames)

@@ -210,7 +210,7 @@ def test_a_forked_child_does_not_wait_for_the_collector(watched: Any) -> None:
     run, step = watched
     step()
     waited = os.pipe()
-    run._farewell = lambda: os.write(waited[1], b"waited")
+    run._await_end = lambda: os.write(waited[1], b"waited")
     child = os.fork()
     if child == 0:
         run.close()
@@ -221,7 +221,7 @@ def test_a_forked_child_does_not_wait_for_the_collector(watched: Any) -> None:
         os.read(waited[0], 10)
     for end in waited:
         os.close(end)
-    run._farewell = None
+    run._await_end = None
 
 
 def test_two_runs_in_one_process_each_hear_their_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.verdicts.framework.run_history import Course
+from ammeter.verdicts.framework.run_history import RunHistory
 from ammeter_server.config.settings import Settings
 from ammeter_server.curves import run_histories
 from ammeter_server.db import connect
@@ -212,7 +212,7 @@ def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
     streams = [train(new(client, str(at)), 99, ends=False) for at in range(4)]
     store, kept = connect(f"sqlite:///{tmp_path / 'collector.db'}"), run_histories.RunHistoryCache()
 
-    def read() -> list[Course | None]:
+    def read() -> list[RunHistory | None]:
         with store.reading() as connection:
             rows = [judgements.look_at(connection, each.run) for each in streams]
         return [kept.of(store, row) for row in rows if row is not None]

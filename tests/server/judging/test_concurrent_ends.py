@@ -136,8 +136,8 @@ def test_a_verdict_that_raises_is_off_for_its_stream_and_everything_else_goes_on
     def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError("<b>a fault of ours</b>\n")
 
-    raising = [replace(each, judge=fail) if each.id == "scale-collapse" else each for each in verdicts.OF_A_STREAM]
-    monkeypatch.setattr(verdicts, "OF_A_STREAM", tuple(raising))
+    raising = [replace(each, judge=fail) if each.id == "scale-collapse" else each for each in verdicts.STREAM_VERDICTS]
+    monkeypatch.setattr(verdicts, "STREAM_VERDICTS", tuple(raising))
     several = ranks(place, 2)
     for stream in several:
         train(stream, 0, 40)

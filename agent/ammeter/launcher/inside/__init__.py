@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ammeter.environment.settings import disabled, launched
 from ammeter.launcher.inside.auto_watch import StandIn
 from ammeter.launcher.inside.discovery import Found
-from ammeter.watching.handle import stand_ins
+from ammeter.watching.handle import auto_watchers
 
 __all__ = ["Found", "arm"]
 
@@ -24,5 +24,5 @@ def arm(note: Callable[..., None]) -> None:
         note("failed", "AMMETER_DISABLE is set")
         return
     stand_in = StandIn(launched(), note)
-    stand_ins.append(stand_in.make_way)
+    auto_watchers.append(stand_in.make_way)
     stand_in.attach()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.probes.call_order.ledger import Account, Ledger
+from ammeter.probes.call_order.ledger import Ledger, OptimizerGradients
 from ammeter.probes.call_order.telling import Telling, is_due, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
@@ -30,7 +30,7 @@ class Judge:
         self._ledger = ledger
         self._checked: dict[int, int] = {}
 
-    def raw(self, account: Account, scaler: Any) -> None:
+    def raw(self, account: OptimizerGradients, scaler: Any) -> None:
         """The scaler unscales what was not scaled."""
         self._telling.once(
             "usage.loss_not_scaled",
@@ -40,7 +40,7 @@ class Judge:
             scaled_too=bool(account.marks),
         )
 
-    def updates(self, account: Account, scaler: Any, present: int) -> None:
+    def updates(self, account: OptimizerGradients, scaler: Any, present: int) -> None:
         """Whether update() came between backward() and now: the scale may have changed, the gradients did not.
 
         present: how often the scaler was updated by now.
@@ -61,7 +61,7 @@ class Judge:
         else:
             self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
 
-    def stage(self, account: Account) -> None:
+    def stage(self, account: OptimizerGradients) -> None:
         """Scaled gradients were added in a step in which some were unscaled: to these?"""
         scaler = account.scaler()
         states = getattr(scaler, "_per_optimizer_states", {})
@@ -74,7 +74,7 @@ class Judge:
                 first_step=self._session.row.step,
             )
 
-    def plain(self, account: Account) -> None:
+    def plain(self, account: OptimizerGradients) -> None:
         """The program steps an optimizer by itself, whose gradients are as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
@@ -84,13 +84,13 @@ class Judge:
         elif account.float16:
             self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=optimizer)
 
-    def look_at_what_is_left(self, account: Account) -> None:
+    def look_at_what_is_left(self, account: OptimizerGradients) -> None:
         """The gradients were used, and backward() is about to add to them: what is left there now?"""
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if is_due(checked):
             account.note(left=_largest(account.parameters()))
 
-    def not_reset(self, account: Account) -> None:
+    def not_reset(self, account: OptimizerGradients) -> None:
         if account.left is None:
             self._checked.pop(id(account), None)  # not looked at this time; the next time it is
             return
@@ -103,7 +103,7 @@ class Judge:
             scale=scale_of(account.scaler()),
         )
 
-    def _another_stepped(self, account: Account, since: int) -> bool:
+    def _another_stepped(self, account: OptimizerGradients, since: int) -> bool:
         return any(each is not account and each.attempted >= since for each in self._ledger.ours())
 
 

@@ -31,7 +31,7 @@ MOST = 512
 """Parameters of one optimizer that are looked at at once."""
 
 
-class Account:
+class OptimizerGradients:
     """One optimizer. What is in its gradients since they were last reset or used for a step.
 
     seen: as they were when they were last looked at. attempted: the step of the run in which the optimizer was last
@@ -140,8 +140,8 @@ class Ledger:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._accounts: dict[int, Account] = {}
-        self.accounts: list[Account] = []
+        self._accounts: dict[int, OptimizerGradients] = {}
+        self.accounts: list[OptimizerGradients] = []
         self._thread = get_ident()
 
     def trains_here(self) -> None:
@@ -152,14 +152,14 @@ class Ledger:
         """Whether this is not the thread that trains. To read a gradient that autograd sets meanwhile would crash."""
         return get_ident() != self._thread
 
-    def of(self, optimizer: Any) -> Account | None:
+    def of(self, optimizer: Any) -> OptimizerGradients | None:
         """The account of a watched optimizer."""
         account = self._accounts.get(id(optimizer))
         if account is not None and account.optimizer() is optimizer:
             return account
         if optimizer not in self._watched.optimizers:
             return None
-        account = self._accounts[id(optimizer)] = Account(optimizer)
+        account = self._accounts[id(optimizer)] = OptimizerGradients(optimizer)
         account.sample(everything=True)
         self.accounts = list(self._accounts.values())
         return account
@@ -171,7 +171,7 @@ class Ledger:
         self._accounts = present
         self.accounts = list(present.values())
 
-    def ours(self) -> list[Account]:
+    def ours(self) -> list[OptimizerGradients]:
         """The accounts that may be looked at now. Where another thread trains, too, those that this one has stepped: to
         read a gradient that another one's autograd sets meanwhile would crash."""
         if self._watched.by_several_threads and not all(account.own for account in self.accounts):
@@ -182,9 +182,9 @@ class Ledger:
     def _is_foreign(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._watched.by_several_threads and id(optimizer) not in self._accounts
 
-    def adopt(self) -> list[Account]:
+    def adopt(self) -> list[OptimizerGradients]:
         """Something that is known has changed gradients, and what is in them stays in them. Returns whose."""
-        changed: list[Account] = []
+        changed: list[OptimizerGradients] = []
         if self.elsewhere():
             return changed
         for account in self.ours():

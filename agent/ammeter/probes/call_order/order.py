@@ -12,7 +12,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter.probes.call_order.judging import Judge
-from ammeter.probes.call_order.ledger import ALL_AT_FIRST, Account, Ledger, empty
+from ammeter.probes.call_order.ledger import ALL_AT_FIRST, Ledger, OptimizerGradients, empty
 from ammeter.probes.call_order.loose import Loose
 from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
 from ammeter.probes.call_order.telling import Telling, is_due, name_of, scale_of
@@ -51,7 +51,7 @@ class Order:
     def begin(self) -> None:
         self._ledger.open()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
         self._loose.forget()
         self._ledger.open()
@@ -174,7 +174,7 @@ class Order:
             if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
                 account.note(updated=call_site.line(), scale=async_copy.of(scaler._scale))
 
-    def _take_in(self, account: Account) -> bool:
+    def _take_in(self, account: OptimizerGradients) -> bool:
         """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
         now = account.now()
         if now == account.seen:
@@ -188,7 +188,7 @@ class Order:
             account.note(raw=loose.line)
         return loose is None
 
-    def _use(self, account: Account, outcome: str) -> None:
+    def _use(self, account: OptimizerGradients, outcome: str) -> None:
         """The gradients are used for a step."""
         if account.stale:
             self._judge.not_reset(account)
@@ -206,7 +206,7 @@ class Order:
         raw = not explicit and any(each.raw for each in origins)
         return Origin(tuple(mark for each in origins for mark in each.marks), raw)
 
-    def _note(self, account: Account, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note(self, account: OptimizerGradients, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if origin.raw and not account.raw:
             account.note(raw=call_site.line())
         if origin.marks and account.attempted == self._session.row.step:
@@ -214,7 +214,7 @@ class Order:
         if not self._scaling and is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
             self._look_for_float16(account, _given(args, kwargs)[0])
 
-    def _look_for_float16(self, account: Account, given: Any) -> None:
+    def _look_for_float16(self, account: OptimizerGradients, given: Any) -> None:
         if any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
             account.note(float16=call_site.line())
 

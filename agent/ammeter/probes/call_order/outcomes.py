@@ -69,7 +69,7 @@ class Outcomes:
         if lopsided:
             row.events.append(lopsided)
 
-    def rested(self, first: int, count: int) -> None:
+    def skip_steps(self, first: int, count: int) -> None:
         """So many steps were applied, one after the other, by the only optimizer."""
         for optimizer in self._session.watched.optimizers:
             record = self._records.setdefault(id(optimizer), Record())

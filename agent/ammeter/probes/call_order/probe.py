@@ -65,12 +65,12 @@ class Usage:
             *self._raised.attach(guard),
         ]
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Calls are followed again: what was known of the gradients is of another time."""
-        self._order.begin_anew()
+        self._order.reset()
 
-    def rested(self, first: int, count: int) -> None:
-        self._outcomes.rested(first, count)
+    def skip_steps(self, first: int, count: int) -> None:
+        self._outcomes.skip_steps(first, count)
 
     def finish(self, row: Row) -> None:
         self._telling.finish(row)

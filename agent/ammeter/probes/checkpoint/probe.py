@@ -58,7 +58,7 @@ class Unplaced:
 
 class Checkpoint:
     name = "checkpoint"
-    anywhere = True
+    any_thread = True
     """A program may save in a thread of its own; what that says is queued."""
 
     def __init__(self, session: ProbeContext) -> None:
@@ -93,7 +93,7 @@ class Checkpoint:
         for thread in list(self._unplaced):
             self._give_up(thread)
         while self._waiting:
-            self._session.tell(*self._waiting.popleft())
+            self._session.emit(*self._waiting.popleft())
 
     def finish(self, row: Row) -> None:
         self._look_at_files()
@@ -248,7 +248,7 @@ class Checkpoint:
     def _tell(self, event: str, data: dict[str, Any]) -> None:
         """Of another thread's words only the queue knows: the session is the training thread's."""
         if threading.get_ident() == self._thread:
-            self._session.tell(event, data)
+            self._session.emit(event, data)
         else:
             self._waiting.append((event, data))
 

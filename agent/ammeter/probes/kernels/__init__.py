@@ -224,7 +224,7 @@ class Kernels:
     def _tell_blind(self, reason: str) -> None:
         if reason not in self._blind:
             self._blind.add(reason)
-            self._session.tell("kernels.blind", {"reason": reason})
+            self._session.emit("kernels.blind", {"reason": reason})
 
 
 def _key(work: Work) -> tuple[str, str, str]:

@@ -24,7 +24,7 @@ from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import Note
+    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 TOLD_AGAIN = 100
@@ -87,7 +87,7 @@ class Origin:
         if step is not None:
             self._backward_is_over(self._session.row, step, bad=True)
 
-    def adopt(self, row: Row, note: Note, here: bool) -> None:
+    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
         called = self._session.forward.latest() if here else None
         if called and self._session.working and "origin" not in row.raw:
             step = row.raw["origin"] = _Step()
@@ -100,7 +100,7 @@ class Origin:
             self._session.stay_awake(2)
         return asked
 
-    def rested(self, first: int, count: int) -> None:
+    def skip_steps(self, first: int, count: int) -> None:
         self._bad_steps = 0
 
     def remove(self) -> None:

@@ -62,7 +62,7 @@ class Census:
             self._due = set(map(id, self._session.watched.optimizers))
             self._updates = self._updates_known()
             self._told = self._count() | {"masters": self._has_masters(), "updates": self._updates}
-            self._session.tell("weights.census", self._told)
+            self._session.emit("weights.census", self._told)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """Loading casts what was saved to the dtype of the weights, and says nothing of it."""
@@ -73,7 +73,7 @@ class Census:
             told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
             updates = None if self._began else self._updates_known()
             self._updates = self._updates if updates is None else updates
-            self._session.tell("optimizer.restored", told | {"updates": updates})
+            self._session.emit("optimizer.restored", told | {"updates": updates})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         """State comes with the first step, and again in another form where a checkpoint is loaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.framework.run_likeness import QUESTIONS
 
 NAMED = 8
@@ -18,11 +18,11 @@ QUESTION_WORDS = {
 }
 
 
-def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
+def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
     return state, _conclude(pair) if pair.forbidding else None
 
 
-def _conclude(pair: Pair) -> Finding:
+def _conclude(pair: RunComparison) -> Finding:
     forbidding = pair.forbidding
     named = forbidding[:NAMED]
     keys, said = [each.key for each in named], "; ".join(each.said for each in named)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_comparison import RunComparison
 
 ENOUGH = 10
 """Losses that both have: before, a run may not have begun."""
 
 
-def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
+def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
     mine, theirs = pair.seeds
     alike = mine is not None and mine == theirs and pair.same_precision and not pair.differences
     if not alike or pair.common < ENOUGH or pair.parted is None:
@@ -17,7 +17,7 @@ def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
     return state, _conclude(pair, *pair.parted)
 
 
-def _conclude(pair: Pair, step: int, loss: float, other: float) -> Finding:
+def _conclude(pair: RunComparison, step: int, loss: float, other: float) -> Finding:
     until = "the losses that both have before it are equal to the bit" if step else "they differ from the first step on"
     return Finding(
         verdict=VERDICT.id,

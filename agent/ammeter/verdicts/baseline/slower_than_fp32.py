@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.framework.run_comparison import Pair, Speed
+from ammeter.verdicts.framework.run_comparison import RunComparison, Speed
 
 SLOWER = 1.05
 """Medians of the same program on one machine come back within 2 or 3 %; a twentieth is no chance, and mixed precision
@@ -17,7 +17,7 @@ kept in float32 on purpose autocast runs all of them in it."""
 HALVES = ("float16", "bfloat16")
 
 
-def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
+def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
     compared = pair.run.precision in HALVES and pair.baseline.precision == "float32"
     speed = pair.speed if compared else None
     if speed is None or speed.ratio < SLOWER or not speed.clear:
@@ -25,7 +25,7 @@ def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
     return state, _conclude(pair, speed)
 
 
-def _conclude(pair: Pair, speed: Speed) -> Finding:
+def _conclude(pair: RunComparison, speed: Speed) -> Finding:
     dtype = pair.run.precision
     shares = pair.run.curve("low_precision_share").values
     share = float(shares[-1]) if len(shares) else None

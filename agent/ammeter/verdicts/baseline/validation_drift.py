@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
-from ammeter.verdicts.framework.run_comparison import Pair, Validation
+from ammeter.verdicts.framework.run_comparison import RunComparison, Validation
 from ammeter.wire.metric_directions import LOWER
 
 DELTA = 0.01
@@ -20,7 +20,7 @@ IN_A_ROW = 3
 """Validations: a single one is noisy while the loss still falls fast. Of an ended run with fewer, all of them."""
 
 
-def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
+def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
     """Of several metrics that drift, the one that is worst."""
     limit = limit_of(pair)
     drifting = []
@@ -34,7 +34,7 @@ def judge(state: Nothing, pair: Pair) -> tuple[Nothing, Finding | None]:
     return state, _conclude(pair, *max(drifting, key=lambda each: each[0][-1].delta), limit)
 
 
-def limit_of(pair: Pair) -> float:
+def limit_of(pair: RunComparison) -> float:
     """By how much validation may be worse."""
     delta = DELTA if pair.delta is None else pair.delta
     mine, theirs = pair.seeds
@@ -51,7 +51,7 @@ def _series(validations: Sequence[Validation], limit: float) -> list[Validation]
     return found
 
 
-def _conclude(pair: Pair, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:
+def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:
     first, last = series[0], series[-1]
     opened = series[min(IN_A_ROW, len(series)) - 1]
     baseline = pair.baseline.name or "its baseline"

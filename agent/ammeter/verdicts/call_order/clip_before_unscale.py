@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.call_order.clip_signature import Standstill, follow
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -24,7 +24,7 @@ SMALL = (
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     caller: str = ""
     limit: float = 0.0
     scale: float = 0.0
@@ -90,7 +90,7 @@ def _conclude(state: State) -> Finding:
         " gradients.",
         caller=state.caller or None,
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 
@@ -105,7 +105,7 @@ def _unknown_place(state: State, left: float) -> Finding:
         fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"
         " scaler.unscale_(optimizer) before it.",
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -29,7 +29,7 @@ def _conclude(state: Told) -> Finding:
             "left": None if left is None else wording.number(left),
             "scale": _number(data, "scale"),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

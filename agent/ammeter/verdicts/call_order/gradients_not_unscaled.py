@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -24,7 +24,7 @@ def _conclude(state: Told) -> Finding:
         f" moved that far are lost: go back to {wording.earlier(state.opened.first)}.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import kept
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -29,7 +29,7 @@ what is over by then was one such episode."""
 class State(msgspec.Struct, frozen=True, array_like=True):
     """step, times: of the event from which the share is counted; -1 before there was one. seen: times so far."""
 
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     step: int = -1
     times: int = 0
     seen: int = 0
@@ -81,7 +81,7 @@ def _conclude(state: State) -> Finding:
             "share": round(more / steps, 4),
             "scale": scale,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

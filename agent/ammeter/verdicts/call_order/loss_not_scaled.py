@@ -6,7 +6,7 @@ from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -23,7 +23,7 @@ def _conclude(state: Told) -> Finding:
         fix=_fix(at, part),
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scaled_too": part},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -22,7 +22,7 @@ def _conclude(state: Told) -> Finding:
         fix=_fix(data, unscaled),
         caller=data.get("caller") or None,
         evidence={name: data.get(name) for name in ("optimizer", "after", "scale", "scale_before")},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import kept
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -28,7 +28,7 @@ OVER = SHARE / 2
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
     begun: int = -1
     """Where the schedule began to run ahead: the first time that was told, or the last while it was rare."""
@@ -93,7 +93,7 @@ def _conclude(state: State) -> Finding:
             "share": round(skipped / max(1, scheduled), 4),
             "last_skipped_step": data.get("last"),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

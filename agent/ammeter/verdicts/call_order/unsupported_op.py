@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 METHODS = {"forward", "backward"}
@@ -31,7 +31,7 @@ def _conclude(state: Told) -> Finding:
         module=module,
         caller=caller,
         evidence={name: data.get(name) for name in ("op", "dtypes", "backward", "message")},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -23,7 +23,7 @@ def _conclude(state: Told) -> Finding:
         " at the end of the iteration.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scale_before": before},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

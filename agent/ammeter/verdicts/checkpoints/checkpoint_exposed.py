@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 EVENT = "checkpoint.saved"
@@ -42,7 +42,7 @@ def _conclude(state: Told) -> Finding:
         fix=f"Run chmod 0700 on the folder {folder} and chmod 0600 on {path}, and call os.umask(0o077) before the first"
         f" save so that the next checkpoints are private from the start.{load}",
         evidence={"path": path, "mode": mode, "exposed": abilities, "by": who},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import kept, path_in
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -35,7 +35,7 @@ ADD = {
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     complete: bool = False
     """Whether a checkpoint was seen that lacks nothing."""
     saved: int = -1
@@ -113,7 +113,7 @@ def _conclude(state: State) -> Finding:
             "weights": state.half,
             "last_saved_step": state.opened.last,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

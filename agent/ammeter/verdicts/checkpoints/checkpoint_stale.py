@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import path_in
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
@@ -42,7 +42,7 @@ NANOSECONDS = 1e9
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     since: int = 0
     """Time of the last checkpoint, or of the first step; by the training host's clock."""
     saved: int = -1
@@ -138,7 +138,7 @@ def _conclude(state: State) -> Finding:
             "last_checkpoint": state.path,
             "last_saved_step": state.saved if state.saved >= 0 else None,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import path_in
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -30,7 +30,7 @@ SHARE = 0.05
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     path: str = ""
     """Of the checkpoint that held weights and an optimizer's state, and the step in which it was read."""
     read: int = -1
@@ -146,7 +146,7 @@ def _narrowed(state: State) -> Finding:
         f" state, and let torch.autocast(device, dtype=torch.{now}) do the forward pass, without model.half() or"
         " model.bfloat16(). Begin again from the checkpoint: what was cast away does not come back.",
         evidence={"saved_dtype": was, "restored_dtype": now, "state_elements": state.elements},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 
@@ -162,7 +162,7 @@ def _forgotten(state: State) -> Finding:
         fix='Call optimizer.load_state_dict(checkpoint["optimizer"]) before the first step, after the model was moved'
         " to its device and dtype, on the optimizer that steps: one that is built anew later has lost it again.",
         evidence={"path": state.path, "state_elements": state.elements, "same_run_because": state.goes_on},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

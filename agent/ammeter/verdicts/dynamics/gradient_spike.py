@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ammeter.verdicts.dynamics.norm_baseline import Level
+from ammeter.verdicts.dynamics.norm_baseline import NormBaseline
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import Floats, Ints, View
 
 FAR = 10.0
@@ -62,8 +62,8 @@ SAID = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_b
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
-    level: Level = Level()
+    opened: Lifecycle = Lifecycle()
+    level: NormBaseline = NormBaseline()
     losses: bytes = b""
     """The last LOSSES of them before anything happened, float32."""
     high: float = math.inf
@@ -190,7 +190,9 @@ def _looked_into(state: State, rows: View, at: int, log: float) -> State:
         return _decided(state, step)
     if state.calm >= CALM:
         return _over(state)
-    return _over(replace(state, level=Level(), high=math.inf, low=-math.inf)) if state.since >= SETTLED else state
+    if state.since < SETTLED:
+        return state
+    return _over(replace(state, level=NormBaseline(), high=math.inf, low=-math.inf))
 
 
 def _noted(state: State) -> State:
@@ -267,7 +269,7 @@ def _conclude(state: State) -> Finding:
                 "loss_before": state.loss_before,
             }
         ),
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 STEPS_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
@@ -33,7 +33,7 @@ def _conclude(state: Told) -> Finding:
         module=module_of(first),
         caller=caller,
         evidence={name: data.get(name) for name in ("count", "of", "dtypes", "state", "held", "refused")},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -28,7 +28,7 @@ WHY = {
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     dtype: str = ""
     half: int = 0
     elements: int = 0
@@ -79,7 +79,7 @@ def _conclude(state: State) -> Finding:
             "elements": state.elements,
             "trainable": list(state.weights),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Schema
 
@@ -49,7 +49,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     masters: bool = False
     about: str = ""
     """Which part the finding is about."""
@@ -132,7 +132,7 @@ def _conclude(state: State) -> Finding:
         tensor=part.tensor,
         module=module_of(part.tensor),
         evidence={"lost_share": round(part.share, 4), "dtype": part.dtype, "copy": part.copy or None},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -27,7 +27,7 @@ QUARTILES = 1.349
 """Between the quartiles of a normal distribution lie 1.349 of its standard deviations."""
 
 
-class Level(msgspec.Struct, frozen=True, array_like=True):
+class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
     """count: readings so far. readings: the last BLOCK of them, float32. middle, spread: median and robust deviation
     when the level was taken, at `taken` readings; the deviation is that of the later half where it is less, for a norm
     that falls fivefold in a run's first steps does not scatter fivefold. highs, lows: extremes of the blocks so far."""
@@ -48,7 +48,7 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
     def recent(self) -> Floats:
         return np.frombuffer(self.readings, np.float32)[-RECENT:]
 
-    def with_high(self, high: float) -> Level:
+    def with_high(self, high: float) -> NormBaseline:
         """A single reading that was far off is part of what the run is like, too."""
         return replace(self, highs=(*self.highs, high)[-BLOCKS:])
 
@@ -56,13 +56,13 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
         """Readings until it is taken anew."""
         return BLOCK - self.count % BLOCK
 
-    def with_readings(self, more: Floats) -> Level:
+    def with_readings(self, more: Floats) -> NormBaseline:
         """After these readings, at most room() of them."""
         readings = (self.readings + more.tobytes())[-4 * BLOCK :]
         after = replace(self, count=self.count + len(more), readings=readings)
         return after if after.count % BLOCK else after._anew()
 
-    def _anew(self) -> Level:
+    def _anew(self) -> NormBaseline:
         readings = np.frombuffer(self.readings, np.float32)
         ordered, latest = np.sort(readings), np.sort(readings[len(readings) // 2 :])
         return replace(

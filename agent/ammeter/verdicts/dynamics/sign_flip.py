@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import Floats, View
 
 Doubles = npt.NDArray[np.float64]
@@ -48,7 +48,7 @@ FEW = 4
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     readings: bytes = b""
     """The last BEFORE cosines, float32."""
     losses: bytes = b""
@@ -208,7 +208,7 @@ def _conclude(state: State) -> Finding:
                 "loss_before": state.loss_before,
             }
         ),
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -49,7 +49,7 @@ FAINT = 1e-3
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     past: bool = False
     """Whether it is no question any more: the run had a life before this one, or has learnt something in this one."""
     counted: bool = False
@@ -166,7 +166,7 @@ def _conclude(state: State) -> Finding:
                 "grad_norm": state.faint,
             }
         ),
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

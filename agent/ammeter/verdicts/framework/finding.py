@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ammeter.verdicts.framework.rank_alignment import Together
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire.columns import View
 
 Severity = Literal["page", "ticket"]
@@ -45,7 +45,7 @@ class Nothing(msgspec.Struct, frozen=True, array_like=True):
     """The state of a verdict that has none."""
 
 
-def never(state: Any, _: Any) -> tuple[Any, None]:
+def no_op(state: Any, _: Any) -> tuple[Any, None]:
     """The judge of a verdict that is not asked."""
     return state, None
 
@@ -70,10 +70,10 @@ class Verdict(msgspec.Struct, frozen=True):
     rows: bool = True
     clock: bool = False
     state: type[msgspec.Struct] = Nothing
-    judge: Callable[[Any, View], tuple[Any, Finding | None]] = never
+    judge: Callable[[Any, View], tuple[Any, Finding | None]] = no_op
     explains: tuple[str, ...] = ()
-    ranks: Callable[[Any, Together], tuple[Any, Finding | None]] = never
-    runs: Callable[[Any, Pair], tuple[Any, Finding | None]] = never
+    ranks: Callable[[Any, AlignedSteps], tuple[Any, Finding | None]] = no_op
+    runs: Callable[[Any, RunComparison], tuple[Any, Finding | None]] = no_op
 
 
 class Judged(msgspec.Struct, frozen=True):

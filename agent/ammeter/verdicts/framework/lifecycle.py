@@ -10,7 +10,7 @@ import msgspec
 from ammeter.verdicts.framework.finding import Finding
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True):
+class Lifecycle(msgspec.Struct, frozen=True, array_like=True):
     """first: the symptom's first step. step: where the verdict was reached. last: where it last held.
 
     earliest: the first step of all episodes; -1 before there was one.
@@ -30,25 +30,25 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
             return f"since step {self.first}, for the {_ordinal(self.times)} time (the first began at {self.earliest})"
         return f"since step {self.first}"
 
-    def at(self, first: int, step: int) -> Opened:
+    def at(self, first: int, step: int) -> Lifecycle:
         """Reached at `step` for a symptom that began at `first`; while it is active it only goes on."""
         if self.active:
             return msgspec.structs.replace(self, last=step)
         earliest = first if self.earliest < 0 else min(self.earliest, first)
-        return Opened(first, step, step, True, self.times + 1, earliest)
+        return Lifecycle(first, step, step, True, self.times + 1, earliest)
 
-    def until(self, step: int) -> Opened:
+    def until(self, step: int) -> Lifecycle:
         """Still held at `step`."""
         return msgspec.structs.replace(self, last=step) if self.active else self
 
-    def over(self) -> Opened:
+    def over(self) -> Lifecycle:
         """The run recovered from it."""
         return msgspec.structs.replace(self, active=False) if self.active else self
 
 
 class State(Protocol):
     @property
-    def opened(self) -> Opened: ...
+    def opened(self) -> Lifecycle: ...
 
 
 def changed(conclude: Callable[[Any], Finding], before: State, after: State) -> Finding | None:
@@ -59,7 +59,7 @@ def changed(conclude: Callable[[Any], Finding], before: State, after: State) -> 
     return found if not before.opened.times or found != conclude(before) else None
 
 
-def found(opened: Opened) -> dict[str, Any]:
+def lifecycle_fields(opened: Lifecycle) -> dict[str, Any]:
     """The members of a Finding that come from here."""
     return {
         "first_step": opened.first,

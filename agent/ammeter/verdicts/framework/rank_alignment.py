@@ -40,7 +40,7 @@ def standing(rank: int, step: int, time: int, ended: int | None, by_itself: bool
 
 
 @dataclass(frozen=True)
-class Together:
+class AlignedSteps:
     """A stretch of steps that all these ranks have, ascending. columns: name -> float32[ranks, steps].
 
     sharded: whether they hold parts of one model's tensors. standings: at the end of a look.
@@ -60,7 +60,7 @@ class Together:
         return self.columns[name]
 
 
-def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[Together]:
+def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[AlignedSteps]:
     """The steps behind `after` that all ranks have, up to the lowest that each of them has reached.
 
     over: ranks that have ended; those that are left are compared without them from there on.
@@ -119,12 +119,12 @@ def _one(several: Sequence[_Rows]) -> _Rows:
     return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(each.sharded for each in several))
 
 
-def _stacked(rows_of: Mapping[int, _Rows]) -> Together:
+def _stacked(rows_of: Mapping[int, _Rows]) -> AlignedSteps:
     every = list(rows_of.values())
     steps: Ints = reduce(np.intersect1d, [rows.steps for rows in every])
     found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in every], np.float32)
     columns = {name: found[:, place] for place, name in enumerate(VITALS)}
-    return Together(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))
+    return AlignedSteps(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))
 
 
 def _column(view: View, name: str) -> Floats:

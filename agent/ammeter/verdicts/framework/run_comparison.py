@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.verdicts.framework.run_history import VALIDATION, Course, declared
+from ammeter.verdicts.framework.run_history import VALIDATION, RunHistory, declared
 from ammeter.verdicts.framework.run_likeness import (
     PRECISION,
     QUESTIONS,
@@ -97,12 +97,12 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RunComparison:
     """A run, and the one that it is held against. ignored: settings that may differ, beside those that the run's tag
     `baseline_ignore` names. delta: see validation-drift."""
 
-    run: Course
-    baseline: Course
+    run: RunHistory
+    baseline: RunHistory
     ignored: frozenset[str] = frozenset()
     delta: float | None = None
 

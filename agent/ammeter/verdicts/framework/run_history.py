@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Course:
+class RunHistory:
     """precision: the dtype below autocast, that of the weights without it, None while unknown. over: whether it has
     ended. parts: its lives, of which the curves are made."""
 
@@ -205,7 +205,7 @@ class Reading:
         environment: Mapping[str, str] | None = None,
         world_size: int | None = None,
         tags: Mapping[str, Any] | None = None,
-    ) -> Course:
+    ) -> RunHistory:
         """What was read of a run with one life."""
         return joined([self], over, name, config, environment, world_size, tags)
 
@@ -218,13 +218,13 @@ def joined(
     environment: Mapping[str, str] | None = None,
     world_size: int | None = None,
     tags: Mapping[str, Any] | None = None,
-) -> Course:
+) -> RunHistory:
     """The course of a run from its lives, the first one first. The rest is as the first hello has it, unless it is
     known from elsewhere."""
     hello = next((life.hello for life in lives if life.hello), None)
     parts, curves, end = _placed(lives)
     logged = [int(curve.steps[-1]) for curve in curves.values() if len(curve)]
-    return Course(
+    return RunHistory(
         name=name if name is not None else hello.name if hello else "",
         config=config if config is not None else hello.config if hello else {},
         environment=environment if environment is not None else hello.environment if hello else {},

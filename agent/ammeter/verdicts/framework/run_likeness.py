@@ -16,7 +16,7 @@ import numpy as np
 from ammeter.wire.frames import Schema, Tensor
 
 if TYPE_CHECKING:
-    from ammeter.verdicts.framework.run_history import Course
+    from ammeter.verdicts.framework.run_history import RunHistory
 
 QUESTIONS = ("speed", "memory", "cost", "validation")
 """What one run is compared with another in."""
@@ -163,7 +163,7 @@ def model_of(schema: Schema) -> Model | None:
     return Model(tensors) if tensors else None
 
 
-def differences(run: Course, baseline: Course, ignored: frozenset[str]) -> list[Difference]:
+def differences(run: RunHistory, baseline: RunHistory, ignored: frozenset[str]) -> list[Difference]:
     """The settings that differ and are not meant to, those that forbid most first, then by name."""
     found = [*_of_models(run, baseline), *_of_batches(run, baseline), *_of_environments(run, baseline)]
     found += _of_configs(run, baseline)
@@ -171,7 +171,7 @@ def differences(run: Course, baseline: Course, ignored: frozenset[str]) -> list[
     return sorted(unique.values(), key=lambda each: (-len(each.forbids), each.key))
 
 
-def settings_of(course: Course) -> Iterator[tuple[str, Any]]:
+def settings_of(course: RunHistory) -> Iterator[tuple[str, Any]]:
     """The config, 'model.width' for what lies deeper."""
     yield from _flat(course.config)
 
@@ -195,7 +195,7 @@ def _names(key: str) -> frozenset[str]:
     return frozenset((key, last_part(key))) | ALIASES.get(key, frozenset())
 
 
-def _of_models(run: Course, baseline: Course) -> Iterator[Difference]:
+def _of_models(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     mine, theirs = run.model, baseline.model
     if mine is None or theirs is None:
         return
@@ -221,7 +221,7 @@ def _first_apart(mine: Sequence[tuple[str, Any]], theirs: Sequence[tuple[str, An
     return first[0], first[1]
 
 
-def _of_batches(run: Course, baseline: Course) -> Iterator[Difference]:
+def _of_batches(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     for name, same, forbids in (
         ("samples", SAME_BATCH, EVERYTHING),
         ("tokens", SAME_TOKENS, EVERYTHING),
@@ -234,7 +234,7 @@ def _of_batches(run: Course, baseline: Course) -> Iterator[Difference]:
         yield Difference("world_size", run.world_size, baseline.world_size)
 
 
-def _of_environments(run: Course, baseline: Course) -> Iterator[Difference]:
+def _of_environments(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     mine, theirs = run.environment, baseline.environment
     same_optimizer = mine.get("optimizer") == theirs.get("optimizer")
     for key in sorted({*mine} & {*theirs}):
@@ -249,7 +249,7 @@ def _of_environments(run: Course, baseline: Course) -> Iterator[Difference]:
             yield Difference(key, mine.get(key), theirs.get(key), _ordered(_of_setting(key)))
 
 
-def _of_configs(run: Course, baseline: Course) -> Iterator[Difference]:
+def _of_configs(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     mine, theirs = dict(settings_of(run)), dict(settings_of(baseline))
     for key in sorted({*mine, *theirs}):
         last = last_part(key)
@@ -269,7 +269,7 @@ def _ordered(forbids: frozenset[str]) -> tuple[str, ...]:
     return tuple(each for each in QUESTIONS if each in forbids)
 
 
-def usual(course: Course, name: str) -> float:
+def usual(course: RunHistory, name: str) -> float:
     """The median of a column; 0 where it was never measured."""
     values = course.curve(name).values
     return float(np.median(values)) if len(values) else 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.lifecycle import Opened, changed
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -23,7 +23,7 @@ LONGEST_PATH = 400
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """The state of such a verdict. data: of the event that decided it."""
 
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
 
 

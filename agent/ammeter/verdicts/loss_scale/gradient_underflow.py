@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX, on_grid, sampled_rows
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Event
 
@@ -43,7 +43,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     half: bool = False
     readings: int = 0
     """Full readings in a row that showed it, and those since that did not."""
@@ -211,7 +211,7 @@ def _conclude(state: State) -> Finding:
             "headroom_bits": None if spare is None else round(spare, 1),
             "suggested_scale": _better_scale(state, spare),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

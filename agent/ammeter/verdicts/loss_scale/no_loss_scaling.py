@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import is_half, sampled_rows
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
@@ -22,7 +22,7 @@ UNASKED = 50
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     half: bool = False
     """Whether float16 autocast was entered where gradients are recorded."""
     scaler: bool = False
@@ -109,7 +109,7 @@ def _conclude(state: State) -> Finding:
             "gradients_on_float16_grid": state.grid,
             "scaler_disabled": state.disabled,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

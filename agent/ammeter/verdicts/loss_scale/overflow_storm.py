@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 
 WINDOW = 200
@@ -39,7 +39,7 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     settled: bool = False
     streak: int = 0
     scale: float = math.nan
@@ -165,7 +165,7 @@ def _conclude(state: State) -> Finding:
             "growth_factor": state.factor if state.factor > 1 else None,
             "headroom_bits": None if spare is None else round(spare, 1),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -25,7 +25,7 @@ def _conclude(state: Told) -> Finding:
         " with GradScaler(device, enabled=dtype == torch.float16).",
         caller=caller,
         evidence={"scale": scale},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -11,7 +11,7 @@ from ammeter.verdicts.framework import gradient_frontier as origin
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -24,7 +24,7 @@ RECOVERED = 10
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     worked: float = 0.0
     """Scale of the last applied step."""
     begun: int = -1
@@ -169,7 +169,7 @@ def _conclude(state: State) -> Finding:
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
@@ -24,7 +24,7 @@ LONGEST = 120
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     before: float = -1.0
     """The last scale that had an inverse."""
     fell_from: float = -1.0
@@ -100,7 +100,7 @@ def _conclude(state: State) -> Finding:
             "steps_applied": state.applied,
             "nonfinite_weight": state.poisoned or None,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

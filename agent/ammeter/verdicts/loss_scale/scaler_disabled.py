@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -25,7 +25,7 @@ def _conclude(state: Told) -> Finding:
         " scaler.is_enabled() is true. Or use dtype=torch.bfloat16 in autocast, which needs no scaler.",
         caller=caller,
         evidence={"scaler_device": device or None, "float16_on": below},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

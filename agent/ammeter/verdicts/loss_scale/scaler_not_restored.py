@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import kept, path_in
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
     without: str = ""
     """The last file that was read before it and held an optimizer's state and no scaler's."""
@@ -68,7 +68,7 @@ def _conclude(state: State) -> Finding:
             "scaler_state_in": state.scaler_in or None,
             "no_scaler_state_in": state.without or None,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

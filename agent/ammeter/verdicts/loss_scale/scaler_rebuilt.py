@@ -7,7 +7,7 @@ from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 
@@ -26,7 +26,7 @@ def _conclude(state: Told) -> Finding:
         " has to take over, give it the state: new.load_state_dict(old.state_dict()).",
         caller=caller,
         evidence={"scale": first, "scale_before": before, "optimizer": data.get("optimizer")},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -29,7 +29,7 @@ COSTS = 0.1
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     ranks: int = 1
     weights: int = 0
     """Of the whole model, over all ranks."""
@@ -96,7 +96,7 @@ def _conclude(state: State) -> Finding:
             "weights_half_bytes": HALF_BYTES * state.weights,
             "times_all_weights": round(times, 2),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
 SLOWER = 8.0
@@ -37,7 +37,7 @@ def _conclude(state: Fallbacks) -> Finding:
         module=place.module or None,
         caller=place.caller or None,
         evidence=state.evidence(),
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

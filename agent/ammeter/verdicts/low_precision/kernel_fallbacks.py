@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.lifecycle import Opened, changed
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed
 from ammeter.verdicts.framework.single_event import kept
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
@@ -39,7 +39,7 @@ class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
     gpu: whether the process sees one. half: the dtype that autocast was last entered with, where it is known.
     """
 
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     places: tuple[Place, ...] = ()
     share: float = 0.0
     counted: float = 0.0

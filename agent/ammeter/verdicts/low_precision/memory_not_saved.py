@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
-from ammeter.verdicts.framework.run_comparison import Memory, Pair
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.run_comparison import Memory, RunComparison
 from ammeter.wire.columns import View, measured
 
 SETTLED = 20
@@ -37,7 +37,7 @@ of what training holds; where the weights are, some percent remain, and the allo
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     retries: float = math.nan
     rises: tuple[int, ...] = ()
     """Of the last readings in which retries had grown: the steps."""
@@ -101,11 +101,11 @@ def _conclude(state: State) -> Finding:
             "reserved_over_allocated": round(state.held / state.used, 2) if state.used > 0 else None,
             "alloc_retries": wording.number(state.retries),
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 
-def against(state: State, pair: Pair) -> tuple[State, Finding | None]:
+def against(state: State, pair: RunComparison) -> tuple[State, Finding | None]:
     """The peak of a run in half precision beside that of its float32 baseline, where the same work was done."""
     halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
     memory = pair.memory if halves else None
@@ -113,7 +113,7 @@ def against(state: State, pair: Pair) -> tuple[State, Finding | None]:
     return state, _nothing_saved(pair, memory) if memory and large and memory.ratio >= SAVED else None
 
 
-def _nothing_saved(pair: Pair, memory: Memory) -> Finding:
+def _nothing_saved(pair: RunComparison, memory: Memory) -> Finding:
     mine, theirs = _gib(memory.run), _gib(memory.baseline)
     return Finding(
         verdict=VERDICT.id,

@@ -9,7 +9,7 @@ import re
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
 LEAST = 0.03
@@ -53,7 +53,7 @@ def _conclude(state: Fallbacks) -> Finding:
         module=place.module or None,
         caller=place.caller or None,
         evidence={**state.evidence(), "sizes": sizes, "padded": [padded(each) for each in sizes]},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

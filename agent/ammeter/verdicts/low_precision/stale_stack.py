@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -21,7 +21,7 @@ capabilities). Below, float16 has no more than twice the rate of float32, and bf
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     torch: str = ""
     device: str = ""
     capability: str = ""
@@ -93,7 +93,7 @@ def _conclude(state: State) -> Finding:
         cause=" ".join(cause),
         fix=" ".join(fix),
         evidence={"torch": state.torch, "device": state.device, "capability": state.capability, "dtype": state.dtype},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -7,9 +7,9 @@ import msgspec
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.nonfinite import origin_event as born
-from ammeter.verdicts.nonfinite.origin_event import Born
+from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -22,8 +22,8 @@ SINGULAR = ("Log", "Div", "Reciprocal", "Rsqrt", "Sqrt", "Pow")
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
-    born: Born = Born()
+    opened: Lifecycle = Lifecycle()
+    born: NonfiniteOrigin = NonfiniteOrigin()
     peak: float = 0.0
     module: str = ""
 
@@ -45,7 +45,7 @@ def _born(state: State, event: Event) -> State:
     return State(state.opened.at(source.first, event.step), source)
 
 
-def overflowed(source: Born) -> bool:
+def overflowed(source: NonfiniteOrigin) -> bool:
     if source.kind != "forward" or source.dtype != "float16" or not source.infs or source.op == "loss":
         return False
     return not source.op.startswith(SINGULAR) and 0 <= source.absmax <= FLOAT16_MAX
@@ -82,11 +82,11 @@ def _conclude(state: State) -> Finding:
             "absmax": state.peak or None,
             "limit": FLOAT16_MAX,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 
-def _passed(source: Born) -> str:
+def _passed(source: NonfiniteOrigin) -> str:
     op = f" ({source.op})" if source.op else ""
     return (
         f"{source.place}{op} was given finite numbers of at most {source.absmax:.4g} and made {source.infs} Inf in"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import found
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 RAISED = {"float16": 1e-4, "bfloat16": 1e-37}
@@ -34,7 +34,7 @@ def _conclude(state: Told) -> Finding:
         module=where if is_norm else None,
         caller=caller or None,
         evidence={"where": where, "eps": eps, "dtype": dtype, "nan_share": bad},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

@@ -23,7 +23,7 @@ REACH = 1 / 8
 elements would have to carry all of it for the largest to reach 1/8."""
 
 
-class Room(msgspec.Struct, frozen=True, array_like=True):
+class Headroom(msgspec.Struct, frozen=True, array_like=True):
     """The loads that a run has borne. norm, norm_before: the largest norm of this window and of the one before."""
 
     worked: float = 0.0
@@ -47,7 +47,7 @@ class Room(msgspec.Struct, frozen=True, array_like=True):
         return math.log2(self.capacity / load) if load > 0 else -1.0
 
 
-def overflow(room: Room, scale: float) -> Room:
+def overflow(room: Headroom, scale: float) -> Headroom:
     """A scale that had not worked yet turned out too high."""
     known = room.load_at(scale)
     if known:
@@ -55,7 +55,7 @@ def overflow(room: Room, scale: float) -> Room:
     return replace(room, overflowed=min(room.overflowed or scale, scale))
 
 
-def good(room: Room, step: int, scale: float, norm: float, absmax: float) -> Room:
+def good(room: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
     """A step was applied. norm and absmax are unscaled; NaN when not measured."""
     if scale > 0 and scale != room.worked:
         room = replace(room, worked=scale)
@@ -71,7 +71,7 @@ def good(room: Room, step: int, scale: float, norm: float, absmax: float) -> Roo
     return room
 
 
-def all_good(room: Room, rows: View) -> Room:
+def all_good(room: Headroom, rows: View) -> Headroom:
     """What good() comes to for rows that were all applied or are silent, where no overflow waits for its load."""
     if len(rows) == 1:
         (step, (applied, *of_the_step)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
@@ -98,7 +98,7 @@ def all_good(room: Room, rows: View) -> Room:
     return _borne(room, float(loads.max())) if loads.size else room
 
 
-def _windowed(room: Room, window: int, norm: float, before: float) -> Room:
+def _windowed(room: Headroom, window: int, norm: float, before: float) -> Headroom:
     """norm: largest of this window among new rows. before: largest of the window before it, among them too."""
     if window == room.window:
         return replace(room, norm=norm) if norm > room.norm else room
@@ -106,6 +106,6 @@ def _windowed(room: Room, window: int, norm: float, before: float) -> Room:
     return replace(room, window=window, norm=norm, norm_before=max(before, earlier))
 
 
-def _borne(room: Room, borne: float) -> Room:
+def _borne(room: Headroom, borne: float) -> Headroom:
     capacity = min(FLOAT16_MAX, max(room.capacity, borne))
     return room if capacity == room.capacity else replace(room, capacity=capacity)

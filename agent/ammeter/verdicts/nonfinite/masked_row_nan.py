@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.nonfinite import origin_event as born
-from ammeter.verdicts.nonfinite.origin_event import Born
+from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -20,8 +20,8 @@ OWN = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
-    born: Born = Born()
+    opened: Lifecycle = Lifecycle()
+    born: NonfiniteOrigin = NonfiniteOrigin()
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -34,7 +34,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     return state, changed(_conclude, before, state)
 
 
-def is_masked_row(source: Born) -> bool:
+def is_masked_row(source: NonfiniteOrigin) -> bool:
     """Whether NaN, and no Inf, came out of a softmax or an attention that got finite numbers, or a mask's -Inf."""
     if source.kind != "forward" or not source.nans or source.infs:
         return False
@@ -69,7 +69,7 @@ def _conclude(state: State) -> Finding:
             "dtype": source.dtype or None,
             "last_finite_absmax": source.absmax if source.absmax >= 0 else None,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

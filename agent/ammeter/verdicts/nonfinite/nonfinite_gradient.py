@@ -12,12 +12,12 @@ from ammeter.verdicts.framework import gradient_frontier as origin
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.verdicts.nonfinite import headroom as room
 from ammeter.verdicts.nonfinite import origin_event as born
-from ammeter.verdicts.nonfinite.headroom import Room
-from ammeter.verdicts.nonfinite.origin_event import Born
+from ammeter.verdicts.nonfinite.headroom import Headroom
+from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import Mask, View, measured
 from ammeter.wire.frames import Event
 
@@ -41,8 +41,8 @@ RECOVERED = 50
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
-    room: Room = Room()
+    opened: Lifecycle = Lifecycle()
+    room: Headroom = Headroom()
     begun: int = -1
     series: int = 0
     proven: int = 0
@@ -74,7 +74,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Bad steps that the scaler skipped for one optimizer and not for another."""
     weight: str = ""
     """A weight that was read after a bad step was applied and holds NaN or Inf."""
-    born: Born = Born()
+    born: NonfiniteOrigin = NonfiniteOrigin()
     """Where hooks saw NaN or Inf come out of a module's backward pass that finite gradients went into."""
 
 
@@ -205,7 +205,7 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
     often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= MAX_ACCIDENTAL_SKIPS
     opened = state.opened.at(state.begun if state.series else step, step)
     if fresh:
-        state = replace(state, after=math.nan, weight="", born=Born(), scaled=False)
+        state = replace(state, after=math.nan, weight="", born=NonfiniteOrigin(), scaled=False)
         if not state.series:
             state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
     return replace(
@@ -248,7 +248,7 @@ def _conclude(state: State) -> Finding:
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

@@ -13,9 +13,9 @@ from ammeter.verdicts.framework import gradient_frontier as origin
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.nonfinite import origin_event as born
-from ammeter.verdicts.nonfinite.origin_event import Born
+from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
@@ -31,7 +31,7 @@ Gradients = Literal["finite", "broken", "unread"]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     bad: int = 0
     skipped: int = 0
     applied: int = 0
@@ -42,7 +42,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     finite: int = 0
     scaled: bool = False
     origin: Origin = Origin()
-    born: Born = Born()
+    born: NonfiniteOrigin = NonfiniteOrigin()
     weights: str = ""
     """A weight that is not finite although no step of this series was applied: it was so before."""
     harmed: str = ""
@@ -160,7 +160,7 @@ def _conclude(state: State) -> Finding:
             "micro_batch": source.micro_batch if source.micro_batch >= 0 else None,
             "last_finite_absmax": source.absmax if source.absmax >= 0 else None,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import LONGEST_PATH
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
@@ -32,7 +32,7 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     begun: int = -1
     """The first of the present row of losses that are not finite, and whether such a step was applied."""
     harmed: bool = False
@@ -136,7 +136,7 @@ def _conclude(state: State) -> Finding:
             "checkpoint": good.path if good else None,
             "checkpoint_step": good.step if good else None,
         },
-        **found(opened),
+        **lifecycle_fields(opened),
     )
 
 

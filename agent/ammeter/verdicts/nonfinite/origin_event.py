@@ -13,7 +13,7 @@ LONGEST = 120
 """Characters of a name that are kept."""
 
 
-class Born(msgspec.Struct, frozen=True, array_like=True):
+class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     """kind: input, weights, forward or backward; empty while nothing is known. first: the first bad step in a row.
 
     absmax: the largest finite number that went in, -1 where it was not read. op `loss`: behind the model. buffer:
@@ -77,9 +77,9 @@ class Born(msgspec.Struct, frozen=True, array_like=True):
         return (f" ({', '.join(found)}, counted from 0)" if found else "") + rest
 
 
-def of_event(event: Event) -> Born:
+def of_event(event: Event) -> NonfiniteOrigin:
     data = event.data
-    return Born(
+    return NonfiniteOrigin(
         step=event.step,
         first=max(0, event.step - max(0, _whole(data, "since", 0))),
         kind=_text(data, "kind"),

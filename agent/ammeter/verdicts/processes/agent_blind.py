@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Lost
 
@@ -50,7 +50,7 @@ SHOWS = {
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     step: int = 0
     rows: int = 0
     failed: dict[str, str] = {}
@@ -106,7 +106,7 @@ def _conclude(state: State) -> Finding:
         cause=" ".join(causes) + " Training goes on as it would have.",
         fix=" ".join(_fixes(state, lost)),
         evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

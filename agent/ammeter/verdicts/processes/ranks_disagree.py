@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
-from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, Standing, Together
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedSteps, Standing
 from ammeter.wire.columns import Mask, measured
 
 HELD = 3
@@ -37,7 +37,7 @@ RECENT = 5
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     reached: int = -1
     """The last step that was compared."""
     coupled: bool = False
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Steps that the others are ahead of a rank that stands."""
 
 
-def judge(state: State, seen: Together) -> tuple[State, Finding | None]:
+def judge(state: State, seen: AlignedSteps) -> tuple[State, Finding | None]:
     before = state
     if len(seen):
         state = _steps(state, seen)
@@ -68,7 +68,7 @@ def judge(state: State, seen: Together) -> tuple[State, Finding | None]:
     return state, changed(_conclude, before, state)
 
 
-def _steps(state: State, seen: Together) -> State:
+def _steps(state: State, seen: AlignedSteps) -> State:
     scales, skipped = seen.column("scale"), seen.column("skipped") > 0
     apart = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
     lone = measured(seen.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
@@ -82,7 +82,7 @@ def _steps(state: State, seen: Together) -> State:
     return replace(state, reached=int(seen.steps[-1]))
 
 
-def _step(state: State, seen: Together, at: int, apart: bool, lone: bool) -> State:
+def _step(state: State, seen: AlignedSteps, at: int, apart: bool, lone: bool) -> State:
     step = int(seen.steps[at])
     if lone and not state.opened.active:
         losses = seen.column("loss")[:, at]
@@ -136,7 +136,7 @@ def _stands(state: State, standings: Sequence[Standing]) -> State:
     )
 
 
-def _share_gradients(seen: Together) -> bool:
+def _share_gradients(seen: AlignedSteps) -> bool:
     """Whether the norm of all gradients, as they were while scaled, is the same on all ranks at some step."""
     scales = seen.column("scale").astype(np.float64)
     norms = seen.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
@@ -145,7 +145,7 @@ def _share_gradients(seen: Together) -> bool:
         return bool((np.isfinite(high) & (low > 0) & (high - low <= SAME_NORM * high)).any())
 
 
-def _agree(seen: Together) -> Mask:
+def _agree(seen: AlignedSteps) -> Mask:
     """Steps at which all scalers have the same scale since as many steps."""
     columns = [seen.column(name) for name in ("scale", "growth_tracker")]
     scales, trackers = (measured(each).all(axis=0) & (each.max(axis=0) == each.min(axis=0)) for each in columns)
@@ -186,7 +186,7 @@ def _conclude(state: State) -> Finding:
             "first_nonfinite_loss": list(state.broken) if state.lone >= 0 else [],
             "steps_behind": state.ahead,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

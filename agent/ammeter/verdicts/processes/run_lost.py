@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import run_endings
 from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import path_in
 from ammeter.wire.columns import Tick, View, measured
 from ammeter.wire.frames import Bye, Event, Hello
@@ -24,7 +24,7 @@ NEVER = -1
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     step: int = NEVER
     rank: int = 0
     host: str = ""
@@ -97,7 +97,7 @@ def _tick(state: State, tick: Tick) -> State:
     return replace(state, opened=_at(state.opened, state.step), died=died, silent_seconds=silent)
 
 
-def _at(opened: Opened, step: int) -> Opened:
+def _at(opened: Lifecycle, step: int) -> Lifecycle:
     return opened.at(max(step, 0), max(step, 0))
 
 
@@ -125,7 +125,7 @@ def _conclude(state: State) -> Finding:
             "last_checkpoint": state.path,
             "last_saved_step": state.saved if state.saved != NEVER else None,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

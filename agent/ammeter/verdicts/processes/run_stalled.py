@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
-from ammeter.verdicts.framework.lifecycle import Opened, changed, found
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import Tick, View
 from ammeter.wire.frames import Bye, Hello
 
@@ -33,7 +33,7 @@ NANOSECONDS = 1e9
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    opened: Opened = Opened()
+    opened: Lifecycle = Lifecycle()
     step: int = -1
     time: int = 0
     """Of the last row, by the training host's clock."""
@@ -131,7 +131,7 @@ def _conclude(state: State) -> Finding:
             "host": state.host,
             "pid": state.pid,
         },
-        **found(state.opened),
+        **lifecycle_fields(state.opened),
     )
 
 

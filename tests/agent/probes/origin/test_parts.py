@@ -66,7 +66,7 @@ def test_numbers_on_a_device_arrive_in_their_places() -> None:
     assert [Numbers(1, 1, 0, 0, 1), Numbers(5, 0, 0, 0, -1)] == [readings.all()[place] for place in places]
 
 
-class Pair(NamedTuple):
+class RunComparison(NamedTuple):
     left: Any
     right: Any
 
@@ -79,7 +79,7 @@ class Output:
 
 def test_tensors_are_found_in_what_programs_nest() -> None:
     x, whole = torch.ones(2), torch.ones(2, dtype=torch.int64)
-    nested = {"a": [x, (whole, Pair(x, None))], "b": OrderedDict(c=Output(x)), 3: "text"}
+    nested = {"a": [x, (whole, RunComparison(x, None))], "b": OrderedDict(c=Output(x)), 3: "text"}
     assert ["['a'][0]", "['a'][1][1][0]", "['b']['c'].logits"] == [path for path, _ in inside(nested)]
 
 

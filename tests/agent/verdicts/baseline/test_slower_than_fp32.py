@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ammeter.verdicts.framework.run_comparison import Pair
+from ammeter.verdicts.framework.run_comparison import RunComparison
 from tests.agent.pairs import check_words, course, judged
 
 
@@ -68,5 +68,5 @@ def test_other_pairs_are_not_its_matter(precision: str, baseline: str) -> None:
 
 
 def test_few_steps_say_nothing() -> None:
-    assert Pair(course(28), course()).speed is None
-    assert Pair(course(29), course()).speed is not None
+    assert RunComparison(course(28), course()).speed is None
+    assert RunComparison(course(29), course()).speed is not None

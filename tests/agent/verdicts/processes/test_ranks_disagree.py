@@ -14,7 +14,7 @@ import pytest
 from ammeter import verdicts
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.rank_alignment import Standing, Together, in_step
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps, Standing, in_step
 from ammeter.wire.frames import Hello, Schema, Tensor
 from tests import forked
 from tests.agent.streams import SECOND, TENSORS, Stream, views
@@ -48,11 +48,11 @@ def skip_alone(made: Ranks, rank: int, **more: Any) -> Ranks:
     return made
 
 
-def seen(made: Ranks, cuts: Sequence[int] = (), over: Sequence[int] = ()) -> list[Together]:
+def seen(made: Ranks, cuts: Sequence[int] = (), over: Sequence[int] = ()) -> list[AlignedSteps]:
     return list(in_step({rank: views(stream.frames, cuts) for rank, stream in made.items()}, over))
 
 
-def judged(looks: Sequence[Together]) -> tuple[dict[str, bytes], list[Finding]]:
+def judged(looks: Sequence[AlignedSteps]) -> tuple[dict[str, bytes], list[Finding]]:
     states: dict[str, bytes] = {}
     told: list[Finding] = []
     for each in looks:
@@ -165,7 +165,7 @@ def standing(rank: int, step: int, seconds: float, stands: bool = True) -> Stand
 def test_a_rank_that_stands_while_the_others_go_on_is_named() -> None:
     shared = judged(seen(ranks(3)))[0]
     where = (standing(0, 500, 400), standing(1, 9, 1), standing(2, 499, 399))
-    (finding,) = verdicts.judge_ranks(shared, Together(standings=where)).findings
+    (finding,) = verdicts.judge_ranks(shared, AlignedSteps(standings=where)).findings
     assert ((1,), 9, 500) == (finding.ranks, finding.first_step, finding.opened_step)
     assert "Rank 1 stands at step 9 while the others go on" == finding.title
     assert "the others of the 3 are 491 steps ahead, 5 minutes and more" in finding.cause
@@ -177,11 +177,11 @@ def test_a_rank_that_stands_while_the_others_go_on_is_named() -> None:
 )
 def test_a_rank_that_is_near_or_moved_lately_or_has_ended_does_not_stand(slow: Standing) -> None:
     shared = judged(seen(ranks(2)))[0]
-    assert [] == verdicts.judge_ranks(shared, Together(standings=(standing(0, 500, 400), slow))).findings
+    assert [] == verdicts.judge_ranks(shared, AlignedSteps(standings=(standing(0, 500, 400), slow))).findings
 
 
 def test_ranks_that_share_no_gradients_may_be_as_far_apart_as_they_like() -> None:
-    where = Together(standings=(standing(0, 500, 400), standing(1, 9, 1)))
+    where = AlignedSteps(standings=(standing(0, 500, 400), standing(1, 9, 1)))
     apart, together = (judged(seen(ranks(2, norms=norms)))[0] for norms in ((1.0, 2.0), (2.0, 2.0)))
     assert [] == verdicts.judge_ranks(apart, where).findings
     assert 1 == len(verdicts.judge_ranks(together, where).findings)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy runs 
 
 NARROW = cuda.KINDS
 BLOCK = 4096
-CHUNK = cuda.LEAST_BLOCKS * BLOCK
+CHUNK = cuda.MIN_BLOCKS * BLOCK
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def test_each_spectrum_begins_at_nothing(reader: Device) -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_chunks_grow_when_there_would_be_too_many(most: int, reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "MOST_CHUNKS", most)
-    monkeypatch.setattr(cuda, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "MAX_CHUNKS", most)
+    monkeypatch.setattr(cuda, "MIN_BLOCKS", 1)
     tensors = [random_bits(torch.float32, size, size) for size in (9 * BLOCK + 1, 5, 6 * BLOCK)]
     assert_same(reference(tensors), reader.read(tensors).numpy())
 
 
 def test_many_chunks_of_one_tensor_are_added_up(reader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "LEAST_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "MIN_BLOCKS", 1)
     tensors = [torch.randn(size * BLOCK, generator=torch.Generator().manual_seed(size)) for size in (1, 33)]
     assert_same(reference(tensors), reader.read(tensors).numpy())
 

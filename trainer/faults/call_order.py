@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from ammeter.verdicts.call_order.lopsided_step import MORE as LOPSIDED_STEPS
 from ammeter.verdicts.call_order.lopsided_step import OFTEN as LOPSIDED_SHARE
-from ammeter.verdicts.call_order.scheduler_ahead import LEAST as SKIPPED_MOVES
+from ammeter.verdicts.call_order.scheduler_ahead import MIN_MOVES as SKIPPED_MOVES
 from faults.inject import around, middle_block, replace, set_scale, watch_instead
 from faults.registry import Expected, fault
 from train import Trainer

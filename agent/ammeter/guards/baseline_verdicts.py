@@ -21,7 +21,7 @@ from ammeter.wire.columns import View, measured
 SHARE = 0.002
 """Of the time that comparing may take, where no validation has come: it costs more the longer a run is."""
 
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 """Between two comparisons that no validation asks for."""
 
 NEW = "new run"
@@ -49,7 +49,7 @@ class Beside:
         self._reading = Reading(stream.name if stream is not None else "", held.metrics)
         self._metrics = held.metrics
         self._clock = clock
-        self._due, self._validated = clock() + LEAST_SECONDS, False
+        self._due, self._validated = clock() + MIN_SECONDS, False
 
     def add(self, view: View) -> None:
         self._reading.add(view)
@@ -66,7 +66,7 @@ class Beside:
         self._validated = False
         found = list(self._found())
         took = self._clock() - began
-        self._due = began + max(LEAST_SECONDS, took / SHARE)
+        self._due = began + max(MIN_SECONDS, took / SHARE)
         return found
 
     def _found(self) -> Sequence[Finding]:

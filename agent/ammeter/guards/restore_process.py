@@ -13,7 +13,7 @@ from typing import Any
 LOOK_SECONDS = 0.1
 """Between two looks whether it has ended: one system call each."""
 
-MOST_BYTES = 2**16
+MAX_BYTES = 2**16
 """Of its answer: as much as a pipe holds, so that nobody waits for anybody."""
 
 
@@ -68,7 +68,7 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """What it printed before it ended."""
     assert process.stdout is not None
     with process.stdout as output:
-        said = output.read(MOST_BYTES)
+        said = output.read(MAX_BYTES)
     try:
         told = json.loads(said)
     except ValueError:

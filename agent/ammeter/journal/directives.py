@@ -15,7 +15,7 @@ from ammeter.journal.layout import open_plain
 LOOK_SECONDS = 1.0
 """Between two looks: one stat of a file each."""
 
-MOST_BYTES = 64 * 2**10
+MAX_BYTES = 64 * 2**10
 """A longer file is none of the shipper's."""
 
 
@@ -40,7 +40,7 @@ class Directives:
                 return []
             self._seen = version
             with open_plain(self._path) as file:
-                asked = msgspec.json.decode(file.read(MOST_BYTES))
+                asked = msgspec.json.decode(file.read(MAX_BYTES))
         except (OSError, ValueError, RecursionError):  # not there, or no JSON: msgspec's errors are ValueErrors
             return []
         return [each for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []

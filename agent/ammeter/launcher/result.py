@@ -19,10 +19,10 @@ from ammeter.redaction import text
 if TYPE_CHECKING:
     from ammeter.report.stream_summary import Tally
 
-MOST_WORDS = 200
+MAX_WORDS = 200
 """Characters of an error's message: the program has shown all of it."""
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Of a longer journal nobody waits for a diagnosis at the end of his command."""
 
 
@@ -65,7 +65,7 @@ class Note:
 def _found(folder: Path) -> tuple[str, list[Note]]:
     """What was found in a few words, and what is to be noted beside it."""
     size = sum(path.stat().st_size for path in folder.glob("*/*.seg"))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         return f"the run's journal has {size / 2**20:.0f} MiB", []
     from ammeter.report import diagnosis
     from ammeter.report import run_summary as overall
@@ -104,7 +104,7 @@ def _broken_off(streams: Sequence[Tally]) -> str:
     for each in ended:
         if each.bye is None or each.bye.reason not in ("exception", "signal"):
             continue
-        said = printable.line(each.bye.message)[:MOST_WORDS]
+        said = printable.line(each.bye.message)[:MAX_WORDS]
         where = f"after step {each.last_step}" if each.last_step >= 0 else "before its first step"
         if each.bye.reason == "signal":
             return f"it was ended by {said or 'a signal'}"  # its last rows went with it

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WARM_UP = 20
 STEPS = 5
-MOST_KERNELS = 30
+MAX_KERNELS = 30
 MAX_NAME = 200
 
 _PROFILERS = (profile, emit_nvtx, emit_itt, _KinetoProfile)
@@ -101,7 +101,7 @@ def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
     rows = [_row(each) for each in profiler.key_averages()]
     devices = [each for each in rows if each["device"] != "cpu"]
     rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))
-    return rows[:MOST_KERNELS]
+    return rows[:MAX_KERNELS]
 
 
 def _row(average: Any) -> dict[str, Any]:

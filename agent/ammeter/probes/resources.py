@@ -148,7 +148,7 @@ def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
             samples = shape[0]
         if integer and (len(shape) > 1 or at == 0):
             tokens = shape.numel()
-        if tokens or at == MOST_INPUTS:
+        if tokens or at == MAX_INPUTS:
             break
     return samples, tokens
 
@@ -173,7 +173,7 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-MOST_INPUTS = 16
+MAX_INPUTS = 16
 """Inputs of a model that are looked at."""
 
 

@@ -36,7 +36,7 @@ MAX_VALUES = 20_000
 
 BEYOND = "(not sent: too deep or too long)"
 
-LEAST_KNOWN, _MOST_KNOWN = 8, 1_000
+MIN_KNOWN_CHARS, _MAX_KNOWN = 8, 1_000
 """Characters from which a value that was withheld is looked for in everything else; and how many values are."""
 
 _REMEMBERED, _REMEMBERED_CHARACTERS = 4_096, 300
@@ -202,7 +202,7 @@ class Redactor:
 
     def _learn(self, value: str) -> None:
         for each in {value.strip(), *_parts_of(value)} if self._remembers else ():
-            if _is_telling(each) and each not in self._known and len(self._known) < _MOST_KNOWN:
+            if _is_telling(each) and each not in self._known and len(self._known) < _MAX_KNOWN:
                 self._known.add(each)
                 self._longest_first = sorted(self._known, key=len, reverse=True)
                 self._seen = {}
@@ -423,7 +423,7 @@ def _names_secret(name: str, value: str) -> bool:
 
 def _is_telling(value: str) -> bool:
     """Whether a secret can be looked for without cutting common words out of what is said."""
-    if not LEAST_KNOWN <= len(value) <= MAX_WORDS or value.startswith(("/", "./", "~")) or is_number(value):
+    if not MIN_KNOWN_CHARS <= len(value) <= MAX_WORDS or value.startswith(("/", "./", "~")) or is_number(value):
         return False
     kinds = (str.islower, str.isupper, str.isdigit, lambda sign: not sign.isalnum())
     several = sum(any(map(each, value)) for each in kinds)

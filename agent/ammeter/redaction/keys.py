@@ -7,7 +7,7 @@ import unicodedata
 from enum import Enum
 from functools import lru_cache
 
-LONGEST_KEY = 200
+MAX_KEY_CHARS = 200
 """Characters of a key that are looked at, from its end: in a path of keys the last one says what it is."""
 
 
@@ -23,16 +23,16 @@ class Kind(Enum):
 
 def kind(key: str, parent: str = "") -> Kind:
     """What the key says of its value. parent: the key that it stands below, for {"wandb": {"key": ...}}."""
-    alone = _kind(key[-LONGEST_KEY:])
+    alone = _kind(key[-MAX_KEY_CHARS:])
     if not parent or alone is Kind.SECRET:
         return alone
-    together = _kind(f"{parent[-LONGEST_KEY:]} {key[-LONGEST_KEY:]}")
+    together = _kind(f"{parent[-MAX_KEY_CHARS:]} {key[-MAX_KEY_CHARS:]}")
     return together if together is Kind.SECRET or alone is Kind.PLAIN else alone
 
 
 def is_quantity(key: str) -> bool:
     """Whether the key names a number of something, such as password_min_length."""
-    return not _QUANTITIES.isdisjoint(_words_of(key[-LONGEST_KEY:]))
+    return not _QUANTITIES.isdisjoint(_words_of(key[-MAX_KEY_CHARS:]))
 
 
 @lru_cache(4096)

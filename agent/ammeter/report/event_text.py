@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.low_precision.misaligned_matmul import LEAST as CONCERNS
+from ammeter.verdicts.low_precision.misaligned_matmul import MIN_SHARE as CONCERNS
 from ammeter.wire.frames import Event
 
 Data = Mapping[str, Any]

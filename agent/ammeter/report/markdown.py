@@ -9,7 +9,7 @@ from ammeter.report.run_summary import instant
 from ammeter.verdicts.framework import wording
 from ammeter.wire import printable
 
-LONGEST = 200
+MAX_CHARS = 200
 """Characters of a piece of evidence that are shown."""
 
 
@@ -36,7 +36,7 @@ def number(value: float | str | None) -> str:
 
 def short(value: Any) -> str:
     said = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text(said if len(said) <= LONGEST else f"{said[:LONGEST]} ...")
+    return text(said if len(said) <= MAX_CHARS else f"{said[:MAX_CHARS]} ...")
 
 
 def clock(time: int) -> str:

@@ -31,7 +31,7 @@ NEVER_FINITE = {
 """The same of a run with losses or gradients that were not finite: those count as neither first nor last."""
 
 
-LEAST = 0.001
+MIN_SHARE = 0.001
 """The least share that is told as a number."""
 
 LITTLE = 0.01
@@ -184,7 +184,7 @@ def _cost(summary: dict[str, Any]) -> str:
 
 
 def _small(share: float) -> str:
-    return wording.percent(share) if share >= LEAST else f"less than {wording.percent(LEAST)}"
+    return wording.percent(share) if share >= MIN_SHARE else f"less than {wording.percent(MIN_SHARE)}"
 
 
 def _restores(restores: dict[str, int]) -> str:

@@ -24,7 +24,7 @@ seconds where the driver has to wake them."""
 FAILURES = 3
 """Times in a row that a reading may fail before it is left alone."""
 
-MOST_DEVICES = 16
+MAX_DEVICES = 16
 """Of one host."""
 
 REMEDY = "pip install ammeter[nvml] where the training runs"
@@ -96,7 +96,7 @@ class Nvml:
     """Reads the devices with these UUIDs until stop(). Its thread says what it finds; take() gives it."""
 
     def __init__(self, uuids: Sequence[str], every: float | None = None) -> None:
-        self._uuids = tuple(uuids)[:MOST_DEVICES]
+        self._uuids = tuple(uuids)[:MAX_DEVICES]
         self._every = READ_SECONDS if every is None else every
         self._said: SimpleQueue[Said] = SimpleQueue()
         self._stopped = threading.Event()

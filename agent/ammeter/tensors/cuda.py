@@ -20,10 +20,10 @@ from ammeter.tensors.layout import Gone, in_one_piece, looks
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
-LEAST_BLOCKS = 8
+MIN_BLOCKS = 8
 """Blocks in a chunk: 128 KiB of float32, so that 1 GB of gradients are 8,000 programs."""
 
-MOST_CHUNKS = 2**17
+MAX_CHUNKS = 2**17
 """Rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
 
 PART = 2**20
@@ -154,7 +154,7 @@ class _Plan:
         from ammeter.tensors import triton
 
         block = int(triton.BLOCK.value)
-        self._blocks = blocks_in_chunk(int(counts.sum()), block, triton.MOST_BLOCKS)
+        self._blocks = blocks_in_chunk(int(counts.sum()), block, triton.MAX_BLOCKS)
         chunks = -(-counts // (self._blocks * block))
         order = [at for kind in KINDS for at, dtype in enumerate(dtypes) if dtype is kind]
         ends = np.cumsum(chunks[order])
@@ -227,8 +227,8 @@ class _Plan:
 
 def blocks_in_chunk(elements: int, block: int, most: int) -> int:
     """A power of two, so that few variants exist; MOST_CHUNKS chunks hold the elements where that is possible."""
-    blocks = LEAST_BLOCKS
-    while blocks * block * MOST_CHUNKS < elements and blocks < most:
+    blocks = MIN_BLOCKS
+    while blocks * block * MAX_CHUNKS < elements and blocks < most:
         blocks *= 2
     return blocks
 

@@ -15,7 +15,7 @@ BLOCK = tl.constexpr(4096)
 
 WARPS = 8
 
-MOST_BLOCKS = 2**11
+MAX_BLOCKS = 2**11
 """Blocks in a chunk at most: the elements of a thread are counted in 16 bits."""
 
 BINS = tl.constexpr(64)

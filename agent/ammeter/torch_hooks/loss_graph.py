@@ -13,7 +13,7 @@ from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
 
-MOST_NODES = 64
+MAX_NODES = 64
 """Nodes of a graph that are looked at, above the criterion."""
 
 MEAN, SUM, OPAQUE = "mean", "sum", "opaque"
@@ -69,7 +69,7 @@ def _divided_mean(node: Any) -> tuple[Part, ...]:
 
 
 def _seen(node: Any) -> tuple[Part, ...]:
-    return tuple(_parts(node, (), [MOST_NODES]))
+    return tuple(_parts(node, (), [MAX_NODES]))
 
 
 def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[int]) -> Iterator[Part]:

@@ -20,7 +20,7 @@ SCALARS = ("grad_norm", "grad_absmax")
 STATS = ("grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals")
 """Columns that have a meaning for the whole."""
 
-MOST_NUMBERS = 2**20
+MAX_NUMBERS = 2**20
 """Of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
 
 Doubles = npt.NDArray[np.float64]
@@ -84,7 +84,7 @@ def _filled(views: Iterable[View]) -> Iterator[View]:
 
 def _portions(steps: Ints, tensors: int) -> Iterator[Ints]:
     """So many steps that not too many numbers are looked at together."""
-    at_once = max(1, MOST_NUMBERS // max(1, tensors))
+    at_once = max(1, MAX_NUMBERS // max(1, tensors))
     return (steps[begin : begin + at_once] for begin in range(0, len(steps), at_once))
 
 

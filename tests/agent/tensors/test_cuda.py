@@ -95,6 +95,6 @@ def test_rows_of_torchs_operators_are_numpys_where_squares_stay_in_float64() -> 
 @pytest.mark.parametrize("elements", [0, 1, 10**6, 268_000_000, 7 * 10**9, 10**12])
 def test_chunks_are_few_enough_and_counts_fit_their_bits(elements: int) -> None:
     blocks = blocks_in_chunk(elements, 4096, 2**11)
-    assert cuda.LEAST_BLOCKS <= blocks <= 2**11
-    assert elements <= blocks * 4096 * cuda.MOST_CHUNKS
-    assert cuda.MOST_CHUNKS * COLUMNS * 8 < 16 * 2**20
+    assert cuda.MIN_BLOCKS <= blocks <= 2**11
+    assert elements <= blocks * 4096 * cuda.MAX_CHUNKS
+    assert cuda.MAX_CHUNKS * COLUMNS * 8 < 16 * 2**20

@@ -28,7 +28,7 @@ from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.watching import setup
 from ammeter.watching.handle import Run
 
-MOST_LATER = 8
+MAX_LATER_OPTIMIZERS = 8
 """Optimizers that are taken on after the start. A program that makes a new one each step shall not pay for it."""
 
 
@@ -159,7 +159,7 @@ class StandIn:
         """An optimizer that steps for the first time after the start."""
         assert self._session is not None
         watched = self._session.watched
-        if self._later >= MOST_LATER or is_wrapped(optimizer, list(watched.optimizers)):
+        if self._later >= MAX_LATER_OPTIMIZERS or is_wrapped(optimizer, list(watched.optimizers)):
             return
         self._later += 1
         found = find(optimizer)

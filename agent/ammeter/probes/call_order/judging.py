@@ -18,7 +18,7 @@ from ammeter.torch_hooks.targets import gradient
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
-MOST_READ = 4
+MAX_READ = 4
 READ = 1024
 """Sampled gradients, and elements of each, that say whether one was zeroed behind its version, as by .data.zero_()."""
 
@@ -109,7 +109,7 @@ class Judge:
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
     """On its way to the host: NaN counts as something."""
-    found = [each for parameter in parameters[:MOST_READ] if (each := gradient(parameter)) is not None]
+    found = [each for parameter in parameters[:MAX_READ] if (each := gradient(parameter)) is not None]
     near = [each for each in found if each.device == found[0].device]
     return unseen(lambda: async_copy.of(torch.stack([_part(each) for each in near]).max()), near) if near else None
 

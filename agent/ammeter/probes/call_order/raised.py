@@ -22,7 +22,7 @@ from ammeter.torch_hooks.call_site import line_in
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
-LONGEST = 300
+MAX_CHARS = 300
 """Characters of an error's message that are told."""
 
 _DTYPE = re.compile(
@@ -71,7 +71,7 @@ class Raised:
                 dtypes=said,
                 module=_module(frames),
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
-                message=text(str(error), LONGEST),
+                message=text(str(error), MAX_CHARS),
             )
 
 

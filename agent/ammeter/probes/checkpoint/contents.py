@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ammeter.tensors.hidden_reads import unseen
 
-MOST_NODES = 10_000
+MAX_NODES = 10_000
 DEEPEST = 6
 
 _SCALER = {"scale", "growth_factor", "backoff_factor", "growth_interval"}
@@ -63,7 +63,7 @@ def _walked(saved: Any) -> Contents:
     found = Contents()
     waiting: deque[tuple[str, Any, int]] = deque([("", saved, 0)])
     seen = 0
-    while waiting and seen < MOST_NODES:
+    while waiting and seen < MAX_NODES:
         key, value, depth = waiting.popleft()
         seen += 1
         if _recognise(found, key, value):
@@ -72,7 +72,7 @@ def _walked(saved: Any) -> Contents:
             found.whole = found.whole and not isinstance(value, dict | list | tuple)
             continue
         for inner in _inside(value):
-            if len(waiting) + seen >= MOST_NODES:
+            if len(waiting) + seen >= MAX_NODES:
                 found.whole = False
                 break
             waiting.append((*inner, depth + 1))
@@ -82,7 +82,7 @@ def _walked(saved: Any) -> Contents:
 def of_specs(specs: Mapping[str, Any]) -> Contents:
     """Of the tensors that safetensors writes: name -> their dtype and shape."""
     found = Contents()
-    for spec in list(specs.values())[:MOST_NODES]:
+    for spec in list(specs.values())[:MAX_NODES]:
         dtype, shape = (spec["dtype"], spec["shape"]) if isinstance(spec, dict) else (spec.dtype, spec.shape)
         name = _SAFETENSORS.get(str(dtype), str(dtype))
         if "float" in name:

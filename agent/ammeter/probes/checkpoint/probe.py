@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
     from ammeter.torch_hooks.targets import Watched
 
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Of the trained weights: a file that holds less of them, and nothing else of training, is no checkpoint of theirs."""
 
 OF_THE_MODEL = 0.5
@@ -39,7 +39,7 @@ OF_THE_MODEL = 0.5
 LOOK_AGAIN = 64
 """Steps after which a module that was being imported in another thread may be done."""
 
-MOST_FILES = 1000
+MAX_FILES = 1000
 """Files of a distributed checkpoint that are added up."""
 
 NOT_THERE = Exposure("", [], "")
@@ -265,7 +265,7 @@ class Relevance:
             return True
         weights = sum(found.weights.values())
         trained = sum(self._trained().values())
-        if not weights or weights < LEAST_SHARE * trained:
+        if not weights or weights < MIN_SHARE * trained:
             return False
         shapes = {tensor.shape for tensor in self._watched.tensors}
         return sum(found.shapes[shape] for shape in shapes) >= OF_THE_MODEL * weights
@@ -343,7 +343,7 @@ def _of_file(path: str) -> dict[str, Any]:
     """Its size and who else can get at it, where it is there to be looked at. Of a distributed checkpoint the first
     file speaks for all."""
     try:
-        files = _files(path)[:MOST_FILES]
+        files = _files(path)[:MAX_FILES]
         size = sum(os.stat(each).st_size for each in files) if files else None
         found = exposure(files[0]) if files else NOT_THERE
     except OSError:

@@ -12,7 +12,7 @@ import torch
 from ammeter.probes.origin.floats import Readings, inside, is_readable, version
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
-MOST = 128
+MAX_INPUTS = 128
 """Tensors remembered in one step, all micro-batches together."""
 
 
@@ -33,7 +33,7 @@ class Inputs:
         were not remembered yet."""
         self._model = weakref.ref(model)
         self._passes += passes
-        if len(self._given) >= MOST:
+        if len(self._given) >= MAX_INPUTS:
             return
         for position, value in enumerate(args):
             self._remember(position, value)

@@ -17,7 +17,7 @@ from ammeter.probes.origin.floats import Readings, inside, version
 from ammeter.torch_hooks.forward_calls import hookable
 from ammeter.torch_hooks.targets import plain_name
 
-MOST = 20_000
+MAX_VISITS = 20_000
 """Visits recorded in one step."""
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
@@ -76,7 +76,7 @@ class Visits:
         self._known.clear()
 
     def _began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if len(self.visits) >= MOST:
+        if len(self.visits) >= MAX_VISITS:
             return
         name = self._names.get(id(module), "")
         parent = self._open[-1][1] if self._open else -1
@@ -111,7 +111,7 @@ class Visits:
             tensor.grad_fn.register_prehook(lambda grads: follow(place, grads[number]))
 
     def _came_back(self, place: int, gradient: Any) -> None:
-        if not self.closed and len(self.born) < MOST:
+        if not self.closed and len(self.born) < MAX_VISITS:
             for _, tensor in inside(gradient):
                 self.born.append((place, self.readings.take(tensor)))
 

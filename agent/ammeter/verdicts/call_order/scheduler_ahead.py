@@ -15,7 +15,7 @@ from ammeter.verdicts.framework.single_event import kept
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-LEAST = 16
+MIN_MOVES = 16
 """Moves for skipped steps below which nobody minds: a scale that was set anew comes down from 2^24 to 2^8 in so
 many."""
 
@@ -50,7 +50,7 @@ def _event(state: State, event: Event) -> State:
     skipped, scheduled = _counts(event.data)
     begun = event.step if state.begun < 0 or skipped < OVER * scheduled else state.begun
     state = replace(state, begun=begun)
-    if skipped < LEAST or skipped < SHARE * scheduled:
+    if skipped < MIN_MOVES or skipped < SHARE * scheduled:
         return state
     data = {name: kept(value) for name, value in event.data.items()}
     return replace(state, opened=state.opened.at(begun, event.step), data=data, applied=0)

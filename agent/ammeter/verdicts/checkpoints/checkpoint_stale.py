@@ -18,23 +18,23 @@ FAILURE_HOURS = 8000.0
 """Hours that one GPU works for each failure of a job: jobs of 1024 GPUs fail every 7.9 hours (Kokolis et al. 2025,
 Revisiting Reliability in Large-Scale Machine Learning Research Clusters)."""
 
-LONGEST_HOURS = 168.0
+MAX_HOURS = 168.0
 """A week: however reliable a single machine is, within it comes an update, a preemption or somebody who reboots it."""
 
 COSTS = 4.0
 """Times the best interval, sqrt(2 x time to save x time between failures) (Young 1974, Daly 2006), after which it is
 stale: then what is lost on average is more than twice what has to be. Up to twice the interval it is a quarter more."""
 
-LEAST_SECONDS = 3600.0
+MIN_SECONDS = 3600.0
 """Nobody is asked to change anything for less than an hour of work."""
 
 UNKNOWN_SAVE = 60.0
 """Seconds that saving is taken to need where none was seen."""
 
-LEAST_SAVE = 1.0
+MIN_SAVE_SECONDS = 1.0
 """A save in the background seems to take no time; what the disk does then is not free either."""
 
-AGAIN = 2.0
+REPEAT_FACTOR = 2.0
 """It is told again with the new number when the time has doubled."""
 
 NANOSECONDS = 1e9
@@ -60,7 +60,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     @property
     def between(self) -> float:
         """Seconds between two failures of a job of this size."""
-        return 3600 * min(LONGEST_HOURS, FAILURE_HOURS / max(1, self.ranks))
+        return 3600 * min(MAX_HOURS, FAILURE_HOURS / max(1, self.ranks))
 
     @property
     def best(self) -> float:
@@ -69,7 +69,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def limit(self) -> float:
-        return max(LEAST_SECONDS, COSTS * self.best)
+        return max(MIN_SECONDS, COSTS * self.best)
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -89,7 +89,7 @@ def _saved(state: State, event: Event) -> State:
     contents = event.data.get("contents")
     if not isinstance(contents, dict) or not (contents.get("weights") or contents.get("optimizer")):
         return state
-    cost = max(LEAST_SAVE, float(event.data.get("seconds") or 0.0))
+    cost = max(MIN_SAVE_SECONDS, float(event.data.get("seconds") or 0.0))
     path = path_in(event.data)
     return replace(
         state, since=max(state.since, event.time), saved=event.step, cost=cost, path=path, opened=state.opened.over()
@@ -103,7 +103,7 @@ def _rows(state: State, rows: View) -> State:
         state = replace(state, begun=int(rows.steps[0]), since=max(state.since, int(rows.times[0])))
     begin = 0
     while begin < len(rows):
-        limit = AGAIN * state.told if state.opened.active else state.limit
+        limit = REPEAT_FACTOR * state.told if state.opened.active else state.limit
         due = state.since + int(limit * NANOSECONDS)
         late = np.flatnonzero(rows.times[begin:] >= due)
         if not late.size:

@@ -34,7 +34,7 @@ SUSTAINED, AMONG = 3, 4
 ENORMOUS = 100.0
 """Times the median: a single one is told where nothing limited it, if the loss does not come back."""
 
-WITHIN, WORSE = 10, 8
+WITHIN_STEPS, WORSE = 10, 8
 """Of the ten losses that follow, those above all sixteen before that say it does not; noise has one of them so."""
 
 VANISHED = 1000.0
@@ -205,7 +205,7 @@ def _decided(state: State, step: int) -> State:
         return _over(state) if state.calm else gone
     if state.far >= SUSTAINED and state.since <= AMONG:
         return replace(state, opened=state.opened.at(state.first, step))
-    if state.since <= WITHIN:
+    if state.since <= WITHIN_STEPS:
         return state
     enormous = state.norm > ENORMOUS * state.usual and not 0 < state.clip < state.norm
     if enormous and state.worse >= WORSE:

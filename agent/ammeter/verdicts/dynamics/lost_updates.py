@@ -32,7 +32,7 @@ SMALLEST = {"bfloat16": "1/512", "float16": "1/4096"}
 """2^-9 and 2^-12: half the distance to the next number, of numbers just below a power of two."""
 
 WEIGHTS = ""
-MOST = 4
+MAX_TENSORS = 4
 """Copies that are followed, with the weights."""
 
 
@@ -97,7 +97,7 @@ def _copies(schema: Schema, half: list[int]) -> list[str]:
 def _read(state: State, reading: Part) -> State:
     """One reading of one part; its `first` is the step."""
     known = next((each for each in state.parts if each.copy == reading.copy), None)
-    if known is None and len(state.parts) > MOST:
+    if known is None and len(state.parts) > MAX_TENSORS:
         return state
     step, others = reading.first, tuple(each for each in state.parts if each.copy != reading.copy)
     held = known or Part(reading.copy)

@@ -46,7 +46,7 @@ VALIDATION = {"val_loss": LOWER}
 """What is compared without being asked for."""
 
 
-MOST_PARTS = 512
+MAX_PARTS = 512
 """Parts of a column that are kept apart: small arrays cost more than the numbers in them."""
 
 
@@ -149,7 +149,7 @@ class Reading:
     def compact(self) -> None:
         """Brings together what came row by row, so that a long run takes no more memory than its numbers do."""
         for name, parts in self._parts.items():
-            if len(parts) >= MOST_PARTS:
+            if len(parts) >= MAX_PARTS:
                 steps, values = (
                     np.concatenate([getattr(each, part) for each in parts]) for part in ("steps", "values")
                 )

@@ -12,11 +12,11 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-LONGEST = 120
-MOST = 20
+MAX_TEXT_CHARS = 120
+MAX_ITEMS = 20
 """Characters of a text and members of a list that the state keeps of an event's data."""
 
-LONGEST_PATH = 400
+MAX_PATH_CHARS = 400
 """Characters of a path, which is of no use in part."""
 
 
@@ -63,15 +63,15 @@ def _heard(state: Told, event: Event) -> Told:
 def path_in(data: dict[str, Any]) -> str:
     """The path that an event speaks of, whole; of one that is longer than a state has room for, its end."""
     path = str(data.get("path") or "")
-    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
+    return path if len(path) <= MAX_PATH_CHARS else f"…{path[1 - MAX_PATH_CHARS :]}"
 
 
 def kept(value: Any) -> Any:
     """As much of a member of an event's data as a state has room for."""
     if isinstance(value, str):
-        return value[:LONGEST]
+        return value[:MAX_TEXT_CHARS]
     if isinstance(value, list):
-        return [kept(each) for each in value[:MOST]]
+        return [kept(each) for each in value[:MAX_ITEMS]]
     if isinstance(value, dict):
-        return {kept(name): kept(each) for name, each in list(value.items())[:MOST]}
+        return {kept(name): kept(each) for name, each in list(value.items())[:MAX_ITEMS]}
     return value

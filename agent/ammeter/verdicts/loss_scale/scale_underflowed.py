@@ -19,7 +19,7 @@ RECOVERED = 10
 """Steps applied at a scale that has an inverse, after which it is over."""
 
 
-LONGEST = 120
+MAX_NAME_CHARS = 120
 """Characters of a tensor's name that are kept: a state stays small."""
 
 
@@ -42,7 +42,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _rows(state, part) if len(part) else state
         elif isinstance(part, Event) and state.opened.active and state.applied:
             tensors = part.data.get("tensors") or ["a weight"]
-            state = replace(state, poisoned=state.poisoned or str(tensors[0])[:LONGEST])
+            state = replace(state, poisoned=state.poisoned or str(tensors[0])[:MAX_NAME_CHARS])
     return state, changed(_conclude, before, state)
 
 

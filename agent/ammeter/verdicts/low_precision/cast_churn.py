@@ -14,7 +14,7 @@ from ammeter.wire.frames import Event, Hello
 HALF_BYTES = 2
 """Of a weight in float16 or bfloat16. Autocast casts each weight once and keeps the copy until it is left."""
 
-LEAST = 0.5
+MIN_SHARE = 0.5
 """Bytes of weights cast again over the bytes of one cast of all weights: a small module used twice is no churn."""
 
 TRAFFIC = 3
@@ -62,7 +62,7 @@ def _counted(state: State, event: Event) -> State:
         int(event.data.get(name, 0)) for name in ("casts", "cast_bytes", "recast_bytes", "flops_low")
     )
     counted = replace(state, casts=casts, cast_bytes=cast, recast_bytes=recast, flops=flops)
-    churns = state.weights > 0 and _again(counted) >= LEAST and _cost(counted) >= COSTS
+    churns = state.weights > 0 and _again(counted) >= MIN_SHARE and _cost(counted) >= COSTS
     return replace(counted, opened=state.opened.at(event.step, event.step)) if churns else state
 
 

@@ -11,7 +11,7 @@ SLOWER = 8.0
 """How much longer a matrix product takes in float32 than on tensor cores: 8 on a V100 (15.7 against 125 TFLOP/s), 16 on
 an A100 (19.5 against 312) and 15 on an H100, by their data sheets."""
 
-LEAST = 0.05
+MIN_SHARE = 0.05
 """Share of the FLOPs in float32: 5 % make the matrix products of a forward pass at least a third longer
 (0.95 + 8 x 0.05 = 1.35). What is kept in float32 on purpose, such as routers, rotary angles or a norm, is below 1 %."""
 
@@ -78,6 +78,6 @@ VERDICT = Verdict(
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
     rows=False,
-    judge=gathered(_conclude, LEAST, _counts),
+    judge=gathered(_conclude, MIN_SHARE, _counts),
     explains=("slower-than-fp32",),
 )

@@ -15,7 +15,7 @@ from ammeter.verdicts.framework.single_event import kept
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
-MOST = 4
+MAX_PLACES = 4
 """Places that the state keeps, those with most FLOPs."""
 
 
@@ -98,7 +98,7 @@ def _place(event: Event) -> Place:
 
 def _found(state: Fallbacks, step: int, place: Place, least: float) -> Fallbacks:
     counted = place.share + (state.counted if step == state.at else 0.0)
-    places = tuple(sorted((*state.places, place), key=lambda each: -each.share)[:MOST])
+    places = tuple(sorted((*state.places, place), key=lambda each: -each.share)[:MAX_PLACES])
     first = step if state.first < 0 else state.first
     opened = state.opened
     if opened.active or counted >= least:

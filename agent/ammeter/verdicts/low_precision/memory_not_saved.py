@@ -24,7 +24,7 @@ and gives all cached memory back; one or two belong to a validation or an unusua
 
 APART = 2.0
 READINGS = 10
-LEAST_BYTES = 2.0**30
+MIN_BYTES = 2.0**30
 """Readings in a row in which torch held twice what its tensors took at their peak, and a GiB more: half of it was of no
 use even then. Rounding to blocks of 2 and 20 MiB, and batches of different lengths, make up to about a third."""
 
@@ -62,7 +62,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _read(state: State, step: int, used: float, held: float, retries: float) -> State:
     rose = step >= SETTLED and retries > state.retries
     rises = (*state.rises, step)[-RISES:] if rose else state.rises
-    wide = used > 0 and held >= APART * used and held - used >= LEAST_BYTES
+    wide = used > 0 and held >= APART * used and held - used >= MIN_BYTES
     apart = min(READINGS, state.apart + 1) if wide else 0
     since = step if apart == 1 else state.since
     state = replace(state, retries=retries, rises=rises, apart=apart, since=since)
@@ -109,7 +109,7 @@ def against(state: State, pair: RunComparison) -> tuple[State, Finding | None]:
     """The peak of a run in half precision beside that of its float32 baseline, where the same work was done."""
     halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
     memory = pair.memory if halves else None
-    large = memory is not None and memory.baseline >= LEAST_BYTES
+    large = memory is not None and memory.baseline >= MIN_BYTES
     return state, _nothing_saved(pair, memory) if memory and large and memory.ratio >= SAVED else None
 
 

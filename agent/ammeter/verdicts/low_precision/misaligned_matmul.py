@@ -12,7 +12,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
-LEAST = 0.03
+MIN_SHARE = 0.03
 """Share of the FLOPs. GPT-2 with 50257 words has 31 % of them in its head, and became 25 % faster with 50304, says the
 author of nanoGPT; 3 % are then worth 2 % of the run."""
 
@@ -85,6 +85,6 @@ VERDICT = Verdict(
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
     rows=False,
-    judge=gathered(_conclude, LEAST, _counts),
+    judge=gathered(_conclude, MIN_SHARE, _counts),
     explains=("slower-than-fp32",),
 )

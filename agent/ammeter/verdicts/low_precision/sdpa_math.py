@@ -7,7 +7,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
-LEAST = 0.02
+MIN_SHARE = 0.02
 """Share of the FLOPs. Written out, attention took up to 7.6 times as long as fused (FlashAttention, figure 1), so 2 %
 make a forward pass about an eighth longer; attention over a few dozen positions stays below it."""
 
@@ -50,6 +50,6 @@ VERDICT = Verdict(
     events=("kernel.fallback", "autocast.entered"),
     state=Fallbacks,
     rows=False,
-    judge=gathered(_conclude, LEAST, _counts, gpu=True),
+    judge=gathered(_conclude, MIN_SHARE, _counts, gpu=True),
     explains=("memory-not-saved", "slower-than-fp32"),
 )

@@ -57,7 +57,7 @@ def _peaks(state: State, event: Event) -> State:
     top = max(modules, key=lambda each: each.get("absmax", 0.0), default=None)
     if top is None or top.get("share", 0.0) < NEAR or state.opened.active:
         return state
-    name = str(top.get("module", ""))[: born.LONGEST]
+    name = str(top.get("module", ""))[: born.MAX_NAME_CHARS]
     return State(state.opened.at(event.step, event.step), peak=float(top["absmax"]), module=name)
 
 

@@ -33,7 +33,7 @@ Inf - Inf, also at the scale that a run began with and that had worked for some 
 networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most. Each skip gives a bit: NaN that stays is
 told three steps later."""
 
-OFTEN, WITHIN = 3, 10
+OFTEN_SKIPS, WITHIN_STEPS = 3, 10
 """Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""
 
 RECOVERED = 50
@@ -97,7 +97,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _poisoned(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
     harmed = state.opened.active and state.applied and not state.weight
-    return replace(state, weight=str(tensors[0])[: born.LONGEST]) if harmed else state
+    return replace(state, weight=str(tensors[0])[: born.MAX_NAME_CHARS]) if harmed else state
 
 
 def _born(state: State, event: Event) -> State:
@@ -201,8 +201,12 @@ def _open(state: State, step: int, place: Origin, unprotected: bool, reached: in
     """step: the bad one. reached: the step at which that is known, if it is a later one."""
     fresh = not state.opened.active
     recent = (() if fresh else state.recent) + (step,)
-    recent = tuple(each for each in recent if step - each < WITHIN)[-OFTEN:]
-    often = len(recent) >= OFTEN or (len(recent) > 1 and recent[-2] == step - 1) or state.series >= MAX_ACCIDENTAL_SKIPS
+    recent = tuple(each for each in recent if step - each < WITHIN_STEPS)[-OFTEN_SKIPS:]
+    often = (
+        len(recent) >= OFTEN_SKIPS
+        or (len(recent) > 1 and recent[-2] == step - 1)
+        or state.series >= MAX_ACCIDENTAL_SKIPS
+    )
     opened = state.opened.at(state.begun if state.series else step, step)
     if fresh:
         state = replace(state, after=math.nan, weight="", born=NonfiniteOrigin(), scaled=False)

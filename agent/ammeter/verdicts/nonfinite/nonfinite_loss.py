@@ -82,7 +82,7 @@ def _event(state: State, event: Event) -> State:
 
 def _weights(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
-    name = str(tensors[0])[: born.LONGEST]
+    name = str(tensors[0])[: born.MAX_NAME_CHARS]
     if state.poisoned:
         return replace(state, unread=False, harmed=state.harmed or name)
     return replace(state, weights=state.weights or name)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import LONGEST_PATH
+from ammeter.verdicts.framework.single_event import MAX_PATH_CHARS
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
@@ -22,7 +22,7 @@ weight that is NaN and takes part makes the loss NaN. Moments are not read from 
 CHECKPOINTS = 3
 """Paths that are remembered, newest last. Weights are read now and then, so the newest may be poisoned already."""
 
-LONGEST = 160
+MAX_NAME_CHARS = 160
 """Characters of a name that are kept."""
 
 
@@ -93,7 +93,7 @@ def _poisoned(state: State, event: Event) -> State:
         state = replace(state, deduced=state.begun if before and state.begun > 0 else -1)
     state = replace(state, opened=state.opened.at(min(first, event.step), event.step), finite=0, clean=False)
     data = event.data
-    name, count = str((data.get("tensors") or ["one"])[0])[:LONGEST], data.get("count", 1)
+    name, count = str((data.get("tensors") or ["one"])[0])[:MAX_NAME_CHARS], data.get("count", 1)
     if event.name == "moments.nonfinite":
         return state if state.moment else replace(state, moment=name, moments=count)
     last = data.get("last_finite")
@@ -104,7 +104,7 @@ def _poisoned(state: State, event: Event) -> State:
 def _saved(state: State, event: Event) -> State:
     """What was written over is gone; what was written after the first poisoned step is poisoned."""
     path, contents = event.data.get("path"), event.data.get("contents") or {}
-    if not path or not contents.get("weights") or len(path) > LONGEST_PATH:
+    if not path or not contents.get("weights") or len(path) > MAX_PATH_CHARS:
         return state
     kept = tuple(each for each in state.saved if each.path != path)
     if state.opened.active:

@@ -9,7 +9,7 @@ import msgspec
 
 from ammeter.wire.frames import Event
 
-LONGEST = 120
+MAX_NAME_CHARS = 120
 """Characters of a name that are kept."""
 
 
@@ -101,7 +101,7 @@ def of_event(event: Event) -> NonfiniteOrigin:
 
 def _text(data: dict[str, Any], name: str) -> str:
     value = data.get(name)
-    return value[:LONGEST] if isinstance(value, str) else ""
+    return value[:MAX_NAME_CHARS] if isinstance(value, str) else ""
 
 
 def _whole(data: dict[str, Any], name: str, otherwise: int) -> int:

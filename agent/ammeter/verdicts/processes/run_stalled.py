@@ -11,7 +11,7 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import Tick, View
 from ammeter.wire.frames import Bye, Hello
 
-LEAST_SECONDS = 900.0
+MIN_SECONDS = 900.0
 """Less than a quarter of an hour is nobody's alarm: torch gives a collective ten minutes (NCCL) before it raises by
 itself, and first validations, saves and compilations take minutes."""
 
@@ -105,7 +105,7 @@ def _tick(state: State, tick: Tick) -> State:
 def _without_a_step(state: State, seconds: float, how: str = "") -> State:
     """Told when it is reached, and once more when it is grave."""
     grave = state.seconds < PAGE_SECONDS <= seconds
-    if state.rows < FEW or seconds < max(LEAST_SECONDS, TIMES * state.pause) or (state.opened.active and not grave):
+    if state.rows < FEW or seconds < max(MIN_SECONDS, TIMES * state.pause) or (state.opened.active and not grave):
         return state
     return replace(state, opened=state.opened.at(state.step, state.step), seconds=seconds, how=how)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.probes.checkpoint.contents import DEEPEST, MOST_NODES, contents, of_specs
+from ammeter.probes.checkpoint.contents import DEEPEST, MAX_NODES, contents, of_specs
 from tests.agent.training import Model
 
 
@@ -98,9 +98,9 @@ def test_the_flat_optimizer_of_a_distributed_checkpoint_is_known() -> None:
 
 
 def test_the_walk_is_bounded_in_width_depth_and_circles() -> None:
-    wide = contents({str(at): torch.ones(2) for at in range(3 * MOST_NODES)})
+    wide = contents({str(at): torch.ones(2) for at in range(3 * MAX_NODES)})
     assert not wide.whole
-    assert 2 * (MOST_NODES - 2) <= wide.weights["float32"] <= 2 * MOST_NODES
+    assert 2 * (MAX_NODES - 2) <= wide.weights["float32"] <= 2 * MAX_NODES
     deep: Any = torch.ones(2)
     for _ in range(DEEPEST + 1):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Queries on the tables, one file per reader, and the way to the database."""
+"""Database access: the Store, its errors, tables and queries."""
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Row as Row

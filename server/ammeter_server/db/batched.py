@@ -1,4 +1,7 @@
-"""Work on many rows in transactions that nobody has to wait for long. What a power cut undoes is done again."""
+"""Processes many rows in short transactions, so that other writers wait only briefly.
+
+The transactions are not durable: work that a power cut undoes is repeated.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sqlalchemy import Connection
 from ammeter_server.db.engine import Store
 
 SLICE_SECONDS = 0.02
-"""Seconds that a transaction in the background should take: frames that come in wait for it on SQLite."""
+"""Target duration of a background transaction: on SQLite, ingest waits for it."""
 
 MAX_SLICE_ITEMS = 10_000
 
@@ -19,14 +22,17 @@ Item = TypeVar("Item")
 
 
 class Pace:
-    """How many at a time: as many as fitted into a slice last time, at most twice as many."""
+    """Adapts the number of items per transaction to SLICE_SECONDS.
+
+    At most doubles from one transaction to the next.
+    """
 
     def __init__(self) -> None:
         self.size = 1
 
     def took(self, count: int, seconds: float) -> None:
         if count < self.size and seconds < SLICE_SECONDS:
-            return  # which says nothing of more
+            return  # too few items to judge a larger number by
         fitting = int(count * SLICE_SECONDS / max(seconds, 1e-6))
         self.size = max(1, min(2 * self.size, fitting, MAX_SLICE_ITEMS))
 
@@ -34,8 +40,14 @@ class Pace:
 def in_slices(
     store: Store, items: Sequence[Item], work: Callable[[Connection, Sequence[Item]], object], pace: Pace | None = None
 ) -> None:
-    """Does the work on all items, some in a transaction, and leaves others their turn in between. pace: of such work
-    that was done before."""
+    """Processes all items, several per transaction, and lets other writers in between.
+
+    Args:
+        store: The database.
+        items: The items.
+        work: Processes some of them in a transaction.
+        pace: The pace of earlier work of the same kind, to begin with.
+    """
     pace, at = pace or Pace(), 0
     while at < len(items):
         some = items[at : at + pace.size]
@@ -47,7 +59,10 @@ def in_slices(
 
 
 def until_done(store: Store, work: Callable[[Connection, int], int]) -> int:
-    """Has up to so many done at a time until fewer were left. Returns how many were done altogether."""
+    """Repeats work with a limit on its items until it processes fewer than the limit.
+
+    Returns the total number of processed items.
+    """
     pace, total = Pace(), 0
     while True:
         with store.writing(durable=False) as connection:
@@ -62,5 +77,5 @@ def until_done(store: Store, work: Callable[[Connection, int], int]) -> int:
 def _rest(store: Store, pace: Pace, count: int, began: float) -> None:
     took = time.monotonic() - began
     pace.took(count, took)
-    if store.is_sqlite:  # its one lock goes to whoever asks for it next
+    if store.is_sqlite:  # lets a waiting writer take SQLite's one lock
         time.sleep(min(took, SLICE_SECONDS) / 4)

@@ -1,4 +1,7 @@
-"""The step after the tables are there: where PostgreSQL has the extension Citus, they are distributed by run."""
+"""Distributes the tables by run where PostgreSQL has the extension Citus.
+
+Runs after the tables were created.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,25 @@ from ammeter_server.db import step_tables
 from ammeter_server.db.tables import metadata
 
 BY = {"runs": "id", "totals": "project", "audit": "id"}
-"""Tables that are distributed by something else than their column `run`. A run's id is what the others call run."""
+"""Tables whose distribution column is not called `run`. In `runs` the column `id` is the run's id."""
 
 APART = ("totals", "audit")
 """Tables whose rows belong to no run."""
 
 REFERENCE = ("projects", "tokens")
-"""Small, read with everything and seldom written, never by ingest: a write of one goes to every node."""
+"""Small tables, read with everything and seldom written, never by ingest: each node gets every write."""
 
 
 def distribute(connection: Connection) -> list[str]:
-    """Distributes what is not distributed yet. Returns the names of those tables; none without Citus."""
+    """Distributes the tables that are not distributed yet.
+
+    Returns their names; none without Citus.
+    """
     if connection.dialect.name != "postgresql" or not _has_citus(connection):
         return []
     there = set(connection.execute(text("SELECT logicalrelid::text FROM pg_dist_partition")).scalars())
     todo = [name for name in order() if name not in there]
-    if "runs" in todo:  # a node sees only its own rows; ids are made so that there are no two, see run_ids.py
+    if "runs" in todo:  # a node cannot check uniqueness across nodes; the ids are unique anyway, see run_ids.py
         connection.execute(text("DROP INDEX IF EXISTS ix_runs_external_id_project"))
     for name in todo:
         connection.execute(text(statement(name)))
@@ -41,14 +47,14 @@ def is_distributed(connection: Connection, table: str) -> bool:
 
 
 def order() -> list[str]:
-    """All tables, those first that others refer to."""
+    """Returns all tables; a table comes after those that it refers to."""
     names = [table.name for table in metadata.sorted_tables]
     assert all(table.name in names for table in step_tables.PARTITIONED_TABLES)
     return [*REFERENCE, *(name for name in names if name not in REFERENCE)]
 
 
 def statement(table: str) -> str:
-    """What makes Citus distribute the table."""
+    """Returns the statement with which Citus distributes the table."""
     if table in REFERENCE:
         return f"SELECT create_reference_table('{table}')"
     by = BY.get(table, "run")

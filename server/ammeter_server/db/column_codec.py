@@ -1,7 +1,8 @@
-"""How one column of a segment lies in the database, and its coarse level. Pure: arrays in, bytes out, and back.
+"""Storage format of one column of a segment, with its coarse level.
 
-The measured values alone, bit-exact: which rows they are of, then their four bytes as four planes. Each plane is a
-constant, compressed, or as it is, so that the noise of a mantissa is copied and not decoded.
+Pure: arrays in, bytes out, and back. The format stores the measured values alone, bit-exact: a mask of their rows, then
+their four bytes as four planes. Each plane is a constant, compressed, or plain, so that the noise of a mantissa is
+copied and not decoded.
 """
 
 from __future__ import annotations
@@ -18,36 +19,37 @@ import zstandard
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
 
 TOGETHER = 8
-"""Columns in one row: a database's page of 4 KB that holds one column of 2,000 steps is empty by a third."""
+"""Columns in one database row. With one column of 2,000 steps per row, a third of each 4 KB page would stay empty."""
 
 MAX_SEGMENT_ROWS = 2**15
-"""Rows of a segment: a place in it takes two bytes."""
+"""Rows of a segment: a position in it has two bytes."""
 
 BUCKET = 512
-"""Measured values that one entry of the coarse level stands for. 20 bytes for each 512 values are 0.04 per value."""
+"""Measured values per entry of the coarse level. An entry has 20 bytes, which makes 0.04 bytes per value."""
 
 WORTH = 0.97
-"""A plane is compressed where that makes it smaller by 3 %: below that, unpacking costs more than it saves."""
+"""A plane is compressed if that saves at least 3 %: below that, unpacking costs more than the space is worth."""
 
 LEVEL = 1
-"""Of zstd. Planes are noise or nearly constant: level 3 takes a little longer and is a little larger."""
+"""Level of zstd. Planes are noise or nearly constant: level 3 is a little slower and its output a little larger."""
 
 _EVERY, _SOME = 0, 1
 _CONSTANT, _PACKED, _PLAIN = 0, 1, 2
 _ENTRY = struct.Struct("<BIIIIIff")
-"""Which column; bytes of its coarse level, of its values in the head, in the data; how many were measured, and how many
-of them are no number; the lowest and the highest of the others."""
+"""Column number; bytes of its coarse level, of its values in the head, of its values in data; numbers of measured and
+of non-finite values; lowest and highest finite value."""
 
 _WHOLE = struct.Struct("<qqBB")
-"""Before steps or times: where the line begins, how it rises, bytes of each difference, whether they are compressed."""
+"""Header of steps or times: start and slope of the line, bytes per difference, whether the differences are
+compressed."""
 
 _PLACES, _KINDS = ("odd_at", "<u2", 2), ("odd", "u1", 2)
 COARSE = np.dtype(
     [("low", "<f4"), ("high", "<f4"), ("low_at", "<u2"), ("high_at", "<u2"), _PLACES, _KINDS, ("odds", "<u2")]
 )
-"""A bucket: its finite extremes and where they are, its first and last value that is no number, and how many are none.
+"""A bucket: its finite extremes with their positions, its first and last non-finite value, and the number of those.
 
-Places are rows of the segment. A bucket without finite values has low > high.
+Positions are rows of the segment. A bucket without finite values has low > high.
 """
 
 _of_thread = threading.local()
@@ -58,16 +60,27 @@ Coarse = npt.NDArray[np.void]
 
 
 class Packed(NamedTuple):
-    """Neighbouring columns of a segment as one row stores them. head: what is known of each, and its coarse level."""
+    """Neighbouring columns of a segment, as one database row stores them.
+
+    Attributes:
+        head: The entry and the coarse level of each column, and the values of short columns.
+        data: The values of the other columns.
+    """
 
     head: bytes
     data: bytes
 
 
 class ColumnHeader(NamedTuple):
-    """What a head says of one column. low > high: nothing of it is finite. coarse: empty where values are few.
+    """The head's entry for one column.
 
-    data: where it lies in the row's data; where values are few they lie in the head instead.
+    Attributes:
+        measured: Number of measured values.
+        nonfinite: Number of those that are NaN or Inf.
+        low, high: Finite extremes; low > high if no value is finite.
+        coarse: The coarse level; empty if the column has at most BUCKET values.
+        few: The packed values of such a short column; else empty.
+        data: Position of the packed values in the row's data.
     """
 
     measured: int
@@ -80,7 +93,10 @@ class ColumnHeader(NamedTuple):
 
 
 def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
-    """(part, row) of float32[columns, rows]: TOGETHER columns in each. Where nothing was measured there is no row."""
+    """Packs float32[columns, rows] as (part, row), TOGETHER columns in each.
+
+    A part without measured values has no row.
+    """
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
     values = np.ascontiguousarray(values, "<f4")
     there = measured(values)
@@ -97,7 +113,10 @@ def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
 
 
 def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
-    """Which of the columns that lie together -> what is told of it; those that are wanted and were measured."""
+    """Returns column number -> header, for the wanted columns that were measured.
+
+    Numbers count within the part.
+    """
     found = {}
     at, begin = 1 + head[0] * _ENTRY.size, 0
     for which, coarse, few, size, count, odd, low, high in _ENTRY.iter_unpack(head[1:at]):
@@ -111,7 +130,7 @@ def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
 
 
 def unpack(data: bytes, rows: int) -> Floats:
-    """float32[rows] of one column, absent where nothing was measured."""
+    """Unpacks one column as float32[rows], absent where nothing was measured."""
     if data[0] == _EVERY:
         return _joined(memoryview(data)[1:], rows)
     found = np.full(rows, ABSENT, np.float32)
@@ -123,12 +142,12 @@ def unpack(data: bytes, rows: int) -> Floats:
 
 
 def coarse(data: bytes) -> Coarse:
-    """The buckets of one coarse level, or of several one behind the other."""
+    """Returns the buckets of one coarse level, or of several concatenated levels."""
     return np.frombuffer(data, COARSE) if data else np.zeros(0, COARSE)
 
 
 def summarize(values: Floats, places: Ints) -> Coarse:
-    """The coarse level of measured values that stand at these places."""
+    """Computes the coarse level of measured values at the given rows."""
     starts = np.arange(0, len(values), BUCKET)
     finite = np.isfinite(values)
     found = np.zeros(len(starts), COARSE)
@@ -152,7 +171,10 @@ def summarize(values: Floats, places: Ints) -> Coarse:
 
 
 def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
-    """(bucket, place, value) of everything that the coarse level tells, in no order; some of it twice."""
+    """Returns (bucket, row, value) arrays of all values in a coarse level.
+
+    They are unordered, and some values occur twice.
+    """
     finite = np.flatnonzero(level["low"] <= level["high"])
     strange = np.flatnonzero(level["odds"])
     buckets = np.concatenate([finite, finite, strange, strange])
@@ -162,7 +184,10 @@ def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
 
 
 def pack_whole(numbers: Ints) -> bytes:
-    """Steps or times, exactly: what they differ by from a straight line, in as few bytes as all of it fits."""
+    """Packs steps or times exactly.
+
+    Stores their differences from a straight line, with the fewest bytes that all of them fit in.
+    """
     base, slope = int(numbers[0]), (int(numbers[-1]) - int(numbers[0])) // max(1, len(numbers) - 1)
     rest = numbers - _line(base, slope, np.arange(len(numbers)))
     if not rest.any():
@@ -170,13 +195,13 @@ def pack_whole(numbers: Ints) -> bytes:
     size = next(size for size in (1, 2, 4, 8) if _fits(rest, size))
     plain = rest.astype(f"<i{size}").tobytes()
     packed = zstandard.ZstdCompressor(level=LEVEL).compress(plain)
-    if len(packed) < len(plain) // 2:  # else a few of them are read without the others
+    if len(packed) < len(plain) // 2:  # plain differences can be read singly, without the others
         return _WHOLE.pack(base, slope, size, _PACKED) + packed
     return _WHOLE.pack(base, slope, size, _PLAIN) + plain
 
 
 def unpack_whole(data: bytes, rows: int, places: Ints | None = None) -> Ints:
-    """int64 of all rows, or of those at these places."""
+    """Unpacks int64 steps or times of all rows, or of the given rows."""
     base, slope, size, kind = _WHOLE.unpack_from(data)
     wanted = np.arange(rows) if places is None else places
     line = _line(base, slope, wanted)
@@ -197,7 +222,10 @@ def _line(base: int, slope: int, places: Ints) -> Ints:
 def _column(
     which: int, column: Floats, there: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """(entry of the head, coarse level, values where they are few, else here)"""
+    """Returns (entry, coarse level, values for the head, values for data) of a column.
+
+    One of the last two is empty: the values of a short column go to the head.
+    """
     every = bool(there.all())
     places = np.flatnonzero(there)
     values = column if every else column[places]
@@ -230,7 +258,7 @@ def _planes(values: Floats, compressor: zstandard.ZstdCompressor) -> Iterator[by
 
 
 def _joined(planes: memoryview, count: int) -> Floats:
-    """float32[count] of four planes."""
+    """Joins four planes to float32[count]."""
     bytes_of = np.empty((count, 4), np.uint8)
     at = 0
     for plane in range(4):
@@ -249,20 +277,20 @@ def _joined(planes: memoryview, count: int) -> Floats:
 
 
 def _decompress(data: bytes | memoryview, size: int) -> bytes:
-    if not hasattr(_of_thread, "decompressor"):  # making one takes longer than what it does here
+    if not hasattr(_of_thread, "decompressor"):  # creating one takes longer than this decompression
         _of_thread.decompressor = zstandard.ZstdDecompressor()
     found: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
     return found
 
 
 def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:
-    """Of each bucket the first place that is true; each has one."""
+    """Returns the first true position of each bucket; every bucket must have one."""
     where = np.flatnonzero(true)
     return where[np.searchsorted(where, starts)]
 
 
 def _kind(values: Floats) -> npt.NDArray[np.uint8]:
-    """Which of ODD."""
+    """Returns the index in ODD of each non-finite value."""
     return np.where(np.isnan(values), 0, np.where(values > 0, 1, 2)).astype(np.uint8)
 
 

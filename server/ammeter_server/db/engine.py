@@ -1,4 +1,4 @@
-"""The way to the database: one Store, which hands out short transactions for reading and for writing."""
+"""Database access: a Store provides short transactions for reading and for writing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sqlalchemy.pool import QueuePool
 from ammeter_server.db.errors import StoreAwayError, StoreBrokenError, StoreRefusingError, translate_db_errors
 
 log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # a command that is no server says it once, as its answer
+log.addHandler(logging.NullHandler())  # a command that is no server prints the error once, as its result
 
 SHAPE = 7_238_401
-"""The advisory lock of whoever changes the shape; any number that others do not use."""
+"""Advisory lock of a schema change; any number that no other lock uses."""
 
 BUSY_MS = 10_000
-"""How long a SQLite writer waits for the one before it. Batches take milliseconds, a slow disk seconds."""
+"""Wait of a SQLite writer for the one before it. Batches take milliseconds; a slow disk makes that seconds."""
 
 CACHE = 16_384
-"""KiB of pages that SQLite's one writer keeps. Nobody else writes, so they stay right; a reader's are thrown away with
-every commit, and what it reads again is in the system's cache: it has SQLite's own 2 MiB."""
+"""KiB of the page cache of SQLite's single writer. No other connection writes, so its pages stay valid. A reader's
+cache is dropped with every commit and its pages come again from the system's cache, so readers keep SQLite's 2 MiB."""
 
 POSTGRESQL_TIMEOUTS = {
     "connect_timeout": 5,
@@ -38,28 +38,30 @@ POSTGRESQL_TIMEOUTS = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
 }
-"""How PostgreSQL's driver waits for a host that is silent, where the URL says nothing of it: 5 s for a connection, 10 s
-(in ms) for what was sent to arrive, and 10 s without a word until it looks whether anybody is there."""
+"""Timeouts of PostgreSQL's driver for an unresponsive host, unless the URL sets them: 5 s to connect, 10 s (in ms)
+until sent data is acknowledged, and 10 s of idle time before the first keepalive probe."""
 
 MAX_OVERFLOW = 10
-"""Connections beyond those that are kept open, for a moment in which more are needed."""
+"""Connections beyond the pool's size, for short peaks."""
 
 ENCODING = {"client_encoding": "utf8"}
-"""Else a database made under the locale C, whose encoding is SQL_ASCII, answers with bytes in place of text."""
+"""Without it, a database created under locale C has the encoding SQL_ASCII and returns bytes in place of text."""
 
 POOL_SECONDS = 10.0
-"""How long whoever needs a connection waits for one that others have."""
+"""Wait for a free connection while all are in use."""
 
 LOG_SECONDS = 60.0
-"""Between two lines of the log about a database that is damaged or takes no writes: each transaction meets it."""
+"""Between two log lines about a database that is damaged or refuses writes: every transaction meets the error."""
 
 
 @dataclass
 class Trouble:
-    """What takes a person to mend, as transactions of this process have met it.
+    """Errors met by transactions of this process that an operator has to repair.
 
-    broken: the damage; it stays until the process is started again, and nothing more is written, as what is written on
-    top of damage and acknowledged would be lost with it. refusing: until somebody has looked whether it still does.
+    Attributes:
+        broken: The damage. It stays until the process restarts, and all writes are refused: data written onto damage
+            and acknowledged would be lost with it.
+        refusing: The refusal, until a readiness check finds that it is over.
     """
 
     broken: str = ""
@@ -80,7 +82,13 @@ class Trouble:
 
 
 class Connections(NamedTuple):
-    """used: by whoever reads or writes now. limit: of both together, beyond which one waits."""
+    """Numbers of database connections.
+
+    Attributes:
+        used: In use by readers and writers.
+        idle: Open and free.
+        limit: Upper limit of both together; a further request waits.
+    """
 
     used: int
     idle: int
@@ -89,15 +97,15 @@ class Connections(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """The database. Both transactions end when their block does; writing() commits, and rolls back on an error.
+    """The database. Transactions end with their block.
 
-    Both raise StoreFullError where the disk has no room, and StoreAwayError where the database does not answer,
-    refuses, or is damaged.
+    writing() commits, and rolls back on an error. Both kinds raise StoreFullError if the disk is full, and
+    StoreAwayError if the database does not answer, refuses access or is damaged.
     """
 
     engine: Engine
     writer: Engine
-    """The same, but for SQLite: one connection."""
+    """The same as `engine`; for SQLite an engine with one connection."""
     trouble: Trouble = field(default_factory=Trouble)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -116,14 +124,17 @@ class Store:
 
     @contextmanager
     def writing(self, durable: bool = True) -> Iterator[Connection]:
-        """A transaction that holds SQLite's write lock from its beginning, so it never fails half-way for it.
+        """Opens a write transaction. SQLite's write lock is taken at its beginning.
 
-        durable: on disk when it ends. One that is not waits for no disk; a power cut may undo it, with all that came
-        later and was not durable either.
+        The transaction therefore never fails half-way for lack of the lock.
+
+        Args:
+            durable: Whether the commit waits for the disk. A power cut may undo a commit that does not, together with
+                all later non-durable commits.
         """
         if self.trouble.broken:
             raise StoreBrokenError(self.trouble.broken)
-        # SQLite's own waiting is a sleep of up to 100 ms; threads of this process queue here instead
+        # SQLite waits for its lock in sleeps of up to 100 ms; threads of this process queue here instead
         turn = self._turn if self.is_sqlite else nullcontext()
         try:
             with translate_db_errors(), ExitStack() as held:
@@ -138,7 +149,7 @@ class Store:
             raise
 
     def connections(self) -> Connections:
-        """How many there are at this moment."""
+        """Returns the current numbers of connections."""
         pools = [engine.pool for engine in {id(engine): engine for engine in (self.engine, self.writer)}.values()]
         several = [pool for pool in pools if isinstance(pool, QueuePool)]
         limit = sum(pool.size() + MAX_OVERFLOW for pool in several)
@@ -146,8 +157,10 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[Any]:
-        """SQLite's own connection that writes, outside of a transaction and with nobody else on it, for what no
-        transaction may do."""
+        """Yields SQLite's write connection, outside of a transaction and exclusively.
+
+        For statements that SQLite does not allow in a transaction.
+        """
         with translate_db_errors(), self._turn, self.writer.connect() as connection:
             yield connection.connection.driver_connection
 
@@ -157,9 +170,9 @@ class Store:
 
 
 def connect(url: str) -> Store:
-    """The Store behind a database URL (sqlite:////file or postgresql://...). Makes the folder of a SQLite file.
+    """Returns the Store for a database URL (sqlite:////file or postgresql://...).
 
-    Raises StoreRefusingError where the file cannot be made.
+    Creates the folder of a SQLite file. Raises StoreRefusingError if the file cannot be created.
     """
     file = database_file(url)
     if file is None:
@@ -169,7 +182,7 @@ def connect(url: str) -> Store:
         if not file.exists():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)  # SQLite's own files beside it get the same
-    except (OSError, ValueError) as error:  # a NUL in the name is the latter
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = getattr(error, "strerror", None) or str(error)
         said = f"the database {str(file)!r} cannot be made ({reason}); name a file in a folder that this user may write"
         raise StoreRefusingError(said, reason) from error
@@ -179,7 +192,10 @@ def connect(url: str) -> Store:
 
 
 def database_file(url: str) -> Path | None:
-    """SQLite's file, None for PostgreSQL. Raises ValueError for a database that the collector cannot use."""
+    """Returns SQLite's file, None for PostgreSQL.
+
+    Raises ValueError for a database that the collector cannot use.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -195,12 +211,12 @@ def database_file(url: str) -> Path | None:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """Returns the URL with its password hidden."""
     return make_url(url).render_as_string(hide_password=True)
 
 
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT of the database at hand, which can say what to do about a row that is there already."""
+    """Returns an INSERT of the connection's dialect, which supports ON CONFLICT."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
@@ -209,7 +225,10 @@ def insert_or_ignore(connection: Connection, table: Table) -> postgresql.Insert 
 
 
 def alone(connection: Connection) -> None:
-    """Waits until nobody else changes the database's shape, and keeps them waiting until the transaction ends."""
+    """Takes the lock of schema changes, until the transaction ends.
+
+    Waits while another process changes the schema.
+    """
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
         connection.execute(select(func.pg_advisory_xact_lock(SHAPE)))
 
@@ -231,7 +250,10 @@ def _postgresql(url: str) -> Engine:
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:
-    """Makes commits wait for the disk where the server is set not to: what is acknowledged may be deleted elsewhere."""
+    """Turns on synchronous_commit where the server has it off.
+
+    An agent may delete acknowledged data, so commits have to wait for the disk.
+    """
     weak = "current_setting('synchronous_commit') = 'off'"
     connection.execute(f"SELECT set_config('synchronous_commit', 'on', false) WHERE {weak}")
     connection.commit()
@@ -240,12 +262,12 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = create_engine(
         make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, hide_parameters=True
-    )  # what runs say is not for the log
+    )  # data of runs must not reach the log
     ours = (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
 
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None
-        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would change nothing
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # the pragma has no effect once there are pages
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in ours:
             connection.execute(f"PRAGMA {pragma}")

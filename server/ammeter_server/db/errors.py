@@ -1,5 +1,7 @@
-"""Why the database could not do what it was asked to, where that is no mistake of the collector's: it is full, it is
-away, it takes no writes from us, or it is damaged."""
+"""Errors of the database that are no programming errors of the collector.
+
+The database is full, unreachable, read-only for this user, or damaged.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,22 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoneFreeError
 
 DatabaseError = DBAPIError
-"""What the database says within a transaction, which is over then. Outside of it, it has been told apart."""
+"""An error of the database inside a transaction, which it ends. translate_db_errors() converts it at the transaction's
+end."""
 
 
 class StoreFullError(RuntimeError):
-    """The database could not take what had to be written: its disk is full."""
+    """A write failed because the database's disk is full."""
 
 
 class StoreAwayError(RuntimeError):
-    """The database does not answer. Whether it did what it was asked to is not known; asking again is right.
+    """The database does not answer; retry.
 
-    reason: what the driver says of it, which may name hosts and users: for those who start the collector.
+    Whether it executed the statement is unknown.
+
+    Attributes:
+        reason: The driver's message. It may contain names of hosts and users, so only operators of the collector see
+            it.
     """
 
     def __init__(self, said: str, reason: str = "") -> None:
@@ -30,49 +37,55 @@ class StoreAwayError(RuntimeError):
 
 
 class StoreRefusingError(StoreAwayError):
-    """The database lets us do nothing, or nothing that writes: it is read-only, or we lack a right. Takes a person."""
+    """The database denies writes or all access; an operator has to act.
+
+    It is read-only, or a privilege is missing.
+    """
 
 
 class StoreBrokenError(StoreAwayError):
-    """What the database holds is damaged. Takes a person and a backup."""
+    """The stored data is damaged. An operator has to restore a backup."""
 
 
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""The last: the index of SQLite's log, which grows beside it."""
+"""SQLITE_IOERR_SHMSIZE: SQLite could not extend the index of its write-ahead log, a file beside it."""
 
 NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)
-"""Codes of SQLite without what they add: somebody else writes for longer than is waited, or the disk fails."""
+"""Primary result codes of SQLite: another writer exceeded the busy timeout, or the disk fails."""
 
 REFUSING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 CUT_SHORT = (sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
-"""A page that the file should have is not there, or the file system says itself that it is damaged."""
+"""A page of the file is missing, or the file system reports damage itself."""
 
 NO_TEXT = "Could not decode to UTF-8"
-"""How Python begins to say, without a code of SQLite, that what was stored as text is none."""
+"""Beginning of Python's error, which has no SQLite code, for stored text that is not UTF-8."""
 
 DISK_FULL = "53100"
 
 GONE = ("08", "53", "57P", "58030")
-"""How PostgreSQL's codes begin where a connection broke, it is short of something, it starts or ends, or its disk
+"""Prefixes of PostgreSQL's codes: a connection broke, resources are short, the server starts or stops, or its disk
 fails."""
 
 STANDBY = "25006"
 NOT_ALLOWED = ("42501", "28", "3D000")
-"""A right is missing, who we are is not believed, or there is no such database."""
+"""A privilege is missing, authentication failed, or the database does not exist."""
 
 DAMAGED = ("XX001", "XX002")
-"""A page of a table, or of an index."""
+"""A damaged page of a table, or of an index."""
 
 
 @contextmanager
 def translate_db_errors() -> Iterator[None]:
-    """Raises StoreFullError and StoreAwayError for what the driver says of them; anything else as it comes."""
+    """Raises StoreFullError or StoreAwayError in place of the driver's errors they describe.
+
+    Other errors pass unchanged.
+    """
     try:
         yield
     except NoneFreeError as error:
         raise StoreAwayError("all connections to the database are taken; ask again") from error
-    except (DBAPIError, sqlite3.Error) as error:  # a few statements go to the driver itself
+    except (DBAPIError, sqlite3.Error) as error:  # a few statements bypass SQLAlchemy
         kind = _kind(error)
         if kind is None:
             raise
@@ -80,7 +93,7 @@ def translate_db_errors() -> Iterator[None]:
 
 
 def _kind(error: DBAPIError | sqlite3.Error) -> StoreFullError | StoreAwayError | None:
-    """What is raised instead; None for what is a mistake of ours."""
+    """Returns the error to raise instead; None for programming errors of the collector."""
     reason = reason_of(error)
     if _is_full(error):
         return StoreFullError("the database's disk is full; free space: senders try again by themselves")
@@ -102,7 +115,7 @@ def _kind(error: DBAPIError | sqlite3.Error) -> StoreFullError | StoreAwayError 
 
 
 def reason_of(error: DBAPIError | sqlite3.Error) -> str:
-    """The driver's own words, on one line, without the statement."""
+    """Returns the driver's message on one line, at most 500 characters, without the statement."""
     return " ".join(str(_original(error)).split())[:500]
 
 
@@ -139,19 +152,19 @@ def _is_away(error: DBAPIError | sqlite3.Error) -> bool:
     code, state = _code(error), _state(error)
     if code is not None:
         return code & 0xFF in NOT_NOW
-    if state is None and isinstance(error, DBAPIError):  # the driver says so, not the server: there is none
+    if state is None and isinstance(error, DBAPIError):  # an error of the driver: no server answered
         return error.connection_invalidated or isinstance(error, OperationalError)
     return state is not None and state.startswith(GONE)
 
 
 def _code(error: DBAPIError | sqlite3.Error) -> int | None:
-    """SQLite's, with what it adds."""
+    """Returns SQLite's extended result code."""
     found: int | None = getattr(_original(error), "sqlite_errorcode", None)
     return found
 
 
 def _state(error: DBAPIError | sqlite3.Error) -> str | None:
-    """PostgreSQL's."""
+    """Returns PostgreSQL's SQLSTATE."""
     found: str | None = getattr(_original(error), "sqlstate", None)
     return found
 

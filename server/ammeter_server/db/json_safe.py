@@ -1,4 +1,7 @@
-"""What a run said, as JSON and every database can carry it: data from outside never breaks a page or a commit."""
+"""Converts data of runs to values that JSON and every database accept.
+
+Data from outside never breaks a page or a commit.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,22 @@ from typing import Any
 import numpy as np
 
 DEPTH = 16
-"""Nesting that is kept; what lies deeper is shown as text, cut to what a line holds."""
+"""Levels of nesting that are kept. Deeper values become text, shortened to one line."""
 
 LARGEST = 2**63
-"""Integers beyond it are text; NaN and Inf are not below it either."""
+"""Integers beyond 64 bits become text. NaN and Inf fail this comparison too, so they leave the fast path."""
 
 MAX_CACHED_NAME_CHARS = 128
-"""Characters of a key that is remembered as text: the same few come with every batch."""
+"""Characters of a key whose text is cached: every batch brings the same few keys."""
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
-    """The value in JSON's types only. NaN and Inf become "NaN", "Infinity", "-Infinity"; bytes become hex."""
+    """Converts a value to JSON's types.
+
+    NaN and Inf become "NaN", "Infinity", "-Infinity"; bytes become hex.
+    """
     kind = type(value)
-    if kind is float or kind is int:  # as most are, in each batch a hundred
+    if kind is float or kind is int:  # the most common types: about a hundred values per batch
         return value if -LARGEST < value < LARGEST else _of_python(value, depth)
     if isinstance(value, np.generic):
         value = value.item()
@@ -49,19 +55,22 @@ def _of_python(value: Any, depth: int) -> Any:
 
 
 def number(value: float) -> float | str:
-    """The number, or its name where JSON has no number for it."""
+    """Returns the number, or its name if it is NaN or Inf."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def text(value: str) -> str:
-    """The text without what PostgreSQL refuses to store: NUL, and surrogates that are no character."""
+    """Replaces NUL and lone surrogates, which PostgreSQL does not store."""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def instant(nanoseconds: int | None) -> str | None:
-    """RFC 3339 in UTC, to the millisecond; None for what has not happened. Years beyond 9999 are cut to it."""
+    """Formats a time in ns as RFC 3339 in UTC, to the millisecond.
+
+    None stays None. Times beyond the year 9999 become its end.
+    """
     if nanoseconds is None:
         return None
     try:

@@ -1,4 +1,7 @@
-"""Bulk data by day: PostgreSQL has a partition for each and drops it, SQLite deletes in slices."""
+"""Removes bulk data by day.
+
+PostgreSQL has a partition for each day and drops it; SQLite deletes rows in slices.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,23 @@ from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs, streams
 
 AHEAD = 3
-"""Days for which partitions are made before they come. A row of any other day goes to the partition `rest`."""
+"""Days ahead for which partitions are created. Rows of any other day go to the partition `rest`."""
 
 LOCK = "SET LOCAL lock_timeout = '50ms'"
-"""How long frames that come in are held up at most where a partition is made or dropped; it is tried again later."""
+"""Limit of the time that ingest waits while a partition is created or dropped. A later call tries again."""
 
 LATER = ("55P03", "40P01", "23514", "42P07")
-"""Why it could not be done now: somebody holds the lock, rows of the day came meanwhile, another collector did it."""
+"""Codes of failures to retry: another session has the lock, rows of the day arrived meanwhile, or another collector did
+it."""
 
 BEGIN = date(1970, 1, 1)
 
 
 def prepare(store: Store, today: int) -> bool:
-    """Makes the partitions of the next days. Returns whether all are there; SQLite needs none."""
+    """Creates the partitions of the next days.
+
+    Returns whether all exist; SQLite needs none.
+    """
     if store.is_sqlite:
         return True
     with store.reading() as connection:
@@ -42,7 +49,10 @@ def prepare(store: Store, today: int) -> bool:
 
 
 def drop(store: Store, before: int) -> bool:
-    """Takes away what came before a day. Returns whether that was all; else it is to be tried again."""
+    """Deletes rows of days before `before`.
+
+    Returns whether all are deleted; otherwise the caller tries again.
+    """
     if store.is_sqlite:
         for table in PARTITIONED_TABLES:
             _delete(store, table.name, "rowid", before)
@@ -61,13 +71,13 @@ def drop(store: Store, before: int) -> bool:
 
 
 def oldest(connection: Connection) -> int | None:
-    """The first day of which there is anything."""
+    """Returns the first day that has rows; None if there are none."""
     days = [connection.execute(select(func.min(table.c.day))).scalar() for table in PARTITIONED_TABLES]
     return min((day for day in days if day is not None), default=None)
 
 
 def forget_runs(store: Store, before: int) -> int:
-    """Takes away runs that are over and were last heard of before a day. Returns how many."""
+    """Deletes finished runs without contact since a day. Returns their number."""
 
     def some(connection: Connection, count: int) -> int:
         found = old_runs(connection, before, count)
@@ -79,14 +89,14 @@ def forget_runs(store: Store, before: int) -> int:
 
 
 def old_runs(connection: Connection, before: int, limit: int) -> list[str]:
-    """Runs that are over and were last heard of before a day."""
+    """Returns finished runs that began before a day and had no contact since."""
     heard = select(streams.c.id).where(streams.c.run == runs.c.id, streams.c.heard >= before * DAY).exists()
     over = select(runs.c.id).where(runs.c.state != "running", runs.c.started < before * DAY, ~heard)
     return list(connection.execute(over.limit(limit)).scalars())
 
 
 def used_bytes(connection: Connection) -> int:
-    """What the database takes on disk, without what it could use again."""
+    """Bytes of the database on disk, without SQLite's free pages."""
     if connection.dialect.name == "sqlite":
         pages, free, size = (_pragma(connection, name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * size
@@ -94,7 +104,7 @@ def used_bytes(connection: Connection) -> int:
 
 
 def shrink(store: Store) -> None:
-    """Gives SQLite's free pages back to the file system where they are more than a sixteenth."""
+    """Returns SQLite's free pages to the file system if they exceed a sixteenth."""
     if not store.is_sqlite:
         return
     with store.reading() as connection:
@@ -106,7 +116,7 @@ def shrink(store: Store) -> None:
 def _vacuum(connection: Connection, pages: int) -> int:
     before = _pragma(connection, "freelist_count")
     driver: Any = connection.connection.driver_connection
-    driver.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would take its first step, one page
+    driver.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would run only its first step, one page
     return before - _pragma(connection, "freelist_count")
 
 
@@ -141,7 +151,10 @@ def _make(store: Store, table: str, day: int) -> bool:
 
 
 def _try(store: Store, *statements: str) -> bool:
-    """Whether they could be done without holding up anybody."""
+    """Runs the statements in one transaction with a short lock timeout.
+
+    Returns False if they are to be tried again, see LATER.
+    """
     try:
         with store.writing() as connection:
             connection.exec_driver_sql(LOCK)

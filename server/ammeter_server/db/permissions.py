@@ -1,4 +1,4 @@
-"""Whether the database lets us do what a collector does, asked before anybody depends on it."""
+"""Checks that the database grants the collector's privileges, before they are needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def check(store: Store) -> None:
-    """Raises StoreRefusingError for a database that is read-only to us, or where we lack a right that we need."""
-    with store.writing() as connection:  # which SQLite refuses where its file is read-only
+    """Raises StoreRefusingError if the database is read-only or a privilege is missing."""
+    with store.writing() as connection:  # raises for a read-only file of SQLite
         if not store.is_sqlite:
             _check_primary(connection)
             _check_tables(connection)
@@ -28,7 +28,10 @@ def _check_primary(connection: Connection) -> None:
 
 
 def _check_tables(connection: Connection) -> None:
-    """Partitions of days are made as they come, which takes the owner of their table."""
+    """Checks the privileges on all tables, and the ownership of partitioned ones.
+
+    The collector creates partitions for new days, which requires ownership of their table.
+    """
     user = connection.execute(text("SELECT current_user")).scalar_one()
     allowed = text("SELECT has_table_privilege(to_regclass(:name), :right)")
     for table in metadata.tables:

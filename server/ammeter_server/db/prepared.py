@@ -1,6 +1,7 @@
-"""Statements that every batch or judgement runs: compiled once, then handed to the driver as text with values.
+"""Statements compiled once and passed to the driver as text with values.
 
-SQLAlchemy builds and looks up a statement in 0.1 ms, and a batch of one step has five: all verdicts take less.
+For statements that run with every batch or judgement. SQLAlchemy needs 0.1 ms to build and look up a statement, and a
+batch of one step runs five of them. That is longer than all verdicts take.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from ammeter_server.db.engine import insert
 
 @dataclass(frozen=True)
 class Prepared:
-    """A statement with bind parameters. Values go in and rows come out as the driver has them."""
+    """A statement with bind parameters.
+
+    Values and rows keep the driver's types; SQLAlchemy converts neither.
+    """
 
     statement: ClauseElement
     _texts: dict[str, tuple[str, Sequence[str] | None]] = field(default_factory=dict)
 
     def one(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """The first row of what it finds."""
+        """Runs the statement and returns the first row, or None."""
         found: tuple[Any, ...] | None = self._run(connection, values).fetchone()
         return found
 
@@ -49,9 +53,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """Puts a whole row, column -> value, into a table: over the one with the same key, if there is one.
+    """Inserts a whole row, column -> value, or updates the row with the same key.
 
-    changed: what that one gets where it is not simply the new row; it is given the table's columns and the new values.
+    Attributes:
+        changed: Receives the table's columns and the new values, and returns the values of the update. None: the update
+            writes all columns of the new row.
     """
 
     table: Table

@@ -1,4 +1,4 @@
-"""Takes everything of one run away, and remembers only that it was."""
+"""Deletes all data of one run and records its deletion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import audit, deleted, incidents, outbox, runs, streams
 
 CHECKPOINT_TIMEOUT_SECONDS = 10.0
-"""Seconds in which SQLite's log is emptied, while others read."""
+"""Limit of the attempts to empty SQLite's write-ahead log, which readers can delay."""
 
 PAUSE = 0.05
 
@@ -25,17 +25,24 @@ def is_deleted(connection: Connection, run: str) -> bool:
 
 
 def of(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
-    """Id -> project of those of these runs that were deleted; without a project where that is not known any more."""
+    """Returns id -> project of the given runs that were deleted.
+
+    The project is empty if it is no longer known.
+    """
     query = select(deleted.c.run, deleted.c.project).where(deleted.c.run.in_(ids))
     return {row.run: row.project for row in connection.execute(query)}
 
 
 def delete(store: Store, run: str, who: str, now: int) -> bool:
-    """Deletes a run and notes who did it. False for one that is not there, of which nothing is changed; of one that was
-    deleted before, what was left goes, as where that was interrupted or a keeper was just at it.
+    """Deletes a run and adds an audit record.
 
-    From the first transaction on it is not there for anybody and takes no frames; what was concluded of others beside
-    it goes in the second, and what has come with its steps in slices behind that, so that other runs go on.
+    The first transaction deletes the run's row and with it all rows that refer to it; from then on the run is invisible
+    and accepts no frames. The second one removes comparisons with it from other runs. The rows of its steps follow in
+    slices, so that batches of other runs are not delayed.
+
+    Returns:
+        False for an unknown run; nothing changes then. For a run that was deleted before, remaining data is deleted, as
+        after an interruption or a concurrent compaction.
     """
     with store.writing() as connection:
         if not _take_away(connection, run, who, now) and not is_deleted(connection, run):
@@ -57,7 +64,10 @@ def _delete_steps(store: Store, run: str) -> None:
 
 
 def compact(store: Store) -> None:
-    """Writes SQLite's file anew, without what was left in it between its rows by versions that did not overwrite it."""
+    """Rewrites SQLite's file without remnants of deleted rows.
+
+    Earlier versions did not overwrite deleted data.
+    """
     if store.is_sqlite:
         with store.alone() as driver:
             driver.execute("VACUUM")
@@ -70,7 +80,7 @@ def _take_away(connection: Connection, run: str, who: str, now: int) -> bool:
         return False
     connection.execute(select(streams.c.id).where(streams.c.run == run).with_for_update()).all()
     connection.execute(insert_or_ignore(connection, deleted).values(run=run, at=now, project=there.project))
-    connection.execute(runs.delete().where(runs.c.id == run))  # all that refers to it goes with it
+    connection.execute(runs.delete().where(runs.c.id == run))  # deletes all rows that refer to it, by cascade
     of_it = audit.c.subject.startswith(f"{run}.", autoescape=True)
     connection.execute(audit.update().where(of_it).values(detail=""))
     deeds.add(connection, now, who, "run.deleted", run)
@@ -78,9 +88,9 @@ def _take_away(connection: Connection, run: str, who: str, now: int) -> bool:
 
 
 def _forget_comparisons(connection: Connection, run: str) -> None:
-    """Takes away what other runs hold of a deleted one that they were compared with: its settings and its name.
+    """Removes a deleted run's settings and name from runs that were compared with it.
 
-    Whoever judges a run at this moment may have read the deleted one: that judgement is void, and made again.
+    A judgement in progress may have read the deleted run: it loses its claim and is repeated.
     """
     connection.execute(runs.update().where(runs.c.claimed_by.is_not(None)).values(claimed_by=None))
     said = type_coerce(runs.c.whole, Text).contains(run, autoescape=True)
@@ -93,7 +103,10 @@ def _forget_comparisons(connection: Connection, run: str) -> None:
 
 
 def _forget_verdicts(connection: Connection, run: str, verdicts: Collection[str]) -> None:
-    """Takes away a run's incidents of these verdicts with their messages, also where they came of another one."""
+    """Removes a run's incidents of these verdicts, with their messages.
+
+    Removes such findings from the consequences of other incidents, too.
+    """
     for row in connection.execute(select(incidents).where(incidents.c.run == run)).all():
         this = incidents.c.run == run, incidents.c.id == row.id
         others: list[dict[str, Any]] = [
@@ -116,7 +129,10 @@ def _some(table: str, run: str) -> Callable[[Connection, int], int]:
 
 
 def _empty_log(store: Store) -> None:
-    """SQLite's log holds pages as they were until it is emptied, which waits for those who read."""
+    """Empties SQLite's write-ahead log, which contains copies of deleted pages.
+
+    Retries for a limited time while readers prevent it.
+    """
     if not store.is_sqlite:
         return
     deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS

@@ -1,7 +1,8 @@
-"""The tables of what comes with every step. Apart from tables.py because they go by day: each row has the day (UTC, of
-receipt) in its key, PostgreSQL has a partition for each, and nothing refers to them.
+"""The tables of data that comes with every step, partitioned by day.
 
-Steps lie in `chunks` as they came, then in `segments` and `columns`; see columns.py and keeper.py.
+Separate from tables.py because each row has its day (UTC, of receipt) in its key, PostgreSQL has a partition for each
+day, and no table refers to them. Steps are stored in `chunks` as they arrive, then in `segments` and `columns`; see
+column_codec.py and maintenance/compaction.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BY_DAY: dict[str, Any] = {"postgresql_partition_by": "RANGE (day)"}
 
 
 def day_of(time: int) -> int:
-    """The UTC day of a time in ns, counted from 1970."""
+    """Returns the UTC day of a time in ns, counted from 1970."""
     return time // DAY
 
 
@@ -44,8 +45,8 @@ chunks = Table(
     Index("ix_chunks_day", "day"),
     **BY_DAY,
 )
-"""Rows of a stream as columns, packed as they came or joined; ammeter.wire.columns.unpack reads them. Those that a
-segment holds are on their way out and do not count."""
+"""Rows of a stream as columns, packed as received or joined; ammeter.wire.columns.unpack reads them. Chunks whose steps
+a segment covers are ignored and will be deleted."""
 
 segments = Table(
     "segments",
@@ -63,7 +64,8 @@ segments = Table(
     Index("ix_segments_day", "day"),
     **BY_DAY,
 )
-"""A stretch of a stream, from its beginning on, that lies in `columns`. parts: how many rows that is."""
+"""A range of steps whose values are in `columns`; segments cover a stream from its beginning. parts: its number of rows
+in `columns`."""
 
 columns = Table(
     "columns",
@@ -78,8 +80,8 @@ columns = Table(
     Index("ix_columns_day", "day"),
     **BY_DAY,
 )
-"""Eight neighbouring columns of one segment, which has the same first_step and day. part: which eight of the segment's
-schema. head: what ammeter_server.db.column_codec.read_head tells of each."""
+"""Eight neighbouring columns of one segment, with the same first_step and day. part: the index of this group in the
+segment's schema. head: ammeter_server.db.column_codec.read_head reads it."""
 
 events = Table(
     "events",
@@ -96,6 +98,6 @@ events = Table(
     Index("ix_events_day", "day"),
     **BY_DAY,
 )
-"""What happened, numbered per stream in the order of the journal."""
+"""The events of a stream, numbered in the order of its journal."""
 
 PARTITIONED_TABLES = (chunks, segments, columns, events)

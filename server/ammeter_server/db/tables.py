@@ -1,7 +1,7 @@
-"""The tables. Queries on them stand in store/, one file per reader; no other file knows SQL.
+"""The tables of the database. Their queries are in db/queries, one module for each reader.
 
-Portable between SQLite and PostgreSQL. `run` leads the key of every large table, so that a batch, a judgement
-and a run's page each touch one place. Times are nanoseconds since the epoch, UTC.
+The schema is portable between SQLite and PostgreSQL. The key of every large table begins with `run`, so that a batch, a
+judgement and a run's page each read one place. Times are nanoseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ metadata = MetaData(
 
 
 class Document(TypeDecorator[Any]):
-    """JSON as text. What JSON cannot say is put in words by plain() on its way in."""
+    """JSON stored as text.
+
+    plain() converts values without a JSON type before they are written.
+    """
 
     impl = Text
     cache_ok = True
@@ -57,7 +60,7 @@ def flag(name: str, default: bool | None = False) -> Column[bool]:
 
 
 def document(name: str) -> Column[Any]:
-    """An object; {} when nothing was said."""
+    """A column with a JSON object; {} by default."""
     return Column(name, Document, nullable=False, default=dict)
 
 
@@ -92,11 +95,13 @@ runs = Table(
     Index("ix_runs_project_started", "project", "started"),
     Index("ix_runs_external_id_project", "external_id", "project", unique=True),
 )
-"""One training job. Its row is made by its first hello; after that only the judge writes it.
+"""One training job. Its first hello creates the row; afterwards only the judge and the deletion of other runs write it.
 
-state: running | ended | lost. folded: the progress that the fleet totals already hold. whole: what was concluded about
-all ranks together and against the baseline, see whole.py. states: msgpack {verdict: state} of those on all ranks.
-external_id: what its processes call it, see run_ids.py.
+state: running | ended | lost.
+folded: the progress that the fleet totals already include.
+whole: conclusions about all ranks together and against the baseline, see judging/cross_rank.py.
+states: msgpack {verdict: state} of the verdicts on all ranks together.
+external_id: the id that its processes use, see runs/run_ids.py.
 """
 
 streams = Table(
@@ -132,11 +137,17 @@ streams = Table(
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_streams_heard", "heard"),
 )
-"""One process's record of one life. Only ingest and the clock, inside this row's own lock, write it.
+"""The record of one process in one attempt. Ingest and the verdicts for the passing of time write it, under its row
+lock.
 
-acknowledged: the journal offset that is committed. latest: scalar name -> last measured value. counters: see
-progress.py. lost: reason -> {steps, events}. states: msgpack {verdict: state}. heard: when the shipper was last
-heard. version: rises with everything the judge has to look at. opened: when it was first heard of.
+acknowledged: the committed journal offset.
+latest: scalar name -> last measured value.
+counters: see runs/stream_counters.py.
+lost: reason -> {steps, events}.
+states: msgpack {verdict: state}.
+heard: time of the shipper's last request.
+version: increases with each change that the judge has to evaluate.
+opened: time of the stream's first registration.
 """
 
 schemas = Table(
@@ -148,7 +159,7 @@ schemas = Table(
     Column("body", LargeBinary, nullable=False),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
-"""What the columns of a stream's chunks are: msgpack of wire.Schema."""
+"""The columns of a stream's chunks: msgpack of wire.Schema."""
 
 compaction_leases = Table(
     "keeping",
@@ -161,9 +172,11 @@ compaction_leases = Table(
     flag("finished"),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
-"""How far keepers have come with a stream, see keeper.py: apart from its row, which frames that come in hold.
+"""Progress and lease of the compaction of each stream, see maintenance/compaction.py.
 
-rows: of the stream, that had come when a keeper was at it last. finished: it has ended, and all is done.
+Separate from the stream's row, which incoming batches lock.
+rows: the stream's rows when compaction last ran.
+finished: the stream has ended and its compaction is complete.
 """
 
 findings = Table(
@@ -177,7 +190,7 @@ findings = Table(
     whole("found"),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
-"""What each verdict last concluded about a stream: body is verdicts.finding.Finding."""
+"""Each verdict's last conclusion about a stream. body: a finding, see ammeter.verdicts.framework.finding."""
 
 incidents = Table(
     "incidents",
@@ -212,11 +225,12 @@ incidents = Table(
     Index("ix_incidents_opened_id", "opened", "id"),
     Index("ix_incidents_closed", "closed"),
 )
-"""A finding as people handle it. id: "<run>.<verdict>.<number>", so an id alone says where it lies.
+"""A finding with the lifecycle of its handling. id: "<run>.<verdict>.<number>", so the id contains the run's id.
 
-state: open | acknowledged | closed. closed_reason: recovered | run ended | superseded | expired | by hand.
-times: how often its findings had opened when the judge last looked, so that only a new occurrence opens it again.
-silenced: until when nobody is told of it.
+state: open | acknowledged | closed.
+closed_reason: recovered | run ended | superseded | expired | by hand.
+times: number of openings of its findings at the last judgement; only a further opening reopens the incident.
+silenced: end of the silence, during which nobody is notified.
 """
 
 outbox = Table(
@@ -238,10 +252,11 @@ outbox = Table(
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_outbox_state_due", "state", "due"),
 )
-"""What has to be told, once per channel: written with the incident, taken by a conditional UPDATE.
+"""Notifications to deliver, one row per channel. Written with the incident, claimed by a conditional UPDATE.
 
-kind: opened | resolved | silenced. channel: its name (never its URL, which holds secrets). state: pending | sent |
-failed, or told: sent to a channel that holds alerts, and told again when due.
+kind: opened | resolved | silenced.
+channel: its name, never its URL, which contains secrets.
+state: pending | sent | failed, or told: sent to a stateful channel, and sent again when due.
 """
 
 totals = Table(
@@ -254,19 +269,21 @@ totals = Table(
     key("severity"),
     whole("value"),
 )
-"""Fleet counters that never decrease. name: runs (outcome ended | diverged | failed | lost),
-validations (held | drifted), times (expected | late), steps (applied | skipped),
-incidents (verdict, severity). Parts of the key that a name does not use are empty.
+"""Fleet counters that never decrease.
+
+name: runs (outcome ended | diverged | failed | lost), validations (held | drifted), times (expected | late), steps
+(applied | skipped), incidents (verdict, severity), cost (millionths of a dollar). Key columns that a name does not use
+are empty.
 """
 
 deleted = Table("deleted", metadata, key("run"), whole("at"), text("project"))
-"""Runs that somebody has deleted, so that none of their shippers brings them back. Nothing else is left of them.
+"""Deleted runs, recorded so that no shipper recreates them. Nothing else of them is kept.
 
-project: whose it was; another project may use the id for a run of its own.
+project: the run's former project; another project may use the id for a run of its own.
 """
 
 projects = Table("projects", metadata, key("name"), whole("created"))
-"""What tokens belong to."""
+"""The projects that tokens can belong to."""
 
 tokens = Table(
     "tokens",
@@ -278,7 +295,8 @@ tokens = Table(
     whole("created"),
     whole("expires", None),
 )
-"""Bearer tokens and the page's sessions, by their SHA-256. scopes: space separated. project: null for every one."""
+"""Bearer tokens and the page's sessions, by their SHA-256. scopes: separated by spaces. project: null for all
+projects."""
 
 audit = Table(
     "audit",
@@ -290,4 +308,5 @@ audit = Table(
     text("subject"),
     text("detail"),
 )
-"""What people did, by hand or by a token with scope admin: see audit.py. Nothing of it is ever changed."""
+"""Actions by hand or by a token with scope admin, see db/queries/audit.py. Rows are only added; run deletion clears
+details."""

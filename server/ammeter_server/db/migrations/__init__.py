@@ -1,4 +1,7 @@
-"""The database's shape over time. `ammeter-server migrate` brings any database to the newest; SQLite goes by itself."""
+"""The versions of the database schema, called shapes, and the migrations between them.
+
+`ammeter-server migrate` brings any database to the newest version. SQLite databases migrate automatically.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from ammeter_server.db.step_tables import day_of
 
 
 def migrate(store: Store, shape: str = "head") -> None:
-    """Brings the database to a shape, the newest or a later one than it has. Raises what the database raises."""
+    """Upgrades the database to a schema version, by default the newest.
+
+    Errors of the database pass unchanged.
+    """
     with store.writing() as connection:
         engine.alone(connection)
         command.upgrade(_config(connection), shape)
@@ -24,14 +30,20 @@ def migrate(store: Store, shape: str = "head") -> None:
 
 
 def go_back(store: Store, shape: str) -> None:
-    """Brings the database to an earlier shape, "base" for none at all, and keeps what that has room for."""
+    """Downgrades the database to an earlier schema version; "base" is the empty schema.
+
+    Data that the earlier version has no place for is lost.
+    """
     with store.writing() as connection:
         engine.alone(connection)
         command.downgrade(_config(connection), shape)
 
 
 def lost(before: str | None, shape: str) -> list[str]:
-    """What going back from one shape to an earlier one takes away, the newest first. ValueError: no such one."""
+    """Lists the losses of a downgrade, those of the newest version first.
+
+    Raises ValueError if there is no such earlier version.
+    """
     steps = list(ScriptDirectory.from_config(_config()).walk_revisions())
     shapes = [step.revision for step in steps]
     there = shapes.index(before) if before in shapes else len(shapes)
@@ -44,18 +56,24 @@ def lost(before: str | None, shape: str) -> list[str]:
 
 
 def current(store: Store) -> str | None:
-    """The shape the database has; None when it is empty. Where it says several, all of them, which is no known one."""
+    """Returns the database's schema version; None if it is empty.
+
+    If the database names several, all of them, joined by " and "; no collector knows such a version.
+    """
     with store.reading() as connection:
         return " and ".join(sorted(MigrationContext.configure(connection).get_current_heads())) or None
 
 
 def is_known(shape: str) -> bool:
-    """Whether this version of the collector knows the shape; a newer one's it does not."""
+    """Whether this version of the collector knows the schema version.
+
+    Those of newer collectors are unknown.
+    """
     return shape in {revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def unknown(shape: str) -> str:
-    """What to say of a database whose shape this version does not know."""
+    """Error message for a database whose schema version is unknown here."""
     return (
         f"the database has shape {shape[:80]!r}, which this version does not know (its newest is {newest()}): a newer "
         f"version has made it; use that one, or go back with it: `ammeter-server migrate --back-to {newest()}`"
@@ -63,7 +81,7 @@ def unknown(shape: str) -> str:
 
 
 def newest() -> str | None:
-    """The shape this version of the collector works with."""
+    """The schema version that this version of the collector uses."""
     return ScriptDirectory.from_config(_config()).get_current_head()
 
 

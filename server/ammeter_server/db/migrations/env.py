@@ -1,4 +1,4 @@
-"""How alembic reaches the database: by the connection that migrate() opened."""
+"""Gives Alembic the connection that migrate() opened."""
 
 from alembic import context
 

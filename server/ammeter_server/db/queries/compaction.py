@@ -1,4 +1,4 @@
-"""Queries of the keeper: which streams have blocks waiting, and how these become segments."""
+"""Queries of the compaction: streams with waiting blocks, and the conversion to segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ Rows = Sequence[Row[Any]]
 
 
 class Due(NamedTuple):
-    """A stream that may have something to do. rows: that have come. ended: it has, and not all is done."""
+    """A stream that may need compaction.
+
+    Attributes:
+        rows: Rows received so far.
+        ended: Whether the stream has ended; its compaction is not finished.
+    """
 
     run: str
     id: str
@@ -24,8 +29,10 @@ class Due(NamedTuple):
 
 
 def due(connection: Connection, heard_since: int, now: int, rows: int) -> list[Due]:
-    """Streams heard since then that no keeper is at: those with so many rows more than at the last time, and those that
-    have ended."""
+    """Returns unclaimed streams with contact since `heard_since` that may need compaction.
+
+    These are the streams with at least `rows` new rows since the last compaction, and those that have ended.
+    """
     same = and_(compaction_leases.c.run == streams.c.run, compaction_leases.c.stream == streams.c.id)
     free = and_(
         compaction_leases.c.finished.is_(False),
@@ -39,7 +46,11 @@ def due(connection: Connection, heard_since: int, now: int, rows: int) -> list[D
 
 
 def claim(connection: Connection, run: str, stream: str, by: str, now: int, until: int) -> bool | None:
-    """Whether the stream is now this keeper's until the lease ends; None where it is, and another left it behind."""
+    """Claims the stream for a compaction worker until `until`.
+
+    Returns:
+        True if the stream was free, None if the expired claim of another worker was replaced, False if it is claimed.
+    """
     connection.execute(insert_or_ignore(connection, compaction_leases).values(run=run, stream=stream))
     mine = update(compaction_leases).where(compaction_leases.c.run == run, compaction_leases.c.stream == stream)
     mine = mine.values(claimed_by=by, claimed_until=until)
@@ -49,7 +60,10 @@ def claim(connection: Connection, run: str, stream: str, by: str, now: int, unti
 
 
 def hold(connection: Connection, run: str, stream: str, by: str, until: int) -> bool:
-    """Whether the stream is still this keeper's; then until then, and nobody takes it over in this transaction."""
+    """Extends the compaction worker's lease. Returns whether it still had the stream.
+
+    No other worker can claim the stream during this transaction.
+    """
     mine = and_(
         compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
     )
@@ -57,7 +71,16 @@ def hold(connection: Connection, run: str, stream: str, by: str, until: int) -> 
 
 
 def release(connection: Connection, run: str, stream: str, by: str, rows: int, finished: bool) -> None:
-    """Gives the stream back. rows: that had come when the work began. finished: nothing is left, or ever will be."""
+    """Releases the stream.
+
+    Args:
+        connection: The database.
+        run: The run.
+        stream: The stream.
+        by: The compaction worker.
+        rows: Rows received when its work began.
+        finished: Whether nothing is left to do, now and later.
+    """
     mine = and_(
         compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
     )
@@ -66,7 +89,10 @@ def release(connection: Connection, run: str, stream: str, by: str, rows: int, f
 
 
 def finish(connection: Connection, run: str, stream: str, rows: int) -> bool:
-    """Notes that nothing is left or ever will be of a stream. Returns whether that holds: nobody is at it, or was."""
+    """Marks a stream's compaction as finished, unless a compaction worker has claimed it.
+
+    Returns whether the mark was set.
+    """
     row = {"run": run, "stream": stream, "rows": rows, "finished": True}
     added = connection.execute(insert_or_ignore(connection, compaction_leases).values(row)).rowcount
     if added == 1:
@@ -78,21 +104,21 @@ def finish(connection: Connection, run: str, stream: str, rows: int) -> bool:
 
 
 def state(connection: Connection, run: str, stream: str) -> tuple[int, bool]:
-    """(rows that have come, whether the stream has ended)"""
+    """Returns (rows received so far, whether the stream has ended)."""
     query = select(streams.c.rows, streams.c.bye_reason).where(streams.c.run == run, streams.c.id == stream)
     rows, reason = connection.execute(query).one_or_none() or (0, None)
     return rows, reason is not None
 
 
 def covered(connection: Connection, run: str, stream: str) -> int:
-    """The last step that is in a segment; -1 before the first."""
+    """Returns the last step in a segment; -1 before the first segment."""
     query = select(segments.c.last_step).where(segments.c.run == run, segments.c.stream == stream)
     found = connection.execute(query.order_by(segments.c.first_step.desc()).limit(1)).scalar_one_or_none()
     return -1 if found is None else found
 
 
 def waiting(connection: Connection, run: str, stream: str, after: int) -> Rows:
-    """The stream's blocks with rows behind a step, in order, without their data."""
+    """Returns the stream's blocks with rows after a step, in order, without their data."""
     wanted = (chunks.c.first_step, chunks.c.last_step, chunks.c.rows, chunks.c.columns, chunks.c.schema, chunks.c.day)
     query: Select[Any] = select(*wanted).where(chunks.c.run == run, chunks.c.stream == stream)
     query = query.where(chunks.c.last_step > after)
@@ -100,7 +126,7 @@ def waiting(connection: Connection, run: str, stream: str, after: int) -> Rows:
 
 
 def blocks(connection: Connection, run: str, stream: str, first: int, last: int) -> Rows:
-    """The blocks that begin between these steps, with their data."""
+    """Returns the blocks that begin between these steps, with their data."""
     query = select(chunks).where(chunks.c.run == run, chunks.c.stream == stream)
     return connection.execute(query.where(chunks.c.first_step.between(first, last)).order_by(chunks.c.first_step)).all()
 
@@ -112,17 +138,20 @@ def schema(connection: Connection, run: str, stream: str, schema_id: str) -> byt
 
 
 def add_columns(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns of a segment that is not there yet."""
+    """Adds columns of a segment whose own row is not added yet."""
     connection.execute(columns.insert(), rows)
 
 
 def add_segment(connection: Connection, row: Mapping[str, Any]) -> None:
-    """From now on its columns count, and the blocks that it was made of do not."""
+    """Adds the segment's row.
+
+    From its commit on its columns are valid, and the blocks that it was made of are ignored.
+    """
     connection.execute(segments.insert().values(row))
 
 
 def columns_behind(connection: Connection, run: str, stream: str, after: int) -> list[tuple[int, int]]:
-    """(part, first_step) of columns that were written for a segment that never came to be."""
+    """Returns (part, first_step) of columns whose segment was never added."""
     query = select(columns.c.part, columns.c.first_step).where(columns.c.run == run, columns.c.stream == stream)
     return [(part, first) for part, first in connection.execute(query.where(columns.c.first_step > after))]
 
@@ -139,7 +168,7 @@ def remove_blocks(connection: Connection, run: str, stream: str, first_steps: Se
 
 
 def covered_blocks(connection: Connection, run: str, stream: str) -> list[int]:
-    """First steps of the blocks that a segment holds, all of their rows."""
+    """Returns the first steps of blocks that segments cover completely."""
     query = select(chunks.c.first_step).where(chunks.c.run == run, chunks.c.stream == stream)
     gone = query.where(chunks.c.last_step <= covered(connection, run, stream))
     return list(connection.execute(gone.order_by(chunks.c.first_step)).scalars())

@@ -1,4 +1,4 @@
-"""Queries behind the list of a run's events, and behind what is told of one kind of them."""
+"""Queries on the events of a run and of a stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ammeter_server.db.tables import streams
 
 
 class Span(NamedTuple):
-    """From which step to which, and from when to when in ns."""
+    """A range of steps and a range of times in ns, both ends included."""
 
     first: int | None = None
     last: int | None = None
@@ -21,7 +21,7 @@ class Span(NamedTuple):
     until: int | None = None
 
     def of_events(self) -> list[ColumnElement[bool]]:
-        """What it says of an event."""
+        """Returns the conditions for an event in these ranges."""
         asked = (
             (events.c.step.__ge__, self.first),
             (events.c.step.__le__, self.last),
@@ -41,11 +41,11 @@ def newest(
     stream: str | None = None,
     span: Span = Span(),  # noqa: B008 - it is a tuple
 ) -> tuple[Sequence[Row[Any]], bool]:
-    """A page of events with their rank, from the newest on, and whether there are more.
+    """Returns a page of events with their rank, newest first, and whether there are more.
 
-    before: (time, stream, number) of the last one already seen.
+    before: (time, stream, number) of the previous page's last event.
 
-    names: as a whole, or ending in `.*` for all that begin with what stands before it.
+    names: complete names, or prefixes that end in `.*`.
     """
     here = (events.c.run == streams.c.run) & (events.c.stream == streams.c.id)
     key = (events.c.time, events.c.stream, events.c.number)
@@ -64,7 +64,7 @@ def newest(
 def named(
     connection: Connection, run: str, stream: str, name: str, after: int, span: Span, limit: int
 ) -> Sequence[Row[Any]]:
-    """The stream's events of that name behind a number, in order."""
+    """Returns the stream's events of that name with numbers above `after`, in order."""
     whole = (events.c.number, events.c.step, events.c.time, events.c.data)
     query: Select[Any] = select(*whole).where(events.c.run == run, events.c.stream == stream)
     query = query.where(events.c.number > after, events.c.name == name, *span.of_events()).order_by(events.c.number)

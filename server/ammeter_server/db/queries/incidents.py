@@ -1,4 +1,4 @@
-"""Queries behind the lists of incidents."""
+"""Queries of the lists of incidents."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def newest(
     since: int | None = None,
     until: int | None = None,
 ) -> Sequence[Row[Any]]:
-    """Incidents with their run's name and project, newest first. before: (opened, id) of the last one seen. since,
-    until: when they opened."""
+    """Returns incidents with the name and project of their run, newest first.
+
+    before: (opened, id) of the previous page's last incident. since, until: limits of their opening, in ns.
+    """
     query = _query().order_by(incidents.c.opened.desc(), incidents.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(tuple_(incidents.c.opened, incidents.c.id) < tuple_(*before))
@@ -49,7 +51,7 @@ def newest(
 
 
 def one(connection: Connection, incident: str) -> Row[Any] | None:
-    """The incident; its id begins with its run."""
+    """Returns the incident. Its id begins with the id of its run."""
     run = incident.partition(".")[0]
     return connection.execute(_query().where(incidents.c.run == run, incidents.c.id == incident)).one_or_none()
 

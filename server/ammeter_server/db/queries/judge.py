@@ -1,4 +1,4 @@
-"""Queries behind the judge: claiming a run, what it reads of it, and what it writes."""
+"""Queries of the judge: claims of runs, its input, and its results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ammeter_server.db.engine import insert_or_ignore
 from ammeter_server.db.prepared import PreparedRow
 from ammeter_server.db.tables import findings, incidents, projects, runs, streams, totals
 
-# Made once: SQLAlchemy takes as long to make a statement and to know it again as the database takes to answer.
+# Built once: building or looking up a statement takes SQLAlchemy as long as the database takes to answer it.
 _RUN: BindParameter[str] = bindparam("of_run")
 _look_at = select(runs).where(runs.c.id == _RUN)
 _run_of = _look_at.with_for_update(key_share=True)
@@ -37,11 +37,13 @@ _total = PreparedRow(totals, lambda before, more: {"value": before.value + more.
 
 
 def due(connection: Connection, before: int, heard_since: int, ranks_before: int) -> list[str]:
-    """Runs whose streams have moved since they were judged, and those not looked at since `before` that may age, or
-    since `ranks_before` where ranks have to be compared.
+    """Returns the runs to judge.
 
-    Only runs that can be either are looked at, by index: running ones, those with an incident that is not closed,
-    and those that were heard of since `heard_since`.
+    These are runs whose streams changed since their judgement; running runs and runs with open incidents that were
+    judged before `before`; and running runs with several ranks that were judged before `ranks_before`.
+
+    Considers, by index, only running runs, runs with an incident that is not closed, and runs with contact since
+    `heard_since`.
     """
     running = select(runs.c.id).where(runs.c.state == "running")
     not_closed = select(incidents.c.run).where(incidents.c.state.in_(("open", "acknowledged")))
@@ -54,32 +56,37 @@ def due(connection: Connection, before: int, heard_since: int, ranks_before: int
 
 
 def claim(connection: Connection, run: str, by: str, now: int, until: int, mine: str | None = None) -> bool:
-    """Whether the run is now this judge's until the lease ends. mine: who may claim it although it is still theirs."""
+    """Claims the run for this judge until `until`. Returns whether that succeeded.
+
+    mine: a claimant whose unexpired lease may be replaced.
+    """
     values = {"of_run": run, "of_now": now, "of_mine": mine, "to_by": by, "to_until": until}
     return connection.execute(_claim, values).rowcount == 1
 
 
 def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
-    """Writes the judgement and gives the run back; for whoever has claimed it and holds its row."""
+    """Stores the judgement and releases the run. The caller has its claim and its lock."""
     connection.execute(update(runs).where(runs.c.id == run).values(claimed_by=None, **values))
 
 
 def run_of(connection: Connection, run: str) -> Row[Any] | None:
-    """The run, held until the transaction ends: nobody claims it meanwhile, even when its lease has ended.
+    """Returns the run, locked until the transaction ends.
 
-    Ingest, whose rows only refer to the run, goes on.
+    No process can claim it meanwhile, even after its lease. Ingest is not blocked: its rows only refer to the run.
     """
     return connection.execute(_run_of, {"of_run": run}).one_or_none()
 
 
 def look_at(connection: Connection, run: str) -> Row[Any] | None:
-    """The run as it stands, held by nobody."""
+    """Returns the run without a lock."""
     return connection.execute(_look_at, {"of_run": run}).one_or_none()
 
 
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
-    """The other run of this project with that id, its own or the external one, else the newest with that name that
-    began no later."""
+    """Returns the run's baseline in the same project.
+
+    The other run with that id, internal or external; else the newest with that name that began no later.
+    """
     same = select(runs).where(runs.c.project == run.project, runs.c.id != run.id)
     by_id = connection.execute(same.where(or_(runs.c.external_id == name, runs.c.id == name))).first()
     if by_id is not None:
@@ -89,8 +96,10 @@ def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | Non
 
 
 def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
-    """How many steps the run's rank that made most of them has made over all its lives, less one, and whether all have
-    said goodbye; None before the first step."""
+    """Returns the progress of the run's most advanced rank; None before the first step.
+
+    Its number of steps over all lives, less one, and whether all of the run's ranks have ended.
+    """
     query = select(streams.c.rank, streams.c.last_step, streams.c.bye_reason)
     rows = connection.execute(query.where(streams.c.run == run, streams.c.role == "rank")).all()
     steps: Counter[int] = Counter()
@@ -101,12 +110,12 @@ def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
 
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
-    """The run's streams without the verdicts' states."""
+    """Returns the run's streams, without the verdicts' states and other unneeded columns."""
     return list(connection.execute(_streams_of, {"of_run": run}))
 
 
 def latest_of(connection: Connection, run: str, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """The last values of these streams."""
+    """Returns the latest values of these streams."""
     query = select(streams.c.latest).where(streams.c.run == run, streams.c.id.in_(ids))
     return [latest for (latest,) in connection.execute(query)]
 
@@ -116,12 +125,12 @@ def findings_of(connection: Connection, run: str) -> list[Row[Any]]:
 
 
 def incidents_of(connection: Connection, run: str) -> list[Row[Any]]:
-    """The run's incidents, held until the transaction ends."""
+    """Returns the run's incidents, locked until the transaction ends."""
     return list(connection.execute(_incidents_of, {"of_run": run}))
 
 
 def incident(connection: Connection, run: str, incident_id: str) -> Row[Any] | None:
-    """One incident, held until the transaction ends."""
+    """Returns one incident, locked until the transaction ends."""
     query = select(incidents).where(incidents.c.run == run, incidents.c.id == incident_id).with_for_update()
     return connection.execute(query).one_or_none()
 
@@ -131,12 +140,12 @@ def put_incident(connection: Connection, row: Mapping[str, Any]) -> None:
 
 
 def look_again(connection: Connection, run: str) -> None:
-    """Makes the run due, whatever its streams say."""
+    """Makes the run due, independent of its streams."""
     connection.execute(update(runs).where(runs.c.id == run).values(judged_version=-1))
 
 
 def add_project(connection: Connection, name: str, now: int) -> None:
-    """Makes the project known, once."""
+    """Adds the project unless it exists."""
     connection.execute(insert_or_ignore(connection, projects).values(name=name, created=now))
 
 

@@ -1,4 +1,4 @@
-"""Queries behind what is told while a run goes on: whether anything has changed, and how far each stream has come."""
+"""Queries of the live updates: whether a run changed, and the progress of its streams."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ammeter_server.db.tables import incidents, runs, streams
 
 
 def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """Run -> what is another one once a batch has come, or anything else that is told has changed.
+    """Returns run -> a value that changes with each batch and each other change.
 
-    Of offsets the lower bits: SQLite refuses a sum beyond 2^63, and one run's offsets must not blind all who watch.
+    Sums the lower 40 bits of offsets: SQLite fails for a sum beyond 2^63, and the offsets of one run must not stop the
+    live updates of all others.
     """
     counted = func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)
     handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
@@ -33,7 +34,10 @@ def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any
 
 
 def reached(connection: Connection, run: str, ranks: Sequence[int] | None, limit: int) -> Sequence[Row[Any]]:
-    """The newest streams of these ranks, without any those of the lowest, with how many events and steps they have."""
+    """Returns the newest streams of these ranks, oldest first, with their progress.
+
+    Without ranks, the streams of the lowest rank. Progress is the number of events and the last step.
+    """
     if ranks is None:
         lowest = select(func.min(streams.c.rank)).where(streams.c.run == run, streams.c.role == "rank")
         wanted = streams.c.rank == lowest.scalar_subquery()
@@ -46,7 +50,7 @@ def reached(connection: Connection, run: str, ranks: Sequence[int] | None, limit
 
 
 def said(connection: Connection, run: str, stream: str, first: int, end: int, limit: int) -> Sequence[Row[Any]]:
-    """The stream's events from one number to before another, in order."""
+    """Returns the stream's events with numbers from `first` to before `end`, in order."""
     query = select(events).where(events.c.run == run, events.c.stream == stream)
     query = query.where(events.c.number >= first, events.c.number < end).order_by(events.c.number)
     return connection.execute(query.limit(limit)).all()

@@ -1,4 +1,4 @@
-"""Queries behind /metrics: runs that live or ended lately, their incidents, and the fleet's totals."""
+"""Queries of /metrics: live and recently ended runs, their incidents, and fleet totals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OF_STREAM = (
     streams.c.bye_reason,
     streams.c.bye,
 )
-"""What is told of a run is told from these columns of it and of its streams."""
+"""The columns of runs and streams that the metrics of a run are made of."""
 
 MARKS = (
     runs.c.id,
@@ -55,25 +55,31 @@ MARKS = (
     streams.c.backlog,
     streams.c.version,
 )
-"""Whoever writes one of those columns writes one of these too."""
+"""Every write that changes one of the columns above changes one of these, too."""
 
 RUNS_PER_QUERY = 500
-"""Runs that are asked for by their ids in one statement."""
+"""Runs per statement in queries by id."""
 
 
 def snapshot(connection: Connection) -> None:
-    """Makes all that is asked on this connection be of one moment: a run that ends meanwhile is not in two lists."""
+    """Makes all queries of this transaction see one moment.
+
+    Otherwise a run that ends in between could be in two lists.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
 def live(connection: Connection) -> list[tuple[Row[Any], Rows]]:
-    """The runs that go on, each with its streams."""
+    """Returns the running runs, each with its streams."""
     return _with_streams(connection, runs.c.state == "running")
 
 
 def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, tuple[Any, ...]]]:
-    """(id, ended, mark) of each run that ended after this moment. While the mark is the same, so is what is told."""
+    """Returns (id, ended, mark) of each run that ended after this moment.
+
+    While a run's mark is unchanged, so are its metrics.
+    """
     query: Select[Any] = select(*MARKS).outerjoin(streams, streams.c.run == runs.c.id)
     query = query.where(runs.c.ended > ended_after).order_by(runs.c.id, streams.c.id)
     for run, rows in groupby(connection.execute(query), key=lambda row: row[0]):
@@ -82,13 +88,13 @@ def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, 
 
 
 def some(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:
-    """These runs, each with its streams."""
+    """Returns these runs, each with its streams."""
     for begin in range(0, len(ids), RUNS_PER_QUERY):
         yield from _with_streams(connection, runs.c.id.in_(ids[begin : begin + RUNS_PER_QUERY]))
 
 
 def incidents_since(connection: Connection, closed_after: int) -> Rows:
-    """Incidents that are not closed, and those closed after this moment."""
+    """Returns the incidents that are not closed or were closed after this moment."""
     columns = (incidents.c.run, runs.c.project, incidents.c.verdict, incidents.c.severity, incidents.c.state)
     query: Select[Any] = select(*columns).join(runs, incidents.c.run == runs.c.id)
     recent = or_(incidents.c.state.in_(("open", "acknowledged")), incidents.c.closed > closed_after)
@@ -100,7 +106,7 @@ def fleet(connection: Connection) -> Rows:
 
 
 def storage_bytes(connection: Connection) -> int:
-    """What the database takes on disk."""
+    """Bytes of the database on disk."""
     if connection.dialect.name == "sqlite":
         pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
         return int(pages.scalar_one())
@@ -108,14 +114,17 @@ def storage_bytes(connection: Connection) -> int:
 
 
 def judged_last(connection: Connection) -> int | None:
-    """When the run that goes on and has waited longest was judged; None where none goes on that was."""
+    """Returns the earliest last judgement among running runs, in ns.
+
+    None if no running run was judged yet.
+    """
     query = select(func.min(runs.c.judged_at)).where(runs.c.state == "running", runs.c.judged_at > 0)
     found: int | None = connection.execute(query).scalar_one()
     return found
 
 
 def _with_streams(connection: Connection, which: ColumnElement[bool]) -> list[tuple[Row[Any], Rows]]:
-    """Runs with their streams, the oldest first."""
+    """Returns runs with their streams, the oldest stream first."""
     of_runs: Select[Any] = select(*OF_RUN)
     of_streams: Select[Any] = select(*OF_STREAM).join(runs, streams.c.run == runs.c.id)
     found = connection.execute(of_runs.where(which)).all()

@@ -1,4 +1,7 @@
-"""Queries behind telling people: rows written with the incident, taken one by one by a conditional UPDATE."""
+"""Queries on notifications, one row per channel.
+
+Rows are written with the incident and claimed singly by a conditional UPDATE.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ammeter_server.db.tables import outbox
 LIVE = ("pending", "told")
 
 NEW = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0, "sent": None}
-"""What a row says of its delivery before there is any."""
+"""Values of a row before its first delivery."""
 
 _row = PreparedRow(outbox)
 _mine = and_(
@@ -41,16 +44,22 @@ _claim = (
 def add(
     connection: Connection, run: str, incident: str, channel: str, message: Mapping[str, Any], now: int, due: int
 ) -> None:
-    """A message to one channel, of the kind that it says."""
+    """Adds a message for one channel. message: its `kind` is the kind of the row."""
     row = {"run": run, "id": uuid.uuid4().hex, "incident": incident, "kind": message["kind"], "channel": channel}
     _row.put(connection, {**NEW, **row, "message": dict(message), "created": now, "due": due})
 
 
 def due(connection: Connection, now: int, without: Collection[str] = (), limit: int = 500) -> list[Row[Any]]:
-    """Rows whose time has come and that nobody is delivering, oldest first. without: channels that may wait.
+    """Returns due rows that no process is delivering, oldest first.
 
-    What was said earlier about the same incident goes first on its channel, so nobody hears "resolved" before
-    "opened".
+    A row waits for earlier pending messages about the same incident on its channel, so that "resolved" never arrives
+    before "opened".
+
+    Args:
+        connection: The database.
+        now: In ns.
+        without: Channels to leave out, which may wait.
+        limit: Most rows.
     """
     earlier = outbox.alias("earlier")
     waits = exists().where(
@@ -73,12 +82,15 @@ def due(connection: Connection, now: int, without: Collection[str] = (), limit: 
 
 
 def claim(connection: Connection, row: Row[Any], now: int, until: int) -> bool:
-    """Whether this process delivers the row now."""
+    """Claims the row for delivery by this process. Returns whether that succeeded."""
     return connection.execute(_claim, {**_as_seen(row), "of_now": now, "to_until": until}).rowcount == 1
 
 
 def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> None:
-    """Writes how a delivery went. A row that has got something else to tell meanwhile tells it at once, and last."""
+    """Stores the result of a delivery.
+
+    If the row has got another message in the meantime, that message becomes due at once.
+    """
     settled = connection.execute(update(outbox).where(_seen).values(claimed_until=0, **values), _as_seen(row))
     if not settled.rowcount:
         anew = {"state": "pending", "due": row.due, "claimed_until": 0}
@@ -86,12 +98,15 @@ def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> 
 
 
 def of(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
-    """What a channel has been told or will be about an incident, in that order."""
+    """Returns the messages about an incident on a channel, sent and pending, in order."""
     return list(connection.execute(_of, {"of_run": run, "of_incident": incident, "of_channel": channel}))
 
 
 def live(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
-    """The alerts of an incident that a channel is told of, held until the transaction ends."""
+    """Returns an incident's pending and repeated messages on a channel.
+
+    They are locked until the transaction ends.
+    """
     return list(connection.execute(_live, {"of_run": run, "of_incident": incident, "of_channel": channel}))
 
 
@@ -104,20 +119,20 @@ def drop(connection: Connection, row: Row[Any]) -> None:
 
 
 def hand_on(connection: Connection, run: str, incident: str, heir: str, channel: str) -> None:
-    """The alerts that fire for an incident fire for another one of its run from now on."""
+    """Transfers the firing alerts of an incident to another incident of its run."""
     firing = and_(outbox.c.state.in_(LIVE), outbox.c.kind == "opened", outbox.c.channel == channel)
     mine = and_(outbox.c.run == run, outbox.c.incident == incident)
     connection.execute(update(outbox).where(mine, firing).values(incident=heir))
 
 
 def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]]:
-    """Whom an incident was told to, and how that went, oldest first."""
+    """Returns the notifications of an incident on all channels, oldest first."""
     mine = and_(outbox.c.run == run, outbox.c.incident == incident)
     return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
 
 
 def pending(connection: Connection) -> int:
-    """Notifications that are still to be delivered: those whose time has come, and those that were tried in vain."""
+    """Counts undelivered notifications: those that are due, and those whose delivery has failed."""
     tried = outbox.c.error.is_not(None)
     waiting = or_(
         and_(outbox.c.state == "pending", or_(outbox.c.due <= time.time_ns(), tried)),
@@ -131,5 +146,5 @@ def _key(row: Row[Any]) -> Any:
 
 
 def _as_seen(row: Row[Any]) -> dict[str, Any]:
-    """Asks _seen for the row, unless it has got something else to tell since it was read."""
+    """Returns the parameters of _seen. It matches while the row's message is the same."""
     return {"of_run": row.run, "of_id": row.id, "of_kind": row.kind, "of_created": row.created}

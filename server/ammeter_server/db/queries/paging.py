@@ -1,4 +1,4 @@
-"""A page of a list: as many rows as were asked for, and no more bytes than an answer may hold."""
+"""Pages of a list, limited in rows and in bytes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func
 from sqlalchemy.types import BigInteger
 
 MAX_PAGE_BYTES = 4 * 2**20
-"""Of what runs said, in one page: a thousand configs of a quarter of a megabyte would take a gigabyte to tell."""
+"""Limit for the runs' own data on one page: a thousand configs of 256 KB would make a response that takes a
+gigabyte."""
 
 ROWS_PER_READ = 51
-"""Rows that are read together, which is a way to PostgreSQL and back: two for a page of a hundred and what is behind
-it. What is beyond the limit is read before it is left out."""
+"""Rows per round trip to PostgreSQL: a page of a hundred rows and the row after it need two. Rows beyond the byte limit
+are read and then left out."""
 
 
 def page(
     connection: Connection, query: Select[Any], size: int, *said: ColumnElement[Any]
 ) -> tuple[Sequence[Row[Any]], bool]:
-    """The first rows of a query, and whether there are more: `size` of them, fewer where these columns hold more than
-    MAX_PAGE_BYTES, one at least."""
+    """Returns the first `size` rows of a query, and whether there are more.
+
+    Returns fewer rows, but at least one, if the columns `said` have more than MAX_PAGE_BYTES.
+    """
     weight = sum((func.length(column, type_=BigInteger) for column in said[1:]), func.length(said[0], type_=BigInteger))
     asked = query.add_columns(weight.label("weight")).limit(size + 1).execution_options(yield_per=ROWS_PER_READ)
     rows, held = list[Row[Any]](), 0

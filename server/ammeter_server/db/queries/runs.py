@@ -1,4 +1,4 @@
-"""Queries behind the list of runs and the page of one run."""
+"""Queries of the list of runs and of a run's page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOLD = (
     streams.c.bye_reason,
     streams.c.bye,
 )
-"""What is told of a run is told from these columns of its streams."""
+"""The columns of its streams that the description of a run is made of."""
 
 LISTED = (
     runs.c.id,
@@ -45,13 +45,16 @@ LISTED = (
     runs.c.started,
     runs.c.ended,
 )
-"""And from these of its own: not what judges keep there, which is much more."""
+"""The columns of the run itself, without the judge's data, which is much larger."""
 
 
 def newest(
     connection: Connection, size: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
 ) -> tuple[Rows, bool]:
-    """A page of runs from the newest on, and whether there are more. before: (started, id) of the last one seen."""
+    """Returns a page of runs, newest first, and whether there are more.
+
+    before: (started, id) of the previous page's last run.
+    """
     query: Select[Any] = select(*LISTED).order_by(runs.c.started.desc(), runs.c.id.desc())
     if before is not None:
         started, run = before
@@ -64,15 +67,15 @@ def newest(
 
 
 def by_project(connection: Connection) -> dict[str, int]:
-    """How many runs each project has."""
+    """Returns the number of runs of each project."""
     query = select(runs.c.project, func.count()).group_by(runs.c.project)
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def there(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Id -> (id, project) of those of these runs that there are."""
+    """Returns id -> (id, project) of those of the given runs that exist."""
     query: Select[Any] = select(runs.c.id, runs.c.project)
-    if len(ids) <= 2:  # of one run's page: each is asked where it lies
+    if len(ids) <= 2:  # a run's page: a query by one id reads only the node with that run
         rows = [connection.execute(query.where(runs.c.id == run)).one_or_none() for run in ids]
         return {row.id: row for row in rows if row is not None}
     return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
@@ -83,20 +86,23 @@ def one(connection: Connection, run: str) -> Row[Any] | None:
 
 
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
-    """The streams of these runs, oldest first, without the verdicts' states."""
+    """Returns the streams of these runs, oldest first, without the verdicts' states."""
     query: Select[Any] = select(*TOLD).where(streams.c.run.in_(ids))
     return connection.execute(query.order_by(streams.c.started)).all()
 
 
 def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
-    """(run, severity, state) of each incident that stood for itself: not of those that another took over."""
+    """Returns (run, severity, state) of each incident of these runs.
+
+    Incidents superseded by others are left out.
+    """
     query: Select[Any] = select(incidents.c.run, incidents.c.severity, incidents.c.state)
     superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
     return connection.execute(query.where(incidents.c.run.in_(ids), ~superseded)).all()
 
 
 def lives_of(connection: Connection, run: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Stream -> how much it holds and where it ended, for the axis of a run."""
+    """Returns stream -> its numbers of rows and events and its end."""
     whole = (streams.c.id, streams.c.rows, streams.c.events, streams.c.started)
     query: Select[Any] = select(*whole, streams.c.last_step, streams.c.last_step_time, streams.c.counters)
     found = connection.execute(query.where(streams.c.run == run, streams.c.id.in_(ids)))

@@ -1,4 +1,4 @@
-"""Queries behind curves and tensors: the rows of a run's streams, out of its segments and the blocks behind them."""
+"""Queries of curves and tensors: a stream's rows from its segments and later blocks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ from ammeter_server.db.step_tables import chunks, columns, day_of, events, segme
 from ammeter_server.db.tables import schemas, streams
 
 CHUNKS_PER_READ = 128
-"""Chunks read in one transaction, so that a long run's curve never holds a reader's snapshot for long."""
+"""Chunks per read transaction, so that the read of a long run keeps no snapshot open for long."""
 
 MAX_LATE_EVENTS = 20_000
-"""Events that a curve looks through for what was logged late: a chart's patience, some 20 ms."""
+"""Newest events of a stream that are searched for late values: about 20 ms, which a chart can afford."""
 
 SEGMENTS_PER_READ = 8
 PARTS_PER_QUERY = 500
-"""Rows of columns asked for by number in one statement."""
+"""Rows of `columns` per statement in queries by part."""
 
 
 class Source(NamedTuple):
-    """A stream that holds steps. rows: how many of them have come. schema: that of the last ones."""
+    """A stream with steps.
+
+    Attributes:
+        rows: Rows received so far.
+        schema: The schema of the last rows.
+    """
 
     id: str
     rank: int
@@ -43,18 +48,24 @@ class Source(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which columns: scalars, and stats of all tensors."""
+    """A selection of columns: scalars, and stats of all tensors."""
 
     scalars: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
 
 
 Reduced = tuple[frames.Schema, Sequence[int]]
-"""A schema with some of the columns, and where they stand in the whole one."""
+"""A schema with a selection of columns, and their positions in the complete schema."""
 
 
 class Known(NamedTuple):
-    """What is known of a stream before its rows are read: schemas by id, and from which day on its rows came."""
+    """Facts about a stream that reads of its rows need.
+
+    Attributes:
+        schemas: id -> schema.
+        first_day: Its rows have this day or a later one.
+        reduced: Cache of _reduced().
+    """
 
     run: str
     stream: str
@@ -63,14 +74,17 @@ class Known(NamedTuple):
     reduced: dict[tuple[str, Wanted | None], Reduced]
 
     def rows_of(self, table: Table) -> tuple[ColumnElement[bool], ...]:
-        """Where the stream's rows are. The day spares PostgreSQL the partitions from before it began."""
+        """Returns the conditions for the stream's rows.
+
+        The day excludes PostgreSQL's partitions from before the stream began.
+        """
         return table.c.run == self.run, table.c.stream == self.stream, table.c.day >= self.first_day
 
 
 def sources(
     connection: Connection, run: str, ranks: Sequence[int] | None = None, stream: str | None = None
 ) -> list[Source]:
-    """The run's streams that hold steps: by rank, and of a rank its lives in order."""
+    """Returns the run's streams with steps, by rank, and by time within a rank."""
     whole = (streams.c.id, streams.c.rank, streams.c.started, streams.c.rows, streams.c.schema, streams.c.last_step)
     query = select(*whole).where(streams.c.run == run, streams.c.role == "rank")
     if ranks is not None:
@@ -81,7 +95,10 @@ def sources(
 
 
 def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tuple[Any, ...]]:
-    """What changes with each of their rows and events that comes, and with those that are deleted, the first ones."""
+    """Returns values that change with each new row or event of these streams.
+
+    They change with deletions, too, which affect the first rows.
+    """
     begins = [
         select(table.c.first_step)
         .where(table.c.run == run, table.c.stream == streams.c.id)
@@ -98,7 +115,7 @@ def standing(connection: Connection, run: str, of: Sequence[Source]) -> list[tup
 
 
 def lives(connection: Connection, run: str) -> list[Life]:
-    """The run's streams that hold steps, as what is needed to tell which of them ran together."""
+    """Returns the run's streams with steps, with the times that group them into lives."""
     whole = (streams.c.id, streams.c.rank, streams.c.world_size, streams.c.started)
     end = (streams.c.last_step_time, streams.c.bye, streams.c.bye_reason)
     query = select(*whole, *end).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
@@ -106,19 +123,25 @@ def lives(connection: Connection, run: str) -> list[Life]:
 
 
 def _ended(started: int, last_step_time: int | None, bye: Mapping[str, Any], reason: str | None) -> int | None:
-    """When the process was over; of one that died, which is noted later, when it was heard last."""
+    """Returns the time at which the process ended; None while it runs.
+
+    For a process that was lost the time of its last step, as its end is recorded later.
+    """
     if reason is None:
         return None
     return last_step_time or started if reason == "lost" else int(bye["time"])
 
 
 def known(connection: Connection, run: str, stream: str) -> Known:
-    """Before the stream's rows are read. A stream that is not there has none."""
+    """Reads the facts about a stream. An unknown stream has no schemas.
+
+    To be called before its rows are read.
+    """
     query = select(schemas.c.id, schemas.c.body).where(schemas.c.run == run, schemas.c.stream == stream)
     bodies = {name: _schema(bytes(body)) for name, body in connection.execute(query)}
     span = select(streams.c.opened, streams.c.heard).where(streams.c.run == run, streams.c.id == stream)
     opened, heard = connection.execute(span).one_or_none() or (0, 0)
-    right = opened <= heard  # else the clock was put back since, and nobody knows on which days rows came
+    right = opened <= heard  # else the clock was set back, and the days of the rows are unknown
     return Known(run, stream, bodies, day_of(opened) - 1 if right else 0, {})  # collectors' clocks differ a little
 
 
@@ -131,9 +154,9 @@ def _schema(body: bytes) -> frames.Schema:
 def views(
     store: Store, run: str, stream: str, first: int | None, last: int | None, wanted: Wanted | None = None
 ) -> Iterator[block.View]:
-    """The stream's rows from the first step on, in order, up to the view that holds the last.
+    """Yields the stream's rows from step `first` on, up to the view that contains `last`.
 
-    With `wanted` the views' schema has those columns only, else all, which takes long where they are many.
+    With `wanted` the views have only these columns. Without it they have all, which is slow if there are many.
     """
     with store.reading() as connection:
         of = known(connection, run, stream)
@@ -151,7 +174,7 @@ def views(
 
 
 def latest_views(store: Store, run: str, stream: str, limit: int, wanted: Wanted | None = None) -> Iterator[block.View]:
-    """The stream's rows, the newest first: of its last blocks, so many, and of its last segments."""
+    """Yields the stream's newest rows, newest first: its last `limit` blocks and last segments."""
     with store.reading() as connection:
         of = known(connection, run, stream)
         query = select(chunks).where(*of.rows_of(chunks)).order_by(chunks.c.first_step.desc()).limit(limit)
@@ -167,16 +190,22 @@ def latest_views(store: Store, run: str, stream: str, limit: int, wanted: Wanted
 def segments_of(
     connection: Connection, of: Known, after: int, last: int | None, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """The stream's segments with steps behind `after`, in order."""
+    """Returns the stream's segments with steps after `after`, in order."""
     query = select(segments).where(*of.rows_of(segments), segments.c.last_step > after)
     if last is not None:
         query = query.where(segments.c.first_step <= last)
     rows = connection.execute(query.order_by(segments.c.first_step).limit(limit)).all()
-    return list(takewhile(lambda row: row.schema in of.schemas, rows))  # others came since, with columns of their own
+    return list(takewhile(lambda row: row.schema in of.schemas, rows))  # the others were added after `of` was read
 
 
 class Stored(NamedTuple):
-    """One column of one segment. data: its values, where they were asked for or are few."""
+    """One column of one segment.
+
+    Attributes:
+        place: Its index in the segment's schema.
+        told: Its header.
+        data: Its packed values; None if they were not requested and the column is not short.
+    """
 
     place: int
     first_step: int
@@ -196,8 +225,10 @@ def stored(
     last: int,
     with_data: Sequence[int] | None = None,
 ) -> Iterator[Stored]:
-    """These columns, one after the other, in the segments that begin between these steps. with_data: first steps of
-    those whose values are asked for; None for all."""
+    """Yields these columns, one after the other, in the segments that begin between these steps.
+
+    with_data: first steps of the segments whose values are read; None for all.
+    """
     wanted: dict[int, list[int]] = {}
     for place in sorted(places):
         wanted.setdefault(place // TOGETHER, []).append(place % TOGETHER)
@@ -223,7 +254,7 @@ def _stored(part: int, which: int, row: Row[Any], told: ColumnHeader) -> Stored:
 def said(
     connection: Connection, run: str, stream: str, names: Sequence[str], first: int
 ) -> list[tuple[int, str, int, dict[str, Any]]]:
-    """(number, name, step, data) of the stream's events of these names, in order, from a number on."""
+    """Returns (number, name, step, data) of events of these names from number `first` on."""
     query = select(events.c.number, events.c.name, events.c.step, events.c.data)
     query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= first)
     query = query.where(events.c.name.in_(names)).order_by(events.c.number)
@@ -231,8 +262,10 @@ def said(
 
 
 def logged(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Row[Any]]:
-    """(step, time, data) of what run.log said of steps between these whose rows had been written: of the stream's
-    newest MAX_LATE_EVENTS events."""
+    """Returns (step, time, data) of late run.log values for steps between these.
+
+    Late values belong to steps whose rows were already written. Searches the stream's newest MAX_LATE_EVENTS events.
+    """
     count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
     query = select(events.c.step, events.c.time, events.c.data)
     query = query.where(
@@ -245,7 +278,7 @@ def logged(connection: Connection, run: str, stream: str, first: int, last: int 
 
 
 def _reduced(of: Known, name: str, wanted: Wanted | None) -> Reduced:
-    """The schema of that name with the wanted columns only."""
+    """Returns the schema of that name with the wanted columns only."""
     if (name, wanted) not in of.reduced:
         of.reduced[name, wanted] = _with(of.schemas[name], wanted)
     return of.reduced[name, wanted]
@@ -263,7 +296,7 @@ def _with(schema: frames.Schema, wanted: Wanted | None) -> Reduced:
 
 
 def _next(connection: Connection, of: Known, after: int, last: int | None) -> Sequence[Row[Any]]:
-    """Some segments behind a step, or blocks where there is none."""
+    """Returns some segments after a step, or blocks if there are none."""
     found = segments_of(connection, of, after, last, SEGMENTS_PER_READ)
     if found:
         return found
@@ -271,13 +304,13 @@ def _next(connection: Connection, of: Known, after: int, last: int | None) -> Se
     if last is not None:
         query = query.where(chunks.c.first_step <= last)
     rows = connection.execute(query.order_by(chunks.c.first_step).limit(CHUNKS_PER_READ)).all()
-    # a keeper may have made a segment of them, and taken some away, since none was found
+    # compaction may have converted and deleted some blocks after the first query for segments
     again = segments_of(connection, of, after, last, SEGMENTS_PER_READ)
     return again or list(takewhile(lambda row: row.schema in of.schemas, rows))
 
 
 def _view(store: Store, of: Known, row: Row[Any], wanted: Wanted | None) -> block.View:
-    """The rows of a segment or a block."""
+    """Reads the rows of a segment or a block."""
     schema, places = _reduced(of, row.schema, wanted)
     if "data" in row._fields:
         packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
@@ -292,6 +325,6 @@ def _view(store: Store, of: Known, row: Row[Any], wanted: Wanted | None) -> bloc
 
 
 def _behind(view: block.View, after: int) -> block.View:
-    """Its rows behind a step; all of them mostly."""
+    """Returns the rows after a step; nearly always all of them."""
     begin = int(np.searchsorted(view.steps, after, "right"))
     return view.rows(begin, len(view)) if begin else view

@@ -1,4 +1,7 @@
-"""Queries behind `ammeter-server storage`: what takes the room. They look at all rows of bulk data, not into them."""
+"""Queries of `ammeter-server storage` on the use of space.
+
+They read the sizes of all rows of bulk data, but not the contents.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ammeter_server.db.tables import Document, metadata, runs
 
 
 class Size(NamedTuple):
-    """Bytes of what is stored, without what the database itself needs for it. rows: of the database."""
+    """Bytes of stored values, without the database's overhead. rows: of the database, or steps."""
 
     name: str
     rows: int
@@ -21,7 +24,7 @@ class Size(NamedTuple):
 
 
 def by_table(connection: Connection) -> list[Size]:
-    """The largest first."""
+    """Returns the size of each table, the largest first."""
     found = []
     for table in metadata.sorted_tables:
         rows, size = connection.execute(select(*_sums(table))).one()
@@ -30,13 +33,13 @@ def by_table(connection: Connection) -> list[Size]:
 
 
 def by_day(connection: Connection) -> list[tuple[int, int]]:
-    """(day, bytes), the oldest first."""
+    """Returns (day, bytes) of bulk data, the oldest day first."""
     parts = [select(t.c.day.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.day) for t in PARTITIONED_TABLES]
     return _summed(connection, parts)
 
 
 def by_run(connection: Connection, limit: int) -> list[Size]:
-    """The largest runs: id with name, steps of all ranks, bytes."""
+    """Returns the largest runs: id with name, steps of all ranks, bytes."""
     parts = [select(t.c.run.label("by"), _sums(t)[1].label("bytes")).group_by(t.c.run) for t in PARTITIONED_TABLES]
     largest = sorted(_summed(connection, parts), key=lambda row: -row[1])[:limit]
     ids = [run for run, _ in largest]
@@ -46,7 +49,7 @@ def by_run(connection: Connection, limit: int) -> list[Size]:
 
 
 def waiting(connection: Connection) -> tuple[int, int]:
-    """(rows in blocks, rows in segments)"""
+    """Returns (rows in blocks, rows in segments)."""
     sums = [select(func.coalesce(func.sum(table.c.rows), 0)) for table in (chunks, segments)]
     blocks, columns = (int(connection.execute(query).scalar_one()) for query in sums)
     return blocks, columns
@@ -64,7 +67,10 @@ def _summed(connection: Connection, parts: Sequence[Select[Any]]) -> list[tuple[
 
 
 def _sums(table: Any) -> tuple[ColumnElement[int], ColumnElement[int]]:
-    """(rows, bytes) of a table: eight for a number, and as many as a text or an array has."""
+    """Returns expressions for (rows, bytes) of a table.
+
+    A number counts as eight bytes, a text or an array as its length.
+    """
     size: ColumnElement[int] = literal(0, BigInteger)
     for column in table.c:
         told = isinstance(column.type, LargeBinary | Text | Document)

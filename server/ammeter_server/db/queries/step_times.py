@@ -1,4 +1,7 @@
-"""Between which steps of a stream a stretch of time lies. Times rise with steps, but where a clock is put back."""
+"""Converts a period of time to a range of a stream's steps.
+
+Assumes that times rise with steps, which is untrue only if a clock was set back.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ NEVER = 2**63 - 1
 
 
 def steps_between(store: Store, run: str, stream: str, since: int | None, until: int | None) -> tuple[int, int]:
-    """(first, last) step that was over from `since` to `until`, in ns; first > last where there is none."""
+    """Returns (first, last) step that closed between `since` and `until`, in ns.
+
+    first > last if there is none.
+    """
     with store.reading() as connection:
         of = known(connection, run, stream)
         stretches: list[Row[Any]] = list(segments_of(connection, of, -1, None))
@@ -36,7 +42,7 @@ def steps_between(store: Store, run: str, stream: str, since: int | None, until:
 
 
 def _blocks(connection: Connection, of: Known, after: int) -> list[Row[Any]]:
-    """Those that no segment holds, without what is in them."""
+    """Returns the blocks after a step, which no segment covers, without their data."""
     whole = (chunks.c.first_step, chunks.c.last_step, chunks.c.first_time, chunks.c.last_time, chunks.c.schema)
     query = select(*whole, chunks.c.rows, chunks.c.columns).where(*of.rows_of(chunks), chunks.c.last_step > after)
     found: Iterable[Row[Any]] = connection.execute(query.order_by(chunks.c.first_step))
@@ -56,7 +62,11 @@ def _at(segment: Row[Any], place: int) -> int:
 
 
 def _found(connection: Connection, of: Known, row: Row[Any], at: int, side: Any) -> int:
-    """Of a segment's or a block's rows, one of which is in time, the first from that time on, or the last by then."""
+    """Returns a step of a segment or block by time.
+
+    With side "left" the first step that closed at `at` or later, with "right" the last one by then. One of its rows has
+    to qualify.
+    """
     steps, times = _stamps(connection, of, row)
     return int(steps[np.searchsorted(times, at, side) - (side == "right")])
 

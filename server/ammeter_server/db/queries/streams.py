@@ -1,4 +1,4 @@
-"""Queries behind appending to a stream: all on one stream's rows, under the lock of its row in streams."""
+"""Queries for appending to a stream, under the lock of its row in `streams`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ammeter_server.db.tables import findings, runs, schemas, streams
 
 
 class StreamState(NamedTuple):
-    """A stream's row, its columns by their names and in their order; by default, of one that nobody has opened."""
+    """A row of `streams`: its columns by name and in order.
+
+    The defaults are those of a stream that is not registered yet.
+    """
 
     run: str
     id: str
@@ -46,7 +49,7 @@ class StreamState(NamedTuple):
 
 
 Raw = tuple[Any, ...]
-"""The same as the driver has it: documents as text."""
+"""The same row as the driver returns it, with JSON documents as text."""
 
 PROGRESS = (
     "acknowledged",
@@ -79,24 +82,29 @@ _progress_places = [_places[name] for name in PROGRESS]
 
 
 def select_for_update(connection: Connection, run: str, stream: str) -> Raw | None:
-    """The stream's row as the driver has it, held until the transaction ends; None for one that nobody has opened."""
+    """Returns the stream's row as the driver has it, locked until the transaction ends.
+
+    None for a stream that is not registered.
+    """
     return _select_for_update.one(connection, {"of_run": run, "of_stream": stream})
 
 
 def select_unlocked(connection: Connection, run: str, stream: str) -> Raw | None:
-    """The same, held by nobody."""
+    """Returns the stream's row without a lock."""
     return _select_unlocked.one(connection, {"of_run": run, "of_stream": stream})
 
 
 def parse_row(connection: Connection, raw: Raw) -> StreamState:
-    """What such a row says."""
+    """Converts a row of the driver."""
     readers = _codecs(connection).readers
     return StreamState(*(read(value) if read else value for read, value in zip(readers, raw, strict=True)))
 
 
 def update_progress(connection: Connection, before: StreamState, raw: Raw, moved: StreamState) -> Raw:
-    """Writes the PROGRESS columns of a row that was `before`. Returns it as it is from now on; what is the same is not
-    put in words again."""
+    """Writes the PROGRESS columns of a row whose state was `before`. Returns the new row.
+
+    Encodes only the values that changed.
+    """
     after, writers = list(raw), _codecs(connection).writers
     for place in _progress_places:
         if moved[place] is not before[place]:
@@ -108,7 +116,7 @@ def update_progress(connection: Connection, before: StreamState, raw: Raw, moved
 
 
 class _Codecs(NamedTuple):
-    """What makes values of what the driver gives, and the driver's of them: of each column in order."""
+    """Converters between values and the driver's types, for each column in order."""
 
     readers: Sequence[Callable[[Any], Any] | None]
     writers: Sequence[Callable[[Any], Any] | None]
@@ -132,13 +140,16 @@ def run_project(connection: Connection, run: str) -> str | None:
 
 
 def run_of(connection: Connection, run: str) -> Row[Any] | None:
-    """What opening a stream has to know of a run."""
+    """Returns the columns of a run that the registration of a stream needs."""
     query: Select[Any] = select(runs.c.project, runs.c.external_id, runs.c.state, runs.c.ended).where(runs.c.id == run)
     return connection.execute(query).one_or_none()
 
 
 def runs_of(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Id -> what placing a stream has to know of a run, of those that there are."""
+    """Returns id -> the columns that the placement of a stream needs.
+
+    Unknown runs are missing.
+    """
     query: Select[Any] = select(
         runs.c.id, runs.c.external_id, runs.c.project, runs.c.state, runs.c.ended, runs.c.started
     )
@@ -146,7 +157,10 @@ def runs_of(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
 
 
 def holding(connection: Connection, external_ids: Sequence[str], stream: str) -> Sequence[Row[Any]]:
-    """(id, external_id, project) of the runs with one of these external ids that hold the stream."""
+    """Returns (id, external_id, project) of the runs that contain the stream.
+
+    Only runs with one of these external ids count.
+    """
     query: Select[Any] = select(runs.c.id, runs.c.external_id, runs.c.project).join(streams, streams.c.run == runs.c.id)
     return connection.execute(query.where(runs.c.external_id.in_(external_ids), streams.c.id == stream)).all()
 
@@ -161,7 +175,10 @@ def count(connection: Connection, run: str) -> int:
 
 
 def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
-    """Makes the run's row, once. A row that was made before its first hello (started = 0) is filled in."""
+    """Inserts the run's row unless it exists.
+
+    Fills in a row that was created before the run's first hello (started = 0).
+    """
     connection.execute(insert_or_ignore(connection, runs).values(id=run, **said))
     if said["started"]:
         owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
@@ -171,7 +188,7 @@ def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
 
 
 def add(connection: Connection, run: str, stream: str, now: int) -> None:
-    """Makes the stream's row unless somebody else just did."""
+    """Inserts the stream's row unless it exists."""
     connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, opened=now, heard=now))
 
 
@@ -182,7 +199,7 @@ def schema(connection: Connection, run: str, stream: str, schema_id: str) -> byt
 
 
 def schemas_held(connection: Connection, run: str, stream: str) -> tuple[int, int]:
-    """How many schemas a stream has, and the bytes they take."""
+    """Returns the number of a stream's schemas, and their total size in bytes."""
     size = func.coalesce(func.sum(func.length(schemas.c.body)), 0)
     query = select(func.count(), size).where(schemas.c.run == run, schemas.c.stream == stream)
     count, total = connection.execute(query).one()
@@ -205,7 +222,7 @@ def add_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Non
 
 
 def put_finding(connection: Connection, run: str, stream: str, verdict: str, body: Mapping[str, Any], now: int) -> None:
-    """Writes what a verdict concludes now over what it concluded before."""
+    """Stores a verdict's current finding in place of its previous one."""
     row = {"run": run, "stream": stream, "verdict": verdict, "body": body, "active": body["active"], "found": now}
     _finding.put(connection, row)
 
@@ -215,7 +232,10 @@ def put(connection: Connection, run: str, stream: str, values: Mapping[str, Any]
 
 
 def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]:
-    """(run, id) of streams of running runs that nobody has spoken for since `before` and that said no goodbye."""
+    """Returns (run, id) of ranks' streams in running runs without contact since `before`.
+
+    Streams with a final record do not count.
+    """
     query = (
         select(streams.c.run, streams.c.id)
         .join(runs, runs.c.id == streams.c.run)
@@ -226,9 +246,10 @@ def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]
 
 
 def stalled_streams(connection: Connection, before: int, since: int) -> list[tuple[str, str]]:
-    """(run, id) of streams that are spoken for since `since`, are up to date, and made no step after `before`.
+    """Returns (run, id) of ranks' streams that are up to date but without a step.
 
-    The step's time is of the training host's clock. One that is behind has its stream asked too often, no more.
+    Their shipper sent a request since `since`, and their last step closed before `before`. That time comes from the
+    training host's clock; a clock that is behind only causes unneeded evaluations.
     """
     query = (
         select(streams.c.run, streams.c.id)
@@ -241,7 +262,7 @@ def stalled_streams(connection: Connection, before: int, since: int) -> list[tup
 
 
 def returned_streams(connection: Connection, since: int, verdict: str) -> list[tuple[str, str]]:
-    """(run, id) of streams that a verdict holds against although somebody has spoken for them since."""
+    """Returns (run, id) of streams with an active finding of the verdict and later contact."""
     same = and_(findings.c.run == streams.c.run, findings.c.stream == streams.c.id)
     query = (
         select(streams.c.run, streams.c.id)

@@ -1,4 +1,4 @@
-"""Tokens and the page's sessions: looked up by their SHA-256, never kept in the clear."""
+"""Queries on tokens and the page's sessions, by SHA-256. Their plain text is never stored."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from sqlalchemy import Connection, Row, delete, or_, select
 from ammeter_server.db.tables import tokens
 
 SCOPES = ("ingest", "read", "admin")
-"""What a token may: send frames, look and handle incidents, both and see what people did."""
+"""Permissions of a token. ingest: send frames. read: read, and handle incidents. admin: both, and read the audit
+records."""
 
 FROM_FILE = "token file"
-"""The name of the token that the settings brought; a changed file replaces it."""
+"""The name of the token from the settings; a changed token file replaces it."""
 
 SESSION_OF = "session of "
-"""What the names of the page's sessions begin with; the name of the token that opened it follows."""
+"""Prefix of the names of the page's sessions, before the name of the token that opened the session."""
 
 
 def find(connection: Connection, sha256: str, now: int) -> Row[Any] | None:
-    """The token with this hash, unless it has expired."""
+    """Returns the token with this hash, unless it has expired."""
     valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now)
     return connection.execute(select(tokens).where(tokens.c.sha256 == sha256, valid)).one_or_none()
 
@@ -30,7 +31,7 @@ def any_exists(connection: Connection) -> bool:
 
 
 def all_of(connection: Connection) -> Sequence[Row[Any]]:
-    """Tokens and sessions, oldest first."""
+    """Returns tokens and sessions, oldest first."""
     return connection.execute(select(tokens).order_by(tokens.c.created, tokens.c.sha256)).all()
 
 
@@ -57,27 +58,30 @@ def remove(connection: Connection, sha256: str) -> None:
 
 
 def remove_named(connection: Connection, name: str) -> None:
-    """The token and the sessions that it opened."""
+    """Deletes the token and the sessions that it opened."""
     connection.execute(delete(tokens).where(tokens.c.name.in_((name, SESSION_OF + name))))
 
 
 def remove_expired_sessions(connection: Connection, now: int) -> None:
-    """Tokens that have expired stay: their going would open a collector that has no other."""
+    """Deletes expired sessions, but no tokens.
+
+    The deletion of its last token would open a collector to everyone.
+    """
     sessions = tokens.c.name.startswith(SESSION_OF, autoescape=True)
     connection.execute(delete(tokens).where(tokens.c.expires <= now, sessions))
 
 
 def keep_newest(connection: Connection, name: str, most: int) -> None:
-    """Of the rows with this name those made last; the others are no longer valid."""
+    """Deletes the rows with this name except for the newest `most`."""
     mine = select(tokens.c.sha256).where(tokens.c.name == name).order_by(tokens.c.created.desc(), tokens.c.sha256)
     older = connection.execute(mine.offset(most)).scalars().all()
     connection.execute(delete(tokens).where(tokens.c.sha256.in_(older)))
 
 
 def replace_from_file(connection: Connection, sha256: str, scopes: str, now: int) -> bool:
-    """Makes this the one token of the token file, and whether it is another than before.
+    """Replaces the token of the token file. Returns whether it changed.
 
-    The one before it and the sessions that it opened are no longer valid.
+    The previous token and the sessions that it opened become invalid.
     """
     known = connection.execute(select(tokens.c.sha256).where(tokens.c.name == FROM_FILE)).scalars().all()
     if list(known) == [sha256]:

@@ -1,1 +1,1 @@
-"""What is known of a run, derived from its streams."""
+"""Facts about a run, derived from its streams."""

@@ -1,4 +1,4 @@
-"""What a run costs: the time that its ranks had their devices for, at the price of the device."""
+"""Costs of a run: its ranks' time with their devices, at the devices' prices."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ HOUR = 3600 * 10**9
 
 
 def of_run(said: Prices, environment: Mapping[str, Any] | None, ranks: Sequence[Row[Any]]) -> float | None:
-    """Dollars so far: one device for each rank. None where no price fits. ranks: streams of all lives of them."""
+    """Returns the costs so far in dollars, with one device per rank.
+
+    None if no price fits. ranks: streams of all their lives.
+    """
     price = _price(said, environment)
     return None if price is None else price * sum(map(held, ranks)) / HOUR
 
 
 def per_epoch(said: Prices, environment: Mapping[str, Any] | None, ranks: Sequence[Row[Any]]) -> float | None:
-    """Dollars for one pass over the data, as the lowest rank that knows it has it; None where nobody does."""
+    """Returns the dollars of one pass over the data; None if its duration is unknown.
+
+    The duration comes from the lowest rank that knows it.
+    """
     price, seconds = _price(said, environment), seconds_per_epoch(ranks)
     if price is None or seconds is None:
         return None
@@ -28,15 +34,18 @@ def per_epoch(said: Prices, environment: Mapping[str, Any] | None, ranks: Sequen
 
 
 def held(stream: Row[Any]) -> int:
-    """ns that a rank had its device for, by its own clock alone: what is sent a day later costs no day more. Of one
-    that died, which is noted later, until its last step."""
+    """Returns the ns for which a rank had its device, by the training host's clock.
+
+    Late transmission therefore adds no costs. For a process that runs or was lost, the time ends with its last step, as
+    its end is unknown or was recorded later.
+    """
     died = stream.bye_reason in (None, "lost")
     until = stream.last_step_time if died else max(stream.bye.get("time") or 0, stream.last_step_time or 0)
     return max(0, (until or 0) - stream.started) if stream.started else 0
 
 
 def seconds_per_epoch(ranks: Sequence[Row[Any]]) -> float | None:
-    """How long a pass over the data takes, as the lowest rank that knows it has it; None where nobody does."""
+    """Returns an epoch's duration from the lowest rank that knows it; else None."""
     lately = sorted(ranks, key=lambda stream: (stream.rank, -stream.started))
     return next((each for stream in lately if (each := epoch_times.seconds(stream.counters)) is not None), None)
 

@@ -1,4 +1,7 @@
-"""The devices that a run trains on, as the shippers of its hosts read them a moment ago: pure, from their streams."""
+"""The devices that a run trains on, from the latest readings of its hosts' shippers.
+
+Pure: the input is the run's streams.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,21 @@ from typing import Any
 from ammeter_server.db import Row
 
 FRESH = 30 * 10**9
-"""ns after which what a shipper said last is not said on: nobody knows what the device does now."""
+"""Age in ns from which a shipper's readings are dropped: the current state of the device is unknown by then."""
 
 ALL = "all"
-"""In place of a device where all of a host are told as one."""
+"""The number of a device that stands for all devices of a host."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """gpu, uuid, model: as NVML has them, and dcgm-exporter. utilization: share of the time that it computed, 0 to 1.
+    """One device, or all devices of a host.
 
-    What could not be read is None.
+    Values that could not be read are None.
+
+    Attributes:
+        gpu, uuid, model: As in NVML and dcgm-exporter.
+        utilization: Share of time in which it computed, 0 to 1.
     """
 
     host: str
@@ -36,7 +43,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """As dcgm-exporter has it."""
+        """The name in dcgm-exporter."""
         return self.gpu if self.gpu == ALL else f"nvidia{self.gpu}"
 
 
@@ -44,7 +51,10 @@ READINGS = ("utilization", "memory_used_bytes", "power_watts", "temperature_cels
 
 
 def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
-    """Those of the newest stream of each host that is heard of, by host and number."""
+    """Returns the devices of each host, by host and number.
+
+    Reads the newest stream of each host that has not ended and had recent contact.
+    """
     newest: dict[str, Row[Any]] = {}
     for stream in sorted(streams, key=lambda stream: stream.started):
         if stream.role == "host" and stream.bye_reason is None and stream.heard >= now - FRESH:
@@ -53,8 +63,10 @@ def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
 
 
 def few(devices: Sequence[Device], most: int) -> list[Device]:
-    """The same where they are few; else one for each host, the first hosts: the means of all of its devices, and the
-    highest temperature."""
+    """Returns the devices, or one per host if there are more than `most`.
+
+    A host's device has the means of its devices and their highest temperature. At most `most` hosts are returned.
+    """
     if len(devices) <= most:
         return list(devices)
     of_hosts = [_as_one(list(several)) for _, several in groupby(devices, key=lambda device: device.host)]
@@ -62,14 +74,17 @@ def few(devices: Sequence[Device], most: int) -> list[Device]:
 
 
 def highest(ranks: Sequence[Row[Any]], column: str) -> float | None:
-    """The largest of what the newest life of each rank has measured last; None where none has."""
+    """Returns the largest of the ranks' latest values of a column; None without any.
+
+    Only the newest life of each rank counts.
+    """
     newest = {stream.rank: stream for stream in sorted(ranks, key=lambda rank: rank.started)}
     known = [value for stream in newest.values() if (value := _number(stream.latest, column)) is not None]
     return max(known, default=None)
 
 
 def _of_host(stream: Row[Any]) -> Iterable[Device]:
-    """In the order of their numbers, as devices.found has them."""
+    """Yields the host's devices by number, from the counters of event devices.found."""
     for gpu, said in sorted(stream.counters.get("devices", {}).items(), key=lambda item: (len(item[0]), item[0])):
         read = {name: _number(stream.latest, f"{name}.{gpu}") for name in READINGS}
         yield Device(stream.host, gpu, said["uuid"], said["model"], **read)

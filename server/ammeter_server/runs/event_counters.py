@@ -1,4 +1,7 @@
-"""What single frames add to the counters of a stream, beside its rows: pure, and bounded whatever they say."""
+"""Adds single frames, events and hellos, to the counters of a stream.
+
+Pure, and limited in size for any content.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ from ammeter_server.db.json_safe import text
 Counters = dict[str, Any]
 
 MAX_SUM = 2**53
-"""Where a sum stays: beyond it JSON's readers, SQL and Prometheus each have another number for it."""
+"""Upper limit of a sum: beyond it JSON parsers, SQL and Prometheus each represent it differently."""
 
 MAX_DEVICES = 16
 MAX_FALLBACKS = 32
 MAX_NAME_CHARS = 128
-"""Caps on what grows with names from outside and is written with every batch: devices of a host, operators that fell
-back, their characters."""
+"""Caps on data that grows with names from outside and is written with every batch: devices of a host, operators with a
+fallback, characters of a name."""
 
 RESTORES = ("passed", "partial", "failed")
-"""What can come of reading a checkpoint back."""
+"""Outcomes of reading a checkpoint back."""
 
 OTHER = "_other"
-"""The name of those whose own is one too many."""
+"""The name for entries beyond a cap."""
 
 
 def add_event(after: Counters, event: Event) -> None:
-    """Counts what an event says."""
+    """Adds an event to the counters."""
     if event.name == "scaler.backoff":
         after["backoffs"] += 1
     elif event.name == "scaler.growth":
@@ -52,7 +55,7 @@ def add_event(after: Counters, event: Event) -> None:
 
 
 def add_hello(after: Counters, hello: Hello) -> None:
-    """Notes what the run's config says of its epochs."""
+    """Stores the run's config values about its epochs."""
     after.update(epoch_times.said_by(hello.config, hello.world_size))
 
 
@@ -61,7 +64,7 @@ def add_epoch(after: Counters, epoch: float, time: int) -> None:
 
 
 def _devices(said: Any) -> dict[str, dict[str, str]]:
-    """Number -> what identifies the device."""
+    """Returns number -> identifiers of the device."""
     several = [device for device in said if isinstance(device, Mapping)] if isinstance(said, list | tuple) else []
     return {
         text(str(device.get("gpu", ""))[:MAX_NAME_CHARS]): {
@@ -72,7 +75,10 @@ def _devices(said: Any) -> dict[str, dict[str, str]]:
 
 
 def _add_restore(after: Counters, event: Event) -> None:
-    """A checkpoint that was read back; what could not be read says nothing of it."""
+    """Counts a checkpoint that was read back.
+
+    The outcome `skipped`, for a checkpoint that cannot be judged, does not count.
+    """
     outcome = event.data.get("outcome")
     if outcome in RESTORES:
         after[f"restores_{outcome}"] += 1
@@ -86,7 +92,10 @@ def _add_checkpoint(after: Counters, event: Event) -> None:
 
 
 def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float]:
-    """Operator and reason -> share of the eligible FLOPs, over all kinds of it that were told."""
+    """Adds a fallback to "operator reason" -> share of the eligible FLOPs.
+
+    Shares of the same operator and reason add up.
+    """
     op, reason = (text(str(event.data.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "reason"))
     share = event.data.get("flops_share", 0.0)
     name = f"{op} {reason}"

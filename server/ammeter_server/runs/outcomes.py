@@ -1,5 +1,8 @@
-"""What a run that is over comes to, beside how its processes ended: whether its numbers were finite, its validation as
-good as its baseline's, its time as expected. The fleet's counters have each once; objectives.py asks for them."""
+"""The outcome of a finished run, beside the ends of its processes.
+
+Whether its numbers were finite, its validation as good as its baseline's, and its duration as expected. The fleet
+counters include each outcome once; the objectives in prometheus/slo.py use them.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,23 @@ from typing import Any
 from ammeter.verdicts.framework.finding import Finding
 
 HEALTH = frozenset({"nonfinite-loss", "nonfinite-gradient", "scale-collapse"})
-"""Verdicts whose page, where it still holds at the end, says that nothing was learnt any more."""
+"""Verdicts that mean, with severity page and still active at the end, that the training learned nothing any more."""
 
 POISONED = "nonfinite-weights"
 DRIFTED = "validation-drift"
 
 EXPECTED = "expected_hours"
-"""The tag in which a run says how long it should take at most."""
+"""The tag with the longest duration that the user expects of the run, in hours."""
 
 MAX_EXPECTED_HOURS = 100_000.0
-"""Of an expectation that is believed: eleven years."""
+"""Largest plausible expectation: eleven years. Larger ones are ignored."""
 
 
 def of_run(state: str, byes: Collection[str | None], findings: Iterable[Finding], losses: Iterable[Any]) -> str:
-    """ended | diverged | failed | lost. byes: of the last life of each rank; losses: the last loss of each."""
+    """Returns ended | diverged | failed | lost.
+
+    byes: end reasons of each rank's last life. losses: the last loss of each rank.
+    """
     if state != "ended":
         return state
     if "exception" in byes or "signal" in byes:
@@ -32,7 +38,7 @@ def of_run(state: str, byes: Collection[str | None], findings: Iterable[Finding]
 
 
 def has_diverged(findings: Iterable[Finding], losses: Iterable[Any]) -> bool:
-    """Whether it ended with weights or a loss that are not finite, or in the middle of steps that all were skipped."""
+    """Whether the run ended with non-finite weights or loss, or while all steps were skipped."""
     held = [finding for finding in findings if finding.active]
     poisoned = any(finding.verdict == POISONED for finding in held)
     stuck = any(finding.verdict in HEALTH and finding.severity == "page" for finding in held)
@@ -40,21 +46,24 @@ def has_diverged(findings: Iterable[Finding], losses: Iterable[Any]) -> bool:
 
 
 def is_nonfinite(value: Any) -> bool:
-    """Of a number as the tables have it, where NaN and Inf are words."""
+    """Whether a stored number is not finite. The tables store NaN and Inf as strings."""
     if isinstance(value, str):
         return value in ("NaN", "Infinity", "-Infinity")
     return isinstance(value, float) and not math.isfinite(value)
 
 
 def of_validation(numbers: Mapping[str, Any], findings: Iterable[Finding]) -> str | None:
-    """held | drifted; None where no validation was held against a baseline's."""
+    """Returns held | drifted; None if no validation was compared with a baseline's."""
     if numbers.get("validation_delta") is None:
         return None
     return "drifted" if any(finding.verdict == DRIFTED and finding.active for finding in findings) else "held"
 
 
 def of_time(tags: Mapping[str, Any], started: int, until: int, *, over: bool) -> str | None:
-    """expected | late, in ns; None where the run says nothing of it, or may still be in time."""
+    """Returns expected | late. started, until: in ns.
+
+    None if the run has no valid expectation, or is running and not late.
+    """
     try:
         hours = float(str(tags.get(EXPECTED) or ""))
     except ValueError:

@@ -1,4 +1,7 @@
-"""What the streams of a run come to together: its latest values, what it counted and lost, who of it is there."""
+"""Totals over the streams of a run.
+
+Its latest values, counters and losses, and the number of reporting ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from ammeter_server.runs.event_counters import OTHER, Counters
 from ammeter_server.runs.stream_counters import MEASURED_AT
 
 REPORTING_SECONDS = 30
-"""A rank not heard for this long does not count as reporting: fifteen of the shipper's heartbeats."""
+"""A rank without contact for this long is not reporting: fifteen of the shipper's heartbeats."""
 
 
 def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
-    """While the run lives: ranks heard a moment ago that said no goodbye. Afterwards: ranks that ever reported."""
+    """Counts ranks with recent contact and no final record while the run lives.
+
+    Afterwards counts the ranks that ever reported.
+    """
     if state != "running":
         return len({stream.rank for stream in ranks})
     since = now - REPORTING_SECONDS * 10**9
@@ -23,10 +29,14 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
 
 
 def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = None) -> dict[str, Any]:
-    """The last value of each scalar: the lowest rank's word stands, the newest life of it before older ones.
+    """Returns the latest value of each scalar.
+
+    The lowest rank has precedence, and its newest life over older ones.
 
     Args:
-        offset_of: gives the step of the run at which a stream's own steps begin. Without it steps are the stream's.
+        ranks: The run's rank streams.
+        offset_of: Returns the step of the run at which a stream's own steps begin. Without it, steps are those of the
+            stream.
     """
     values: dict[str, Any] = {}
     for stream in sorted(ranks, key=lambda stream: (-stream.rank, stream.started)):
@@ -40,18 +50,24 @@ def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = N
 
 
 def counters_of(ranks: Iterable[Row[Any]]) -> Counters:
-    """What the run counted; its histograms, and their sums, are left to /metrics."""
+    """Returns the counters of the run.
+
+    Without histograms and their sums, which only /metrics uses.
+    """
     counted = stream_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
     return {name: value for name, value in counted.items() if not name.endswith(("_histogram", "_sum"))}
 
 
 def precision(ranks: Sequence[Row[Any]]) -> str | None:
-    """What the newest stream that knows it trains in. ranks: the oldest first."""
+    """Returns the training precision according to the newest stream that knows it.
+
+    ranks: the oldest first.
+    """
     return next((stream.precision for stream in reversed(ranks) if stream.precision), None)
 
 
 def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:
-    """Records that never arrived, by reason, of all streams."""
+    """Returns the records of all streams that never arrived, by reason."""
     total: dict[str, dict[str, int]] = {}
     for stream in streams:
         for reason, counts in stream.lost.items():
@@ -62,7 +78,10 @@ def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:
 
 
 def fallbacks(ranks: Iterable[Row[Any]], most: int) -> dict[tuple[str, str], float]:
-    """(operator, reason) -> share of the eligible FLOPs, the largest of all ranks; beyond the most, all together."""
+    """Returns (operator, reason) -> share of the eligible FLOPs, the largest of all ranks.
+
+    Entries beyond `most` are combined into one.
+    """
     shares: dict[str, float] = {}
     for stream in ranks:
         for name, share in stream.counters.get("fallbacks", {}).items():

@@ -1,8 +1,8 @@
-"""Where a stream belongs: to the run that its sender names, and to a successor where that run was over.
+"""Assigns a stream to the run that its sender names, or to a successor.
 
-A run that ended over an hour ago gets a successor, it is not reopened. A successor's external id follows from the
-run's, so every collector finds the same one without asking another. What counts is the training hosts' time from the
-end to the new beginning: journals that come late are placed as they would have been.
+A run that ended over an hour ago is not reopened but gets a successor. The successor's external id is derived from the
+run's, so every collector finds the same one without communication. The criterion is the training hosts' time between
+the end and the new beginning, so late journals are assigned as timely ones would have been.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
 AFTER = 3600 * 10**9
-"""ns after its end for which a run goes on when a process of it begins: a job queued again, a node that reboots."""
+"""Time in ns after its end in which a new process continues a run: for a requeued job or a rebooting node."""
 
 MAX_RUNS_PER_CHAIN = 32
-"""Runs that follow each other. Whoever begins more under one id gets the last of them, until the first are deleted."""
+"""Runs in a chain. Further beginnings under the same id join the last run, until the first ones are deleted."""
 
 NO_PROJECT = "default"
-"""Whose a run is of which only losses came so far, by a sender who is of every project."""
+"""Project of a run that so far has only losses, from a sender whose token is valid for all projects."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The run that a stream belongs to. run: its id, also of one that is still to be made. external: what its
-    processes call it. after: the id of the run that it follows, where it is a successor."""
+    """The run that a stream belongs to.
+
+    Attributes:
+        run: Its id; the run may not exist yet.
+        external: The id that its processes use.
+        after: The id of the run that it continues, if it is a successor.
+    """
 
     run: str
     external: str
@@ -39,12 +44,12 @@ class Home:
 
 
 def successor(external: str) -> str:
-    """The external id of the run that follows this one."""
+    """Returns the external id of the run that continues this one."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"successor of {external}"))
 
 
 def line_of(connection: Connection, run: str) -> list[Row[Any]]:
-    """The runs of one line: those that this one continues, itself, and those that continue it, the first one first."""
+    """Returns the chain of a run, first run first: its predecessors, itself, its successors."""
     found: list[Row[Any]] = []
     before: str | None = run
     while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
@@ -65,12 +70,21 @@ def line_of(connection: Connection, run: str) -> list[Row[Any]]:
 def home(
     connection: Connection, named: str, stream: str, began: int | None, project: str | None, said: str | None = None
 ) -> Home:
-    """The run that a stream belongs to whose sender names this run.
+    """Returns the run for a stream whose sender names the run `named`.
 
-    That which holds it, else the first that had not been over for long when the stream's process began: the one named,
-    a successor, or one that is still to be made. began: None where that is not known. project: the sender's; None for
-    one who is of every project, and then said is the one that its hello names. Raises a 404 problem where the stream is
-    another project's.
+    This is the run that already contains the stream. Otherwise it is the first run of the chain that had not been over
+    for long when the process began: the named one, a successor, or one that does not exist yet.
+
+    Args:
+        connection: The database.
+        named: The external id that the sender names.
+        stream: The stream.
+        began: When the process began, in ns; None if unknown.
+        project: The sender's project; None for a sender of all projects.
+        said: The project in the hello of a sender of all projects.
+
+    Raises:
+        Problem: 404, if the stream belongs to another project.
     """
     names = list(islice(accumulate(repeat(named), lambda before, _: successor(before)), MAX_RUNS_PER_CHAIN + 1))
     if project is None:
@@ -90,7 +104,10 @@ def home(
 
 @dataclass(frozen=True)
 class _Place:
-    """A run of a line, or where one may be made."""
+    """A run of a chain, or an id for a new one.
+
+    row: the run's row; None for a new run.
+    """
 
     run: str
     external: str
@@ -98,8 +115,16 @@ class _Place:
 
 
 def _line(connection: Connection, names: list[str], project: str, adopts: bool) -> list[_Place]:
-    """The project's run and those that follow it, with the first that is not there. Those at the beginning may be
-    deleted. adopts: whether a run without a project, of which only losses came so far, is the project's too."""
+    """Returns the project's runs of a chain, then the first place without a run.
+
+    The first runs of the chain may be deleted.
+
+    Args:
+        connection: The database.
+        names: The external ids of the chain.
+        project: The project.
+        adopts: Whether the project gets a run without a project, which so far has only losses.
+    """
     ids = [run for name in names for run in run_ids.candidates(project, name)]
     there, gone = streams.runs_of(connection, ids), run_deletion.of(connection, ids)
     places = []
@@ -116,7 +141,7 @@ def _line(connection: Connection, names: list[str], project: str, adopts: bool) 
 
 
 def _deleted(gone: Mapping[str, str], project: str, external: str) -> str | None:
-    """The id of the project's run that was deleted, which takes nothing any more."""
+    """Returns the id of the project's deleted run, which accepts no more data."""
     ours = (run for run in run_ids.candidates(project, external) if gone.get(run) in (project, ""))
     return next(ours, None)
 
@@ -127,8 +152,10 @@ def _first_open(places: list[_Place], began: int | None) -> Home:
 
 
 def _project_of(connection: Connection, named: str) -> str:
-    """Whose a stream is that begins with losses alone, of a sender who is of every project: that of the run named, also
-    of one that was deleted, which nobody brings back that way."""
+    """Returns the project of a losses-only stream from a sender of all projects.
+
+    The project of the named run, even of a deleted one, so that such a stream does not recreate it.
+    """
     return streams.run_project(connection, named) or run_deletion.of(connection, [named]).get(named) or NO_PROJECT
 
 

@@ -1,9 +1,9 @@
-"""What processes call their run, and where it lies: two projects may use the same id, and each has a run of its own.
+"""Maps the run ids that processes use to the ids in the database.
 
-A run is found by its project and its external id, the one that its processes send. The first project that uses an id
-has its run under that id. The run of another project lies under an id that follows from both, so every collector finds
-it without asking another: a UUID of the variant that RFC 9562 keeps for the future, which no sender may use, so that
-nobody can take it beforehand.
+Two projects may use the same id, and each has a run of its own. A run is found by its project and its external id,
+which its processes send. The first project that uses an id has its run under that id. Another project's run has an id
+derived from project and external id, so every collector finds it without communication. It is a UUID of the variant
+that RFC 9562 reserves for the future. Senders may not use that variant, so nobody can occupy such an id beforehand.
 """
 
 from __future__ import annotations
@@ -16,38 +16,44 @@ from ammeter_server.db import Connection, Row
 from ammeter_server.db.queries import streams
 
 NAMESPACE = uuid.UUID("0f7a3c52-5d0b-5f0e-9a55-0c1f4d1b7c6e")
-"""Root of the UUIDv5 that a project and an id become."""
+"""Namespace of the UUIDv5 of a project and an id."""
 
 _RESERVED_VARIANT = 0b111 << 61
 
 
 def id_of(project: str, external: str) -> str:
-    """Where a project's run lies whose external id is the id of another project's run."""
+    """Returns the id of a project's run if another project's run has its external id."""
     made = uuid.uuid5(NAMESPACE, f"{project}\0{external}")
     return str(uuid.UUID(int=made.int | _RESERVED_VARIANT))
 
 
 def is_reserved(run: str) -> bool:
-    """Whether only the collector gives such ids. Raises ValueError for what is no UUID."""
+    """Whether the id has the variant that only the collector assigns.
+
+    Raises ValueError for anything but a UUID.
+    """
     return uuid.UUID(run).variant == uuid.RESERVED_FUTURE
 
 
 def candidates(project: str, external: str) -> tuple[str, str]:
-    """The ids under which a project's run with this external id may lie, the one that counts first."""
+    """Returns the possible ids of a project's run, in order of precedence."""
     return id_of(project, external), external
 
 
 def find(connection: Connection, project: str, external: str) -> str | None:
-    """The id of the project's run that is called so, by its processes or by the collector; None where there is none."""
+    """Returns the id of the project's run by its external or internal id.
+
+    None if there is none.
+    """
     there = streams.runs_of(connection, candidates(project, external))
     return pick(there, project, external)
 
 
 def pick(there: Mapping[str, Row[Any]], project: str, external: str) -> str | None:
-    """The same among runs that were looked up, by their ids."""
+    """Does the same among runs that were already read, by their ids."""
     return next((run for run in candidates(project, external) if run in there and there[run].project == project), None)
 
 
 def free(there: Iterable[str], project: str, external: str) -> str:
-    """The id that a new run of the project gets."""
+    """Returns the id of a new run of the project."""
     return id_of(project, external) if external in there else external

@@ -1,4 +1,7 @@
-"""What a stream has counted so far and measured last: pure, and the same however the stream is cut."""
+"""The counters of a stream and its latest values.
+
+Pure. The result does not depend on the division of the stream into batches.
+"""
 
 from __future__ import annotations
 
@@ -35,40 +38,45 @@ SUMS = (
     "restores_partial",
     "restores_failed",
 )
-"""Counters of one stream. They add up over the lives of a rank; of several ranks the largest is the run's.
+"""Counters of one stream. They add up over the lives of a rank; the value of a run is the largest of its ranks.
 
-steps: rows. applied, skipped: steps in which an optimizer stepped, or in which the scaler kept one from it.
-nonfinite_steps: with NaN or Inf in the gradients; nonfinite_nan, nonfinite_inf: those elements where they were told
-apart. overflow_events: steps that GradScaler found an Inf or NaN in. step_seconds, overhead_seconds: sums.
-grad_norms_read: steps that have a norm; 0 for a stream that began before this was counted.
-grad_norm_sum: of those that were finite.
-checkpoints_complete, checkpoints_partial: saved, with all that the run needs to go on and without some of it.
-restores_passed, restores_partial, restores_failed: read back, whole, without some of it, and not whole.
+steps: rows.
+applied, skipped: steps in which an optimizer stepped, or in which the scaler prevented that.
+nonfinite_steps: steps with NaN or Inf in the gradients.
+nonfinite_nan, nonfinite_inf: numbers of those elements, where NaN and Inf were counted separately.
+overflow_events: steps in which GradScaler found an Inf or NaN.
+step_seconds, overhead_seconds: sums.
+grad_norms_read: steps with a norm; 0 for a stream that began before this counter existed.
+grad_norm_sum: sum of the finite norms.
+checkpoints_complete, checkpoints_partial: saved checkpoints with all that the run needs to resume, or without some of
+it.
+restores_passed, restores_partial, restores_failed: checkpoints that were read back complete, with parts missing, or
+damaged.
 """
 
 LATEST = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")
-"""Not sums: skipped steps in a row at the end; when the last non-finite step closed, and when the last complete
-checkpoint was saved, in ns, 0 for never."""
+"""Values that are no sums: skipped steps in a row at the end; times in ns, 0 for never, of the last non-finite step's
+end and of the last complete checkpoint."""
 
 MEASURED_AT = ("loss_step", "grad_norm_step")
 """Names of the latest values that are steps of their stream."""
 
 MAX_NAMES = 1_000
 MAX_REASONS = 64
-"""Caps on what grows with names from outside and is written with every batch: scalars, and reasons of losses."""
+"""Caps on data that grows with names from outside and is written with every batch: scalars, and reasons of losses."""
 
 BOUNDS = {
     "grad_norm": tuple(10.0**power for power in range(-8, 9)),
     "step_seconds": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 }
-"""Upper bounds of the histograms, which stand in the counters as `<name>_histogram`: [count per bound..., above]."""
+"""Upper bounds of the histograms. The counters contain them as `<name>_histogram`: [count per bound..., above]."""
 
 
 _BOUNDS = {name: np.array(bounds) for name, bounds in BOUNDS.items()}
 
 
 def advance(counters: Mapping[str, Any], view: View) -> Counters:
-    """The counters after the rows and events of a view."""
+    """Returns the counters after the rows and events of a view."""
     after: Counters = {**dict.fromkeys(SUMS + LATEST, 0), **counters}
     if len(view):
         _add_rows(after, view)
@@ -83,10 +91,10 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
 
 
 def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Scalar name -> its last measured value, as a number; NaN and Inf stay what they are.
+    """Returns scalar name -> last measured value, as a number; NaN and Inf stay.
 
-    And what only the tensors tell, grad_underflow: share of gradient elements that are zero or subnormal in float16;
-    loss_step and grad_norm_step: where those were measured last.
+    Adds grad_underflow, from the tensors: the share of gradient elements that are zero or subnormal in float16. Adds
+    loss_step and grad_norm_step: the steps at which those were last measured.
     """
     after = dict(before)
     if not len(view):
@@ -106,14 +114,14 @@ def _last_measured(view: View) -> dict[str, float]:
 
 
 def _measured_at(view: View) -> dict[str, float]:
-    """Where the loss, of several any, and the norm were measured last."""
+    """Returns the last steps with a loss (of any of several) and with a norm."""
     columns = dict(zip(MEASURED_AT, (view.loss(), view.scalar("grad_norm")), strict=True))
     places = {name: np.flatnonzero(measured(column)) for name, column in columns.items()}
     return {name: float(view.steps[at[-1]]) for name, at in places.items() if at.size}
 
 
 def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]:
-    """What was seen, over what was known; new names only while there is room for them."""
+    """Updates the values with new ones; adds names only up to the caps."""
     for name, value in seen.items():
         if name in before or (len(before) < MAX_NAMES and len(name) <= MAX_NAME_CHARS):
             before[name] = value
@@ -121,7 +129,7 @@ def _joined(before: dict[str, Any], seen: Mapping[str, float]) -> dict[str, Any]
 
 
 def _logged_late(view: View) -> dict[str, float]:
-    """What run.log said of steps whose rows were written at once."""
+    """Returns values of run.log for steps whose rows were already written."""
     said: dict[str, float] = {}
     for _, frame in view.frames:
         if isinstance(frame, Event) and frame.name == "values.logged":
@@ -136,7 +144,7 @@ def _measured_behind(view: View, name: str, step: int) -> bool:
 
 
 def _underflow(view: View) -> dict[str, float]:
-    """Over all tensors of the last step that sampled them; nothing where none did."""
+    """Share of underflow over all tensors of the last step with samples; else empty."""
     with np.errstate(over="ignore", invalid="ignore"):
         lost = view.stat("grad.zeros") + view.stat("grad.subnormals")
     sampled = np.isfinite(lost)
@@ -150,7 +158,7 @@ def _underflow(view: View) -> dict[str, float]:
 
 
 def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[str, int]]:
-    """Reason -> {steps, events}, with these losses added."""
+    """Adds losses to reason -> {steps, events}."""
     after = {reason: dict(counts) for reason, counts in before.items()}
     for loss in losses:
         reason = text(loss.reason[:MAX_NAME_CHARS])
@@ -163,7 +171,10 @@ def lost(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[st
 
 
 def precision(before: str | None, view: View) -> str | None:
-    """The dtype that training runs in below autocast, once it was seen; "float32" for rows without autocast."""
+    """Returns the dtype of training under autocast, once it is known.
+
+    "float32" for rows without autocast.
+    """
     said = before
     for _, frame in view.frames:
         if isinstance(frame, Event) and frame.name == "autocast.entered" and frame.data.get("grad") is True:
@@ -172,9 +183,10 @@ def precision(before: str | None, view: View) -> str | None:
 
 
 def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
-    """The counters of a run from (rank, counters) of its rank streams: lives add up, then the largest over ranks.
+    """Returns the counters of a run from (rank, counters) of its rank streams.
 
-    Samples are each rank's own share of the batch, so they add up over ranks.
+    Lives of a rank add up; then the largest over the ranks counts. Samples are each rank's own share of the batch, so
+    they add up over ranks.
     """
     if len(streams) == 1:
         return _of_one(streams[0][1])
@@ -195,7 +207,7 @@ def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
 
 
 def _of_one(counters: Mapping[str, Any]) -> Counters:
-    """The same of a run with one stream, as most are, whose counters need no adding up."""
+    """Returns the same for a run with one stream, the most frequent case, without sums."""
     numbers = {name: counters.get(name, 0) for name in SUMS + LATEST}
     return numbers | {f"{name}_histogram": counters.get(f"{name}_histogram") or _empty(name) for name in BOUNDS}
 
@@ -226,7 +238,7 @@ def _add_rows(after: Counters, view: View) -> None:
 
 
 def _add_epochs(after: Counters, view: View) -> None:
-    """Of all that were said, the first and the highest count."""
+    """Adds the first and the highest of the view's epochs, each at its earliest time."""
     epochs = view.scalar("epoch")
     said = np.flatnonzero(np.isfinite(epochs))
     if len(said):
@@ -237,8 +249,11 @@ def _add_epochs(after: Counters, view: View) -> None:
 
 
 def _nonfinite(view: View) -> np.typing.NDArray[np.bool_]:
-    """Rows with a NaN or Inf in the gradients. Elements are counted in some rows only, on CUDA in none; the norm tells
-    the others, unless none was counted: then finite gradients are too large for it."""
+    """Returns the mask of rows with NaN or Inf in the gradients.
+
+    Elements are counted in some rows only, on CUDA in none; elsewhere a non-finite norm decides. If elements were
+    counted and none is non-finite, the norm of finite gradients overflowed.
+    """
     norms, elements = view.scalar("grad_norm"), view.scalar("grad_nonfinite")
     return np.asarray((measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0))
 
@@ -271,7 +286,10 @@ def _added(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> list
 
 
 def _highest(several: Sequence[Sequence[int]], name: str) -> Sequence[int]:
-    """Up to each bound as many as the rank that has most of them, so that no count falls when a rank comes later."""
+    """Merges the histograms of ranks: the largest cumulative count at each bound.
+
+    So no count falls when another rank joins.
+    """
     if len(several) < 2:
         return several[0] if several else _empty(name)
     below = [max(counts) for counts in zip(*map(accumulate, several), strict=True)]

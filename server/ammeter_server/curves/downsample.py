@@ -1,4 +1,4 @@
-"""Fewer points of a curve, without losing what a person looks for: extremes, and values that are no numbers."""
+"""Reduces the points of a curve but keeps extremes and non-finite values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ Places = npt.NDArray[np.intp]
 
 
 def choose(values: Floats, points: int, times: Ints | None = None) -> Ints:
-    """Which of the values to show, ascending: all of them, or at most `points` (16 or more).
+    """Returns the ascending positions of at most `points` values to show (16 or more).
 
-    The first and the last stay. Of each stretch its smallest and its largest finite value stay, and of the
-    non-finite ones all, or where they are many each stretch's first and last. Stretches hold equally many values;
-    with the time of each value they take equally long, so that what came densely is shown as coarsely as the rest.
+    All values, if they are no more than that. Keeps the first and the last value. Keeps each stretch's smallest and
+    largest finite value, and all non-finite values, or if they are many each stretch's first and last one. Stretches
+    have equally many values. With `times`, the time of each value, they have equal duration, so that a dense period is
+    shown as coarsely as the rest.
     """
     if len(values) <= points:
         return np.arange(len(values), dtype=np.int64)
@@ -32,16 +33,16 @@ def choose(values: Floats, points: int, times: Ints | None = None) -> Ints:
 
 
 def _edges(where: Places, stretches: int, times: Ints | None) -> Places:
-    """Where stretches of these positions begin, none of them empty, and the end of the last."""
+    """Returns the beginnings of non-empty stretches of these positions, and the end of the last."""
     if times is None:
         return np.linspace(0, len(where), stretches + 1).astype(np.intp)
-    rising = np.maximum.accumulate(times[where])  # a clock may have been put back
+    rising = np.maximum.accumulate(times[where])  # a clock may have been set back
     equal = rising[0] + (rising[-1] - rising[0]) / stretches * np.arange(1, stretches)
     return np.unique(np.concatenate([[0], np.searchsorted(rising, equal), [len(where)]]))
 
 
 def _extremes(values: Floats, edges: Places) -> Places:
-    """The place of each stretch's minimum and maximum."""
+    """Returns the positions of each stretch's minimum and maximum."""
     lengths = np.diff(edges)
     picked = []
     for extreme in (np.minimum, np.maximum):
@@ -52,5 +53,5 @@ def _extremes(values: Floats, edges: Places) -> Places:
 
 
 def _ends(edges: Places) -> Places:
-    """The first and the last place of each stretch."""
+    """Returns the first and the last position of each stretch."""
     return np.concatenate([edges[:-1], edges[1:] - 1])

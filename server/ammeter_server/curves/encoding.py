@@ -1,4 +1,7 @@
-"""Curves as an answer carries them: as JSON, or as arrays behind a header. What curves share is said once."""
+"""Encodes curves for a response, as JSON or as arrays after a header.
+
+Data that curves share is encoded once.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Drawn(NamedTuple):
     place: Place = Place()
 
     def head(self) -> dict[str, Any]:
-        """The members of each item that do not depend on the curve."""
+        """Returns the members of each item that do not depend on the curve."""
         where = {"step_offset": self.place.begin, "replaced_from": self.place.end}
         return {"rank": self.rank, "stream": self.stream, **where}
 
@@ -45,8 +48,10 @@ LabelledCurves = Sequence[Drawn | tuple[int | None, str, dict[str, Curve]]]
 
 
 class InPieces(Response):
-    """An answer of megabytes. It is put together a piece at a time as it is sent: whole, it is copied thrice, into
-    memory that the system has to find each time."""
+    """A response of several megabytes, joined piece by piece while it is sent.
+
+    Joined as a whole it would be copied three times, into memory newly allocated by the system.
+    """
 
     def __init__(self, parts: Sequence[Part], media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -69,7 +74,7 @@ class InPieces(Response):
 
 
 def answer(told: LabelledCurves, form: str, following: str | None = None) -> InPieces:
-    """One item per curve. following: what the next page is asked with."""
+    """Encodes one item per curve. following: the token of the next page."""
     if form == "float32":
         return InPieces(_as_arrays(told, following), FLOAT32)
     return InPieces(_as_json(told, following), "application/json")
@@ -80,7 +85,7 @@ def _as_json(told: LabelledCurves, following: str | None) -> list[Part]:
 
 
 def as_member(told: LabelledCurves) -> msgspec.Raw:
-    """The curves as a part of another answer in JSON."""
+    """Encodes the curves as a member of another JSON response."""
     return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
 
 
@@ -89,7 +94,10 @@ def _drawn(told: LabelledCurves) -> list[Drawn]:
 
 
 def _items_and_axes(told: LabelledCurves) -> Iterator[Part]:
-    """Values of each curve; steps and times stand in `axes`, once for all curves that have them in common."""
+    """Yields the values of each curve, then `axes` with steps and times.
+
+    An axis is written once for all curves that share it.
+    """
     flat = [(each.head(), name, curve) for each in _drawn(told) for name, curve in each.curves.items()]
     axes: dict[int, int] = {}
     shown: list[dict[str, list[Any]]] = []

@@ -1,6 +1,7 @@
-"""Many float32 as JSON at once: each with nine digits, which tell it from every other float32, all equally long.
+"""Encodes many float32 as JSON at once, each in the same length.
 
-An encoder that takes one number after the other needs 50 ms for what 200 curves of 2,000 points hold.
+Nine digits distinguish every float32 from all others. An encoder of single numbers needs 50 ms for 200 curves of 2,000
+points.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ammeter.wire.frames import ABSENT_BITS
 Words = npt.NDArray[np.uint32]
 
 LOWEST, HIGHEST = -46, 39
-"""Exponents of ten around all of float32."""
+"""Exponents of ten that cover all of float32."""
 
 
 def _four(texts: Iterable[str]) -> Words:
-    """Texts of four characters as numbers of four bytes."""
+    """Converts texts of four characters to numbers of four bytes."""
     return np.frombuffer("".join(texts).encode(), np.uint32)
 
 
@@ -29,29 +30,36 @@ HEADS = _four(f"{sign}{number // 10}.{number % 10}" for sign in " -" for number 
 MIDDLES = _four(f"{number:04}" for number in range(10_000))
 TAILS = _four(f"{number:03}e" for number in range(1_000))
 EXPONENTS = _four(f"{exponent:+03}," for exponent in range(LOWEST, HIGHEST + 1))
-"""The parts of `-1.23456789e-05,`. JSON allows the space that stands where there is no sign."""
+"""The parts of `-1.23456789e-05,`. JSON allows the space in place of a sign."""
 
 STRANGE = {word: _four([f"{word:<15},"]) for word in ('"NaN"', '"Infinity"', '"-Infinity"', "null")}
 
 SCALES = np.array([float(f"1e{8 - exponent}") for exponent in range(LOWEST, HIGHEST + 1)])
 NEXT = np.array([float(f"1e{exponent + 1}") for exponent in range(LOWEST, HIGHEST + 1)])
-"""What each exponent's digits are multiplied with, and where the exponent behind it begins."""
+"""For each exponent, the factor for its digits and the beginning of the next exponent."""
 
 ESTIMATES = ((np.arange(2048) - 1023) * 1233 >> 12) - LOWEST
-"""Exponent of ten behind LOWEST, or one too low, for each binary exponent: 1233 / 2^12 is log10(2). Zero has 0."""
+"""For each binary exponent, the exponent of ten relative to LOWEST, or one less: 1233 / 2^12 is log10(2). Zero has
+0."""
 ESTIMATES[0] = -LOWEST
 
 VALUES_PER_SLICE = 2**15
-"""Values that are worked on together: what lies between stays near the processor."""
+"""Values processed together: intermediate results stay in the processor's cache."""
 
 
 def as_json(values: Floats) -> bytes:
-    """A JSON array of float32[n]; "NaN", "Infinity" and "-Infinity" for what is no number, null for what is absent."""
+    """Encodes float32[n] as a JSON array.
+
+    NaN and Inf become "NaN", "Infinity" and "-Infinity"; absent values become null.
+    """
     return b"[" + between_brackets([values])[0] + b"]"
 
 
 def between_brackets(arrays: Sequence[Floats]) -> list[memoryview]:
-    """The same of each array, without its brackets: many short ones cost what one long one does."""
+    """Encodes each array without its brackets.
+
+    Many short arrays take as long as one long array.
+    """
     values = np.concatenate(arrays) if arrays else np.zeros(0, np.float32)
     text = np.empty((len(values), 4), np.uint32)
     for begin in range(0, len(values), VALUES_PER_SLICE):
@@ -62,11 +70,11 @@ def between_brackets(arrays: Sequence[Floats]) -> list[memoryview]:
 
 
 def _write(text: Words, values: Floats) -> None:
-    """Four words for each value."""
+    """Writes four words for each value."""
     finite = np.isfinite(values)
     whole = bool(finite.all())
     digits, exponents = _decimal(np.abs(values if whole else np.where(finite, values, np.float32(0))))
-    head = digits // np.uint32(10**7)  # divmod of numpy takes five times as long
+    head = digits // np.uint32(10**7)  # numpy's divmod takes five times as long
     digits -= head * np.uint32(10**7)
     middle = digits // np.uint32(1000)
     digits -= middle * np.uint32(1000)
@@ -79,7 +87,10 @@ def _write(text: Words, values: Floats) -> None:
 
 
 def _decimal(sizes: Floats) -> tuple[Words, npt.NDArray[np.int64]]:
-    """(nine digits, exponent of the first behind LOWEST) of numbers that are not negative."""
+    """Returns (nine digits, exponent of the first digit relative to LOWEST).
+
+    The numbers must not be negative.
+    """
     numbers = sizes.astype(np.float64)
     exponents = ESTIMATES[numbers.view(np.int64) >> 52]
     exponents += numbers >= NEXT[exponents]

@@ -1,4 +1,7 @@
-"""Curves as rows of a heat map: of each stretch of steps the value that a person has to see. Pure."""
+"""Turns curves into rows of a heat map, one value per stretch of steps.
+
+Pure: arrays in, arrays out.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ from ammeter_server.curves.reader import CurveChunk
 
 
 def stretches(first: int, last: int, most: int) -> Ints:
-    """Where so many stretches of steps begin, or one for each step where there are fewer, and the end of the last."""
+    """Returns the beginnings of at most `most` stretches of steps, and the last end.
+
+    One stretch per step if there are fewer steps than `most`.
+    """
     count = last + 1 - first
     parts = min(most, count)
     return np.array([first + count * part // parts for part in range(parts + 1)], np.int64)
 
 
 def filled(pieces: Sequence[CurveChunk], edges: Ints, lowest: bool = False) -> tuple[Floats, Ints]:
-    """float32[stretches], int64[stretches]: the value that a stretch shows, and the step at which it was measured.
+    """Returns float32[stretches] and int64[stretches]: the shown values and their steps.
 
-    That is the largest value, or the smallest; the first that is NaN or Inf where there is one; absent, at step -1,
-    where nothing was measured. Of equal values it is the first.
+    The first NaN or Inf of a stretch, else its largest value, or its smallest with `lowest`; the first of equal values.
+    Without measurement the value is absent and the step -1.
     """
     shown, at = np.full(len(edges) - 1, ABSENT, np.float32), np.full(len(edges) - 1, -1, np.int64)
     best = np.full(len(edges) - 1, -np.inf)
@@ -46,10 +52,10 @@ def filled(pieces: Sequence[CurveChunk], edges: Ints, lowest: bool = False) -> t
 
 
 NOT_FINITE = np.finfo(np.float64).max
-"""Before every float32."""
+"""Ranks above every float32."""
 
 
 def _ranks(values: Floats, lowest: bool) -> npt.NDArray[np.float64]:
-    """Greater for what is rather shown."""
+    """Returns ranks; the value with the highest rank is shown."""
     ranks = values.astype(np.float64)
     return np.where(np.isfinite(ranks), -ranks if lowest else ranks, NOT_FINITE)

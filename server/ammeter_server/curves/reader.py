@@ -1,6 +1,7 @@
-"""Curves of a stream, thinned to what a chart shows: from its segments' columns or coarse levels, and its blocks.
+"""Reads curves of a stream, reduced to the points of a chart.
 
-Where there is much more than is shown only coarse levels are read, and of steps and times those of the points chosen.
+Sources are the columns or coarse levels of segments, and blocks. If there is much more data than points, only coarse
+levels are read, and only the steps and times of chosen points.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from ammeter_server.db import Row, Store, column_codec
 from ammeter_server.db.queries import series as query
 
 SEGMENTS_PER_READ = 16
-"""Segments of which whole columns are read in one transaction, with their neighbours: 40 MB for 200 of them."""
+"""Segments per transaction in reads of whole columns: 40 MB for 200 columns with their neighbours."""
 
 
 class Curve(NamedTuple):
-    """Where one name was measured. Curves of one question that were measured at the same steps share these arrays.
+    """The measurements of one name. Curves of one query with the same steps share arrays.
 
-    complete: these are all that was measured, so that between two neighbours nothing was; else some were chosen.
+    complete: whether these are all measurements, so that there is none between two neighbours; else a selection.
     """
 
     steps: Ints
@@ -38,7 +39,10 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class CurveQuery:
-    """Which names, between which steps, and how many points of each at most. by_time: spread evenly over time."""
+    """A query of names between two steps, with at most `points` points per name.
+
+    by_time: spread the points evenly over time.
+    """
 
     names: Sequence[str]
     points: int
@@ -53,18 +57,20 @@ class CurveQuery:
 
     @property
     def much(self) -> int:
-        """Measured values from which on coarse levels alone give half of the points, or more."""
+        """Measured values from which coarse levels alone provide at least half of the points."""
         return column_codec.BUCKET * self.points // 4
 
     def within(self, steps: Ints) -> slice:
-        """The rows that lie between the steps."""
+        """Returns the rows between the steps."""
         end = len(steps) if self.last is None else int(np.searchsorted(steps, self.last, "right"))
         return slice(int(np.searchsorted(steps, self.behind, "right")), end)
 
 
 def read(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, Curve]:
-    """The curve of each name that was measured between the steps, in the order asked. What run.log said of a step whose
-    row had been written stands at that step."""
+    """Returns the curve of each name that was measured between the steps, in query order.
+
+    A late value of run.log, for a step whose row was already written, appears at that step.
+    """
     found = draw(asked, chunks_of(store, run, stream, asked))
     if any(_may_be_logged(name) for name in asked.names):
         with store.reading() as connection:
@@ -75,7 +81,7 @@ def read(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, Cu
 
 
 def logged(rows: Sequence[Row[Any]], names: Sequence[str]) -> dict[str, Curve]:
-    """The values of these names in events `values.logged`, at their steps."""
+    """Returns the values of these names in `values.logged` events, at their steps."""
     found = {}
     for name in names if rows else ():
         said = [(row.step, row.time, row.data[name]) for row in rows if _is_number(row.data.get(name))]
@@ -90,7 +96,7 @@ def _may_be_logged(name: str) -> bool:
 
 
 LOGGED = ("loss", "val_loss", "samples")
-"""Columns of every stream that run.log may speak of, beside those of the program's own."""
+"""Columns of every stream that run.log can set, beside the program's own names."""
 
 
 def _is_number(value: Any) -> bool:
@@ -98,14 +104,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _last_word(*curves: Curve) -> Curve:
-    """The curves as one, its steps ascending. Where several values have a step, the last one stands."""
+    """Joins curves, in ascending steps. The last of several values of a step counts."""
     steps, times, values = (np.concatenate(column) for column in list(zip(*curves, strict=True))[:3])
     last = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
     return Curve(steps[last], times[last], values[last])
 
 
 def chunks_of(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[str, list[CurveChunk]]:
-    """What each name's curve is made of: all that was measured, or where that is much what coarse levels tell."""
+    """Returns the pieces of each name's curve.
+
+    They are all measurements, or the coarse levels where there are many.
+    """
     with store.reading() as connection:
         of = query.known(connection, run, stream)
         segments = query.segments_of(connection, of, asked.behind, asked.last)
@@ -119,13 +128,13 @@ def chunks_of(store: Store, run: str, stream: str, asked: CurveQuery) -> dict[st
 
 
 def draw(asked: CurveQuery, pieces: Mapping[str, Sequence[CurveChunk]]) -> dict[str, Curve]:
-    """One curve of each name's pieces, which follow each other."""
+    """Joins each name's consecutive pieces into one curve."""
     joined: Joined = {}
     return {name: _curve(some, asked, joined) for name, some in pieces.items() if some}
 
 
 def of_views(asked: CurveQuery, views: Iterable[block.View]) -> dict[str, list[CurveChunk]]:
-    """What rows that are at hand have of each name."""
+    """Returns the pieces of each name in rows that are in memory."""
     found: dict[str, list[CurveChunk]] = {name: [] for name in asked.names}
     schema, places = frames.Schema(), dict[str, int]()
     for view in views:
@@ -139,7 +148,10 @@ def of_views(asked: CurveQuery, views: Iterable[block.View]) -> dict[str, list[C
 
 
 def places_of(schema: frames.Schema, names: Sequence[str]) -> dict[str, int]:
-    """Name -> its column, of a scalar or, as `stat:tensor`, of a tensor's stat. Names it does not have are left out."""
+    """Returns name -> column of the names that the schema has.
+
+    A name is a scalar or, as `stat:tensor`, a stat of a tensor.
+    """
     found = {name: place for place, name in enumerate(schema.scalars)}
     tensors = {tensor.name: place for place, tensor in enumerate(schema.tensors)}
     for name in names:
@@ -150,24 +162,24 @@ def places_of(schema: frames.Schema, names: Sequence[str]) -> dict[str, int]:
 
 
 class Rows(Protocol):
-    """Rows of a stream, by where they stand."""
+    """Rows of a stream, addressed by position."""
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
-        """Their steps and times."""
+        """Returns the steps and times of rows."""
         ...
 
     def steps_at(self, places: Ints) -> Ints:
-        """Their steps alone."""
+        """Returns the steps of rows."""
         ...
 
     def bounds(self, steps: Ints) -> Ints:
-        """Before which place each of these steps would stand, which ascend."""
+        """Returns the position of the first row at or after each of these ascending steps."""
         ...
 
 
 @dataclass(frozen=True)
 class Known:
-    """Rows whose steps and times are at hand."""
+    """Rows with steps and times in memory."""
 
     steps: Ints
     times: Ints
@@ -183,8 +195,13 @@ class Known:
 
 
 class CurveChunk(NamedTuple):
-    """A part of one curve: values, and where in the rows they stand. places: None for all rows. complete: nothing else
-    was measured in these rows."""
+    """A part of one curve.
+
+    Attributes:
+        rows: The rows that it was measured in.
+        places: Positions of the values in `rows`; None for all rows.
+        complete: Whether the rows have no further values.
+    """
 
     rows: Rows
     places: Ints | None
@@ -226,7 +243,7 @@ def _stamps(piece: CurveChunk, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def _all_stamps(pieces: Sequence[CurveChunk], joined: Joined) -> tuple[Ints, Ints]:
-    """Those of all values; the same arrays for curves that were measured in the same rows."""
+    """Returns the steps and times of all values; curves with the same rows share arrays."""
     same = tuple((id(piece.rows), b"" if piece.places is None else piece.places.tobytes()) for piece in pieces)
     if same not in joined:
         stamps = [_stamps(piece, np.arange(len(piece.values))) for piece in pieces]
@@ -237,7 +254,7 @@ def _all_stamps(pieces: Sequence[CurveChunk], joined: Joined) -> tuple[Ints, Int
 
 @dataclass
 class _Reading:
-    """What a stream's segments have of each name."""
+    """Reads the pieces of each name from a stream's segments."""
 
     store: Store
     of: query.Known
@@ -259,7 +276,7 @@ class _Reading:
         return found
 
     def _fine(self, places: Sequence[int], segments: Sequence[Row[Any]]) -> dict[int, list[CurveChunk]]:
-        """Every value."""
+        """Reads all values."""
         found: dict[int, list[CurveChunk]] = {}
         for begin in range(0, len(segments) if places else 0, SEGMENTS_PER_READ):
             some = segments[begin : begin + SEGMENTS_PER_READ]
@@ -273,13 +290,16 @@ class _Reading:
         return found
 
     def known(self, segment: Row[Any]) -> tuple[slice, Known, int]:
-        """Its rows between the steps; and how many it has altogether."""
+        """Returns the segment's rows between the steps, and the number of all its rows."""
         steps, times = (column_codec.unpack_whole(packed, segment.rows) for packed in (segment.steps, segment.times))
         within = self.asked.within(steps)
         return within, Known(steps[within], times[within]), segment.rows
 
     def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[CurveChunk]]:
-        """Of each 512 values what a chart must show. A column that was measured seldom is left to _fine()."""
+        """Reads the coarse levels: per 512 values those that a chart must show.
+
+        Columns with few values are left to _fine().
+        """
         edges = segments[0].first_step, segments[-1].first_step
         with self.store.reading() as connection:
             stored = list(query.stored(connection, self.of, places, *edges, with_data=edges))
@@ -295,7 +315,7 @@ class _Reading:
 
 @dataclass
 class _Segments:
-    """Rows of several segments. A place is the segment's number, times 2^16, and the place in it."""
+    """Rows of several segments. A position is the segment's number times 2^16 plus the row."""
 
     reading: _Reading
     segments: Sequence[Row[Any]]
@@ -315,7 +335,7 @@ class _Segments:
     def steps_at(self, places: Ints) -> Ints:
         steps = np.empty_like(places)
         for number in np.unique(places >> 16).tolist():
-            if number not in self._steps:  # each column asks for the same ones
+            if number not in self._steps:  # all columns need the same steps
                 segment = self.segments[number]
                 self._steps[number] = column_codec.unpack_whole(segment.steps, segment.rows)
             of = places >> 16 == number
@@ -323,7 +343,7 @@ class _Segments:
         return steps
 
     def bounds(self, steps: Ints) -> Ints:
-        if self._bounded is not steps:  # each column is asked the same
+        if self._bounded is not steps:  # all columns pass the same array
             self._bounded, self._bounds = steps, np.array([self._bound(step) for step in steps.tolist()])
         return self._bounds
 
@@ -333,7 +353,10 @@ class _Segments:
         return number << 16 | int(np.searchsorted(column_codec.unpack_whole(segment.steps, segment.rows), step))
 
     def coarse(self, stored: Sequence[query.Stored]) -> tuple[Ints, Floats]:
-        """(places, values) of one column: what its coarse levels tell, and the whole of it where there is none."""
+        """Returns (positions, values) of one column from its coarse levels.
+
+        Short columns without a coarse level and the segments at both ends are read completely.
+        """
         numbers = {segment.first_step: number for number, segment in enumerate(self.segments)}
         told = [column for column in stored if column.data is None]
         levels = [self._of_edge(numbers[column.first_step], column) for column in stored if column.data is not None]
@@ -346,7 +369,10 @@ class _Segments:
         return keys, np.concatenate([values for _, values in levels])[first]
 
     def _of_edge(self, number: int, stored: query.Stored) -> tuple[Ints, Floats]:
-        """Of a segment at an end of what is asked, or one with few values, those within."""
+        """Returns (positions, values) within the query's steps, from packed values.
+
+        For segments at an end of the query, and for segments with few values.
+        """
         within, _, count = self.reading.known(self.segments[number])
         values = stored.values(count)[within]
         places = np.flatnonzero(block.measured(values))

@@ -1,6 +1,7 @@
-"""One axis of steps for a run with several lives, from the rows and events that the store holds.
+"""One axis of steps for a run with several lives, from stored rows and events.
 
-Each process counts its own steps from 0. The agent's module `placement` defines where they lie on the axis.
+A life is the record of one process in one attempt; each process counts its own steps from 0.
+ammeter.verdicts.framework.placement defines their positions on the axis.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ammeter_server.db.queries.runs import lives_of
 from ammeter_server.runs.run_chain import MAX_RUNS_PER_CHAIN
 
 MAX_KEPT_LIVES = 10_000
-"""Lives whose placement is kept: a few hundred bytes each, and 8 bytes for each skipped step."""
+"""Cached lives: a few hundred bytes each, and 8 bytes for each skipped step."""
 
 SKIPPED = series.Wanted(("skipped",))
 
@@ -46,9 +47,12 @@ StepAxis = Annotated[
 class RunLife:
     """A life on the axis of its run.
 
-    number: counts from 1. stream: of its lowest rank. step_offset: the run's step at the life's own step 0.
-    first_step, last_step: on the axis of the run. replaced_from: the step of the run from which later lives replace
-    this one.
+    Attributes:
+        number: Counts from 1.
+        stream: Stream of its lowest rank.
+        step_offset: The run's step at the life's own step 0.
+        first_step, last_step: Steps of the run.
+        replaced_from: The step of the run from which later lives replace this one; None if none does.
     """
 
     number: int
@@ -61,7 +65,12 @@ class RunLife:
 
 @dataclass(frozen=True)
 class RunAxis:
-    """lives: empty for a run whose own steps are the steps of the run. places: stream -> its place."""
+    """The places of a run's lives.
+
+    Attributes:
+        lives: Empty for a run whose steps are those of its only life.
+        places: stream -> its place.
+    """
 
     lives: Sequence[RunLife] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -70,7 +79,7 @@ class RunAxis:
         return self.places.get(stream, OWN)
 
     def offset(self, stream: str) -> int:
-        """The step of the run at the stream's own step 0."""
+        """Returns the step of the run at the stream's own step 0."""
         return self.place(stream).begin
 
 
@@ -78,14 +87,14 @@ ALONE = RunAxis()
 
 
 class RunAxes:
-    """Axes of runs. Keeps what was read, so that only new events are read again. Safe for several threads."""
+    """Reads axes of runs and caches them, so that only new events are read. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str], _KnownLife] = OrderedDict()
 
     def of(self, store: Store, run: str, connection: Connection | None = None) -> RunAxis:
-        """The axis of the run, which continues those of the runs that it continues."""
+        """Returns the axis of the run, which continues the axes of its predecessors."""
         with nullcontext(connection) if connection is not None else store.reading() as connection:
             line = _line_up_to(connection, run)
             known = [(row.id, life) for row in line for life in lives(series.lives(connection, row.id))]
@@ -126,7 +135,7 @@ def _axis(run: str, leading: Sequence[tuple[str, Sequence[Life]]], records: Sequ
 
 
 def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
-    """The run and those that it continues, the first one first."""
+    """Returns the run's predecessors and the run, the first one first."""
     found: list[Row[Any]] = []
     before: str | None = run
     while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
@@ -140,7 +149,13 @@ def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
 
 @dataclass
 class _KnownLife:
-    """What was read of one life. said: its events. events: the number of the next one."""
+    """The part of a life that was read.
+
+    Attributes:
+        said: Its events.
+        events: Number of the next event.
+        read_to: The last step that was read.
+    """
 
     said: Reading
     events: int = 0
@@ -151,7 +166,7 @@ class _KnownLife:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def record(self, store: Store, run: str, row: Row[Any], followed: bool) -> LifeRecord:
-        """The record of the life. Its skipped steps are read only where another life follows."""
+        """Returns the life's record. Skipped steps are read only if another life follows."""
         with self.lock:
             if row.events > self.events:
                 with store.reading() as connection:
@@ -170,7 +185,7 @@ class _KnownLife:
             )
 
     def _read_rows(self, store: Store, run: str, row: Row[Any], wholly: bool) -> None:
-        """Reads the first rows, and all that are new where their skipped steps count."""
+        """Reads the first rows; with `wholly` all new rows, for their skipped steps."""
         if self.first_step >= 0 and (not wholly or row.last_step <= self.read_to):
             return
         for view in series.views(store, run, row.id, self.read_to + 1, None, SKIPPED):
@@ -185,7 +200,7 @@ class _KnownLife:
 
 
 def within(where: Place, first: int | None, last: int | None) -> tuple[int | None, int | None] | None:
-    """The life's own steps between these steps of the run; None where it has none there."""
+    """Returns the life's own steps between these steps of the run; None without any."""
     if where == OWN:
         return first, last
     ends = [step for step in (last, None if where.end is None else where.end - 1) if step is not None]
@@ -194,7 +209,7 @@ def within(where: Place, first: int | None, last: int | None) -> tuple[int | Non
 
 
 def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Callable[[CurveQuery], dict[str, Curve]]:
-    """Reads the curves of a life by the steps of the run."""
+    """Returns a function that reads the curves of a life by the run's steps."""
 
     def placed(asked: CurveQuery) -> dict[str, Curve]:
         own = within(where, asked.first, asked.last)
@@ -204,7 +219,10 @@ def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Cal
 
 
 def curves_on_axis(where: Place, curves: dict[str, Curve]) -> dict[str, Curve]:
-    """A life's curves by the steps of the run. Curves that share their steps share them here, too."""
+    """Converts a life's curves to the run's steps.
+
+    Curves that shared their array of steps share the converted one.
+    """
     if where == OWN:
         return curves
     placed: dict[int, Ints] = {}
@@ -232,13 +250,13 @@ class _PlacedRows:
         return self.rows.steps_at(places) + self.begin
 
     def bounds(self, steps: Ints) -> Ints:
-        if self._asked is not steps:  # each column asks the same, and the rows know that by the array
+        if self._asked is not steps:  # all columns pass the same array, by which the rows cache the result
             self._asked, self._own = steps, steps - self.begin
         return self.rows.bounds(self._own)
 
 
 def pieces_on_axis(where: Place, pieces: Mapping[str, Sequence[CurveChunk]]) -> dict[str, list[CurveChunk]]:
-    """The pieces of a life's curves by the steps of its run."""
+    """Converts the pieces of a life's curves to the steps of its run."""
     rows: dict[int, _PlacedRows] = {}
     return {
         name: [each._replace(rows=rows.setdefault(id(each.rows), _PlacedRows(each.rows, where.begin))) for each in some]

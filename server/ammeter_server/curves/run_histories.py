@@ -1,4 +1,7 @@
-"""Runs as they are compared, read from their stored chunks. A judge keeps what it has read and reads on from there."""
+"""Histories of runs for comparisons, read from stored chunks.
+
+The cache keeps what was read, so that a judge reads only new data.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,26 @@ from ammeter_server.db.queries import series
 from ammeter_server.runs.run_chain import line_of
 
 MAX_CACHED_STEPS = 4_000_000
-"""Steps of all courses that are kept, at some 80 bytes each."""
+"""Steps of all cached histories, at about 80 bytes each."""
 
 
 def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> RunHistory:
-    """The course of the run, however long that takes."""
+    """Returns the run's history, without a time limit."""
     found = RunHistoryCache().of(store, run, metrics=metrics)
-    assert found is not None  # for nothing bounds the reading
+    assert found is not None  # there is no deadline
     return found
 
 
 @dataclass
 class PartialHistory:
-    """A stream as far as it was read. events: the number of the next one."""
+    """The part of a stream that was read. events: number of the next event."""
 
     reading: Reading = field(default_factory=Reading)
     events: int = 0
 
 
 class RunHistoryCache:
-    """What was read of runs lately. For one thread."""
+    """Caches the histories of recent runs. For one thread."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], PartialHistory] = OrderedDict()
@@ -43,10 +46,18 @@ class RunHistoryCache:
     def of(
         self, store: Store, run: Row[Any], until: float = math.inf, metrics: Sequence[str] = ()
     ) -> RunHistory | None:
-        """The course of the run's lowest rank over all its lives, and over those of the runs that it continues and that
-        continue it; None where there is more to read than could be read until that reading of the monotonic clock.
+        """Returns the history of the run's lowest rank over all lives of its chain.
 
-        metrics: columns beside those of every course.
+        The chain includes the runs that it continues and those that continue it.
+
+        Args:
+            store: The database.
+            run: The run's row.
+            until: Deadline of the reading, on the monotonic clock.
+            metrics: Columns beside those of every history.
+
+        Returns:
+            The history; None if the deadline passed before all was read.
         """
         with store.reading() as connection:
             line = [row for row in line_of(connection, run.id) if row.project == run.project] or [run]
@@ -60,7 +71,7 @@ class RunHistoryCache:
                 return None
             readings.append(partly.reading)
         over = not compared or compared[-1][1].ended is not None
-        first = line[0]  # what a run was given is what it began with
+        first = line[0]  # the first run has the configuration of the chain
         return joined(
             readings, over, run.name or run.id, first.config, first.environment or {}, first.world_size, run.tags
         )
@@ -76,7 +87,7 @@ class RunHistoryCache:
 
 
 def _read_new(store: Store, run: str, stream: str, partly: PartialHistory, until: float) -> bool:
-    """Reads what is new. Returns whether that was all."""
+    """Reads new data. Returns whether all was read before the deadline."""
     wanted = series.Wanted(partly.reading.names)
     for view in series.views(store, run, stream, partly.reading.last_step + 1, None, wanted):
         partly.reading.add(view)

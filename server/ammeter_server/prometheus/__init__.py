@@ -1,1 +1,1 @@
-"""What Prometheus scrapes: samples, exposition, rules, objectives."""
+"""Prometheus output of the collector: samples, exposition format, rules and objectives."""

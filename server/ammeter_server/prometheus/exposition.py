@@ -1,4 +1,7 @@
-"""The metrics there are, by name, and how values become Prometheus' text. docs/metrics.md describes each."""
+"""Metric definitions and the Prometheus text format.
+
+docs/metrics.md describes each metric.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from itertools import accumulate
 from typing import Literal
 
 END = b"# EOF\n"
-"""What an answer in OpenMetrics ends with."""
+"""Last line of a response in OpenMetrics format."""
 
 MIN_EXPONENT_VALUE = 10**6
-"""From here on a number is written with an exponent, as Go does it."""
+"""Numbers from this value on are written with an exponent, as Go's libraries do."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a metric is: its name as people query it, its kind, its labels and what it says."""
+    """Definition of one metric: name in queries, kind, label names and help text."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -28,7 +31,7 @@ class Metric:
 
 _RUN = ("run",)
 _DEVICE = ("run", "hostname", "device", "gpu", "UUID")
-"""The last four as dcgm-exporter names them, but for its `Hostname`."""
+"""The last four labels have the names of dcgm-exporter, except for its `Hostname`."""
 
 METRICS: tuple[Metric, ...] = (
     Metric(
@@ -195,7 +198,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("ammeter_agent_lost_records_total", "counter", ("run", "reason"), "Steps and events lost on the way"),
     Metric("ammeter_agent_journal_bytes", "gauge", _RUN, "Journal that was not delivered when last heard"),
 )
-"""Everything on /metrics, in the order it is shown. /metrics/self is meters.py and PROCESS."""
+"""Metrics of /metrics in output order. /metrics/self has those of process/self_metrics.py and PROCESS."""
 
 PROCESS: tuple[Metric, ...] = (
     Metric("ammeter_collector_build_info", "gauge", ("version",), "Always 1; says which version answers"),
@@ -226,17 +229,23 @@ PROCESS: tuple[Metric, ...] = (
 
 
 RunSamples = Mapping[str, str]
-"""Metric's name -> its lines."""
+"""Text lines by metric name."""
 
 
 @dataclass
 class Exposition:
-    """Samples as lines of text. Values that are no finite number are left out: comparisons are silent on NaN."""
+    """Samples as lines of text.
+
+    Values that are not finite are omitted, because every comparison with NaN is false.
+    """
 
     lines: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, value: float | str | None, *labels: str) -> None:
-        """One sample of a gauge or counter. None and "NaN", "Infinity" as the tables hold them are left out."""
+        """Adds one sample of a gauge or counter.
+
+        None, and the strings "NaN" and "Infinity" that the tables store, are omitted.
+        """
         if value is None or isinstance(value, str) or not math.isfinite(value):
             return
         self.lines.setdefault(name, []).append(_sample(name)(*map(_escaped, labels), _number(value)))
@@ -244,7 +253,12 @@ class Exposition:
     def add_histogram(
         self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float | None, *labels: str
     ) -> None:
-        """counts: per bound those up to it and above the one before, then those above all. total: their sum."""
+        """Adds one histogram.
+
+        Args:
+            counts: The number of values between the bound before and each bound, then those above all bounds.
+            total: The sum of all values; None omits the `_sum` line.
+        """
         below = list(map(_number, accumulate(counts)))
         form = _histogram(name, tuple(bounds), total is not None)
         told = form(*map(_escaped, labels), *below, _number(total or 0))
@@ -252,12 +266,16 @@ class Exposition:
 
     @property
     def told(self) -> RunSamples:
-        """What was added so far."""
+        """The lines added so far."""
         return {name: "".join(lines) for name, lines in self.lines.items()}
 
 
 def text(several: Sequence[RunSamples], is_open: bool) -> Iterator[bytes]:
-    """What is told by all of them, each metric's lines together, without OpenMetrics' end. is_open: for OpenMetrics."""
+    """Renders the merged samples without OpenMetrics' end line, one metric at a time.
+
+    Args:
+        is_open: True for OpenMetrics, in which the family of a counter has no suffix `_total`.
+    """
     for metric in (*METRICS, *PROCESS):
         lines = [told[metric.name] for told in several if metric.name in told]
         if lines:
@@ -268,14 +286,17 @@ def text(several: Sequence[RunSamples], is_open: bool) -> Iterator[bytes]:
 
 @lru_cache
 def _sample(name: str) -> Callable[..., str]:
-    """What makes a line of the labels' values, in the order of the metric's labels, and the value."""
+    """Returns a formatter of one line, called with the label values and the value."""
     labels = _labels(_named(name))
     return f"{name}{labels} {{{len(_named(name).labels)}}}\n".format
 
 
 @lru_cache
 def _histogram(name: str, bounds: tuple[float, ...], has_total: bool) -> Callable[..., str]:
-    """The same for all lines of one: the labels' values, what lies up to each bound and in all, their total."""
+    """Returns a formatter of all lines of one histogram.
+
+    Its arguments are the label values, the cumulative counts up to each bound and in all, and the sum.
+    """
     metric = _named(name)
     first = len(metric.labels)
     marks = [*(f"{bound:g}" for bound in bounds), "+Inf"]
@@ -287,7 +308,7 @@ def _histogram(name: str, bounds: tuple[float, ...], has_total: bool) -> Callabl
 
 
 def _labels(metric: Metric, bound: str | None = None) -> str:
-    """The labels by their names, with the places of their values; nothing where there are none."""
+    """The label names with placeholders for their values; an empty string without labels."""
     places = {label: f"{{{place}}}" for place, label in enumerate(metric.labels)} | ({"le": bound} if bound else {})
     told = ",".join(f'{label}="{value}"' for label, value in sorted(places.items()))
     return f"{{{{{told}}}}}" if told else ""
@@ -304,7 +325,7 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    """The number as Prometheus' own libraries write it."""
+    """Formats a number like Prometheus' own libraries."""
     if 0 <= value < MIN_EXPONENT_VALUE:
         return repr(float(value))
     said = repr(float(value))

@@ -1,4 +1,7 @@
-"""An alert and a recording as a rule file says them. Which there are stands in rules.py and objectives.py."""
+"""Alerting and recording rules as they appear in a Prometheus rule file.
+
+The rules themselves are in ops/prometheus_rules.py and prometheus/slo.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from ammeter_server.incidents.wording import alert_name
 
 @dataclass(frozen=True)
 class Alert:
-    """One alerting rule. id: name of its runbook, from which the alert has its own.
+    """One alerting rule.
 
-    wait: how long the expression holds before it fires, as Prometheus writes durations. linger: how long it fires on
-    when the expression holds no more.
+    Attributes:
+        id: Name of its runbook; the alert's name is derived from it.
+        wait: How long the expression has to be true before the alert fires, as a Prometheus duration.
+        linger: How long the alert keeps firing after the expression is no longer true.
     """
 
     id: str
@@ -31,7 +36,10 @@ class Alert:
         return alert_name(self.id)
 
     def rule(self, links: Links) -> dict[str, object]:
-        """As a rule file says it, with what to do first: the runbook may be out of reach when it is needed."""
+        """Returns the entry of the rule file.
+
+        It includes the first steps, because the runbook may be unreachable when it is needed.
+        """
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -48,17 +56,17 @@ class Alert:
 
 
 def _literal(text: str) -> str:
-    """The text as Prometheus' templates have to have it, in which two braces begin an action."""
+    """Escapes the text for Prometheus templates, in which two braces begin an action."""
     return text.replace("{{", '{{ "{{" }}')
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording rule. name: level:metric:operations, as Prometheus' own guide has it."""
+    """One recording rule. The name is level:metric:operations, as Prometheus' guide recommends."""
 
     name: str
     expr: str
 
     def rule(self) -> dict[str, object]:
-        """As a rule file says it."""
+        """Returns the entry of the rule file."""
         return {"record": self.name, "expr": self.expr}

@@ -1,4 +1,4 @@
-"""What /metrics says of a run, of incidents and of the fleet: pure, from rows as the tables have them."""
+"""Samples of runs, incidents and the fleet for /metrics, computed purely from table rows."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MAX_REASONS = 2
 MAX_FALLBACKS = 4
 MAX_INCIDENTS = 8
 MAX_DEVICES = 4
-"""Caps on what grows with names from outside; a run keeps below 100 series."""
+"""Caps on series whose labels come from outside; a run stays below 100 series."""
 
 SHOWN = {"grad_norm": slice(5, 13), "step_seconds": slice(2, 14)}
-"""Of the bounds of histograms, those that are told: 1e-3 to 1e4, and 5 ms to 30 s."""
+"""The histogram bounds that are exposed: 1e-3 to 1e4, and 5 ms to 30 s."""
 
 MEMORY = {"allocated": "device_allocated_bytes", "reserved": "device_reserved_bytes"}
-"""Kinds of memory, by the columns in which torch counts it."""
+"""Kinds of memory and the columns in which torch reports them."""
 
 MICRO = 10**6
-"""Fleet counters are whole numbers; that of dollars counts millionths."""
+"""Fleet counters are integers; the dollar counter counts millionths."""
 
 OUTCOMES = (
     *(("runs", outcome) for outcome in ("ended", "diverged", "failed", "lost")),
@@ -36,13 +36,18 @@ OUTCOMES = (
     *(("validations", outcome) for outcome in ("held", "drifted")),
     *(("times", outcome) for outcome in ("expected", "late")),
 )
-"""Of the fleet's counters."""
+"""Names and outcomes of the fleet counters."""
 
 
 def add_run(
     shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], now: int, *, only_what: bool, prices: Prices = ()
 ) -> None:
-    """What is said of one run. streams: all of its own, the oldest first. only_what: what it was and when it ended."""
+    """Adds the samples of one run.
+
+    Args:
+        streams: All streams of the run, the oldest first.
+        only_what: Adds only the run's description and its end.
+    """
     ranks = [stream for stream in streams if stream.role == "rank"]
     _add_info(shown, run, ranks)
     if run.ended is not None:
@@ -64,7 +69,10 @@ def add_run(
 
 
 def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
-    """1 for what is open, 0 for what closed a moment ago; one series per run, verdict and severity."""
+    """Adds 1 for open and 0 for recently closed incidents.
+
+    There is one series per run, verdict and severity.
+    """
     active: dict[tuple[str, ...], int] = {}
     for incident in incidents:
         labels: tuple[str, ...] = (incident.run, incident.project, incident.verdict, incident.severity)
@@ -77,8 +85,10 @@ def add_incidents(shown: Exposition, incidents: Sequence[Row[Any]]) -> None:
 
 
 def add_fleet(shown: Exposition, totals: Sequence[Row[Any]]) -> None:
-    """Counters without a run: they never decrease, whatever retention deletes. Each outcome of a project is there with
-    0 from the project's first number on: the first failure is an increase."""
+    """Adds the counters without a run label; retention never decreases them.
+
+    Each outcome of a project starts at 0 with the project's first number, so that the first failure is an increase.
+    """
     projects = {total.project for total in totals}
     counted = {(project, name, outcome): 0 for project in projects for name, outcome in OUTCOMES}
     for total in sorted(totals, key=tuple):
@@ -124,7 +134,7 @@ def _add_scaler(shown: Exposition, run: str, counters: Mapping[str, Any], last: 
 
 
 def headroom(last: Mapping[str, Any]) -> float | None:
-    """Doublings of the scale that the largest gradient leaves below float16's largest number; None when unknown."""
+    """Doublings of the scale until the largest gradient passes float16's largest number; None when unknown."""
     scale, largest = last.get("scale"), last.get("grad_absmax")
     if not isinstance(scale, float | int) or not isinstance(largest, float | int):
         return None
@@ -159,7 +169,7 @@ def _add_speed(shown: Exposition, run: str, counters: Mapping[str, Any]) -> None
 
 
 def _histogram(counters: Mapping[str, Any], name: str) -> tuple[Sequence[float], list[int]]:
-    """The bounds that are told and what lies up to each, and above all."""
+    """The exposed bounds, the counts between them, and the count above the last."""
     shown, counts = SHOWN[name], counters[f"{name}_histogram"]
     below, above = sum(counts[: shown.start + 1]), sum(counts[shown.stop :])
     return stream_counters.BOUNDS[name][shown], [below, *counts[shown.start + 1 : shown.stop], above]
@@ -178,7 +188,7 @@ def _add_quality(shown: Exposition, run: str, counters: Mapping[str, Any], last:
 
 
 def _add_baseline(shown: Exposition, run: Row[Any]) -> None:
-    """Where the run names one and both have steps in common."""
+    """Adds the comparison with the baseline, if there is one with common steps."""
     numbers = run.whole.get("baseline", {}).get("numbers", {})
     shown.add("ammeter_speedup_vs_baseline_ratio", numbers.get("speedup"), run.id)
     shown.add("ammeter_memory_vs_baseline_ratio", numbers.get("memory_ratio"), run.id)
@@ -186,7 +196,7 @@ def _add_baseline(shown: Exposition, run: Row[Any]) -> None:
 
 
 def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], now: int) -> None:
-    """While the run goes on: nobody looks at its devices afterwards."""
+    """Adds memory as torch reports it, and device metrics only while the run is running."""
     ranks = [stream for stream in streams if stream.role == "rank"]
     for kind, column in MEMORY.items():
         shown.add("ammeter_device_memory_bytes", devices.highest(ranks, column), run.id, kind)

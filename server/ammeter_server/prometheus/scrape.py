@@ -1,7 +1,7 @@
-"""One scrape of /metrics: what the tables hold at this moment, as text.
+"""One scrape of /metrics: the current content of the tables as text.
 
-Runs that go on are read and told anew each time. What is over does not change, so the text of such a run is remembered
-for as long as nothing of its rows was written: the tables say so each time, and memory never stands in for them.
+Each scrape reads and renders running runs again. Finished runs do not change, so their text is cached until one of
+their rows is written. Each scrape checks this in the tables; the cache never replaces them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ammeter_server.prometheus.samples import add_fleet, add_incidents, add_run
 
 COUNTERS_STAY = 5 * 60 * 10**9
 INFO_STAYS = 3600 * 10**9
-"""ns that a finished run's numbers, and what it was, stay on /metrics: seen by the last scrapes, stale for nobody."""
+"""Nanoseconds for which a finished run's numbers, and its description, stay on /metrics: long enough for the last
+scrapes to see the final numbers."""
 
 
 class _Run(NamedTuple):
-    """What is told of a run, and where it stands among the others: the oldest first."""
+    """The samples of one run and its sort key; the oldest run is first."""
 
     started: int
     id: str
@@ -38,7 +39,10 @@ class Scrape:
         self._over: dict[tuple[Any, ...], _Run] = {}
 
     def text(self, now: int, is_open: bool) -> Iterator[bytes]:
-        """The text in pieces, without OpenMetrics' end. The database is asked before the first of them comes."""
+        """Yields the text in pieces, without OpenMetrics' end line.
+
+        All database queries finish before the first piece.
+        """
         with self._store.reading() as connection:
             query.snapshot(connection)
             live = query.live(connection)
@@ -53,7 +57,10 @@ class Scrape:
         yield from text([*(run.told for run in several), of_all.told], is_open)
 
     def _those_over(self, connection: Connection, now: int) -> dict[tuple[Any, ...], _Run]:
-        """What is told of the runs that ended lately, by their marks and by whether their counters still stay."""
+        """The text of runs that ended recently.
+
+        The key is the mark of the run's rows and whether the run's counters have expired.
+        """
         found = {
             run: (ended < now - COUNTERS_STAY, mark) for run, ended, mark in query.marks(connection, now - INFO_STAYS)
         }

@@ -1,8 +1,11 @@
-"""A process beside the collector's that does its scrapes. The text of a thousand runs takes a tenth of a second, and
-if a thread of the collector made it, all who send frames would wait for the interpreter again and again meanwhile.
+"""Renders /metrics in a child process.
 
-It is started by the first scrape, and ends when its standard input does: with the collector, however that ends. It is
-asked with a line of JSON and answers in frames: a letter, four bytes of length, and as many bytes.
+The text of a thousand runs takes a tenth of a second. In a thread of the collector, rendering would repeatedly keep
+ingest waiting for the interpreter.
+
+The first scrape starts the process. It exits when its standard input closes, so it ends with the collector, however
+that ends. A request is a line of JSON. The response is a sequence of frames: a letter, four bytes of length, and that
+many bytes.
 """
 
 from __future__ import annotations
@@ -26,46 +29,51 @@ from ammeter_server.process import cpu_affinity
 from ammeter_server.prometheus.scrape import Scrape
 
 SCRAPE_TIMEOUT_SECONDS = 30.0
-"""Seconds that a scrape may take: three times what Prometheus waits for one."""
+"""Maximum duration of a scrape: three times as long as Prometheus waits for one."""
 
 NICE = 5
-"""Whoever sends frames comes before whoever scrapes."""
+"""Ingest has priority over scrapes."""
 
 MAX_FRAME_BYTES = 256 * 2**10
-"""Bytes of one frame at most."""
+"""Maximum bytes of one frame."""
 
 TEXT, OVER, AWAY, FAULT = b"t", b".", b"a", b"e"
-"""What frames hold: text, nothing any more, why the database cannot be read now, a traceback."""
+"""Kinds of frames: text, end of the response, reason why the database cannot be read now, traceback."""
 
 HEAD = struct.Struct(">cI")
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ammeter_server.prometheus.scrape_process import main; main()"
-"""Looks for modules where the collector does, and not first in the folder that it happens to be in."""
+"""Uses the collector's module path, without the current directory at its front."""
 
 
 class ScrapeError(RuntimeError):
-    """Why there is no text."""
+    """A scrape failed; the message gives the reason."""
 
 
 class ScrapeProcess:
-    """The collector's end: one scrape after the other."""
+    """The collector's end of the child process; one scrape at a time."""
 
     def __init__(self, database_url: str, prices: Prices = ()) -> None:
         self._told = {"database_url": database_url, "prices": prices}
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = CapacityLimiter(1)  # its own: who reads does not wait for who scrapes
+        self._thread = CapacityLimiter(1)  # a thread of its own, so that readers do not wait for scrapes
         self._turn = threading.Lock()
         self._stopped = False
 
     async def text(self, is_open: bool) -> list[bytes]:
-        """A scrape of now, in pieces. is_open: for OpenMetrics. Where the process has died, another one is asked.
+        """Returns a new scrape, in pieces, and restarts the process once if it has died.
 
-        Raises StoreAwayError where the database cannot be read now, ScrapeError for what else went wrong there.
+        Args:
+            is_open: True for OpenMetrics.
+
+        Raises:
+            StoreAwayError: The database cannot be read now.
+            ScrapeError: Any other failure of the child process.
         """
         return await to_thread.run_sync(self._text, is_open, limiter=self._thread)
 
     def stop(self) -> None:
-        """Ends the process; who waits for it gets a ScrapeError. Twice is fine."""
+        """Ends the process. A waiting scrape fails with ScrapeError. Can be called again."""
         self._stopped = True
         process = self._process
         if process is not None:
@@ -108,16 +116,21 @@ class ScrapeProcess:
         if self._stopped:
             raise ScrapeError("the collector is about to end")
         command = [sys.executable, "-P", "-c", PROGRAM, *sys.path]
-        pipe = subprocess.PIPE  # a session of its own: Ctrl-C in a terminal is for the collector
+        pipe = subprocess.PIPE  # a session of its own: Ctrl-C in a terminal reaches only the collector
         with cpu_affinity.anywhere():
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
         self._process = process
         assert process.stdin is not None
-        process.stdin.write(json.dumps(self._told).encode() + b"\n")  # arguments can be seen
+        process.stdin.write(json.dumps(self._told).encode() + b"\n")  # not as arguments, which other users can see
         return process
 
     def _read(self, pipe: int, size: int, until: float) -> bytes:
-        """So many bytes. Raises EOFError where the process has ended, ScrapeError where it takes too long."""
+        """Reads exactly `size` bytes.
+
+        Raises:
+            EOFError: The process has ended.
+            ScrapeError: `until` has passed.
+        """
         got, look = bytearray(), select.poll()
         look.register(pipe, select.POLLIN)
         while len(got) < size:
@@ -131,7 +144,7 @@ class ScrapeProcess:
         return bytes(got)
 
     def _end(self) -> None:
-        """Ends the process, which only reads. The next scrape gets a new one."""
+        """Kills the process, which has no state to save. The next scrape starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -139,7 +152,7 @@ class ScrapeProcess:
 
 
 def main() -> None:
-    """The process: answers until nobody can ask any more."""
+    """Entry point of the child process: serves requests until standard input closes."""
     os.nice(NICE)
     asked = sys.stdin.buffer
     told = json.loads(asked.readline())
@@ -152,7 +165,7 @@ def main() -> None:
             _answer(scrape, is_open=json.loads(line)["open"])
         except BrokenPipeError:  # the collector has ended
             return
-        gc.collect()  # while nobody waits
+        gc.collect()  # no request is waiting now
 
 
 def _answer(scrape: Scrape, *, is_open: bool) -> None:

@@ -1,9 +1,12 @@
-"""Objectives of a fleet, as rules for Prometheus: the shares of runs that end well, of steps that are applied, of runs
-that end with finite numbers, of validations that hold, and of runs that keep to their expected time.
+"""Fleet objectives as Prometheus rules.
 
-How fast the share that may fail is used up, over a long window and a short one: the long one says that it matters, the
-short one that it goes on, so that the alert ends soon after the trouble. From the Google SRE workbook, "Alerting on
-SLOs", 6: multiwindow, multi-burn-rate alerts; its windows of 6 h and 30 min for a page, 3 days and 6 h for a ticket.
+The objectives are the shares of runs that end normally, of steps that are applied, of runs that end with finite
+numbers, of validations that hold, and of runs that finish within their expected time.
+
+The rules compare the burn rate of the error budget over a long and a short window. The long window shows that the loss
+is significant. The short one shows that it continues, so that the alert ends soon after the trouble. Source: Google SRE
+workbook, "Alerting on SLOs", section 6 (multiwindow, multi-burn-rate alerts); its windows of 6 h and 30 min for a page,
+3 days and 6 h for a ticket.
 """
 
 from __future__ import annotations
@@ -14,26 +17,35 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.prometheus.rule_types import Alert, Recording
 
 PAGE_BURN = 2
-"""A page where failures come more than twice as fast as the objective allows. The workbook pages at 6 over six hours,
-for services with thousands of requests a second; where there are a hundred runs in a month, the least numbers below
-do what its higher factor is for. An objective of one half or less could not burn as fast: settings.py refuses it."""
+"""Pages if failures arrive more than twice as fast as the objective allows. The workbook pages at 6 over six hours, for
+services with thousands of requests a second. With a hundred runs in a month, the minimum counts below replace its
+higher factor. An objective of one half or less cannot burn as fast; settings.py refuses it."""
 
 LEAST_RUNS = 5
-"""Runs that fail in the long window before anybody is told: one broken run has an incident of its own. Of 20 runs that
-keep to 95 % five or more fail in one case of 400 (binomial), so five have something in common, or bad luck is rare."""
+"""Minimum number of failed runs in the long window before an alert; a single broken run has its own incident. Of 20
+runs that meet 95 %, five or more fail in one case of 400 (binomial). Five failures therefore have a common cause, or
+bad luck of a rare kind."""
 
 LEAST_STEPS = 1000
-"""Skipped steps in the long window before anybody is told. A scaler that starts at 65536 skips at most 16 steps on its
-way down to 1, and then one in 2000: a thousand are sixty such starts within hours, or a run that applies nothing."""
+"""Minimum number of skipped steps in the long window before an alert. A scaler that starts at 65536 skips at most 16
+steps on its way down to 1, and then one in 2000. A thousand are sixty such starts within hours, or a run that applies
+nothing."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """share: how much of the subject has to be good, above 0 and below 1. good: the outcome that is. bad: what the
-    rules call the others. least: bad ones in the long window before anybody is told. verb, look: for a person.
+    """One objective of the fleet.
 
-    of: the outcomes that are looked at, all where it is empty. called: where another objective has the same subject.
-    pages: whether it wakes somebody.
+    Attributes:
+        share: The share of the subject that has to be good, above 0 and below 1.
+        good: The good outcome.
+        bad: The name of all other outcomes in the rules.
+        least: Minimum bad count in the long window before an alert.
+        verb: Describes the bad outcome in alert texts.
+        look: Instruction for a person in alert texts.
+        of: The counted outcomes; empty for all.
+        called: Name, if another objective has the same subject.
+        pages: Whether it has a page in addition to the ticket.
     """
 
     subject: str
@@ -58,7 +70,7 @@ class Objective:
 
     @property
     def recorded(self) -> str:
-        """What the names of its recordings begin with."""
+        """Prefix of the names of its recordings."""
         return f"project:ammeter_fleet_{self.subject}_{self.bad}"
 
 
@@ -69,7 +81,7 @@ def objectives(
     validation: float = Settings.objective_validation,
     time: float = Settings.objective_time,
 ) -> tuple[Objective, ...]:
-    """All of them, by the shares that the collector's settings ask for."""
+    """All objectives, with the shares of the collector's settings."""
     look = "Look which runs they are, on the page or at /api/v1/runs, and what their incidents have in common"
     return (
         Objective("runs", runs, "ended", "failed", LEAST_RUNS, "failed or were lost", look),
@@ -93,10 +105,10 @@ def objectives(
 
 
 def recordings(objective: Objective) -> list[Recording]:
-    """The share of the bad ones over each window, and over the long ones how many they are; all by project.
+    """Recording rules by project: the bad share per window, and the bad count per long window.
 
-    From the fleet's counters alone: those of a run come and go with it, and what it had counted when it was first
-    scraped is no increase.
+    They use only the fleet's counters. Counters of a run appear and disappear with it, and the count at the first
+    scrape would not be an increase.
     """
     found = []
     for window in ("30m", "6h", "3d"):
@@ -111,7 +123,7 @@ def recordings(objective: Objective) -> list[Recording]:
 
 
 def alerts(objective: Objective) -> list[Alert]:
-    """A page for what burns now, where it is worth one, a ticket for what was missed over days."""
+    """A ticket for a miss over days; before it a page, if the objective pages."""
     found = [
         Alert(
             id=f"{objective.subject}-{objective.bad}",
@@ -136,7 +148,7 @@ def alerts(objective: Objective) -> list[Alert]:
 
 
 def _increase(objective: Objective, window: str, of: str = "") -> str:
-    """max by (project, outcome): two scrapes of one fleet count once."""
+    """The increase by project. `max by (project, outcome)` counts two scrapes of one fleet once."""
     counter = f"ammeter_fleet_{objective.subject}_total{of}"
     return f"sum by (project) (max by (project, outcome) (increase({counter}[{window}])))"
 

@@ -1,1 +1,1 @@
-"""HTTP concerns that every endpoint shares."""
+"""HTTP concerns that all endpoints share."""

@@ -1,6 +1,7 @@
-"""ETags: whoever asks again for what has not changed since is told so with 304, and gets no body.
+"""ETags: a request for an unchanged response is answered with 304 and no body.
 
-Small answers are made and compared. Large ones name the state of what they are made of, and are not made at all.
+The tag of a small response is a hash of its body. The tag of a large response is a hash of the state that it is made
+from, so that an unchanged response is never rendered.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 VERSION = version("ammeter-server")
 
 MAX_COMPARED_BYTES = 2**20
-"""Of a body that is compared: a millisecond in which nobody else is answered."""
+"""Maximum bytes of a hashed body; hashing blocks all other requests for a millisecond."""
 
 UNTAGGED = ("/metrics", "/livez", "/readyz")
-"""What is never the same again, or is asked for the sake of asking."""
+"""Paths whose response always changes, or whose request is a check of its own."""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """The name of an answer. known: whoever asks has that one already."""
+    """The entity tag of a response.
+
+    Attributes:
+        known: The client already has this response.
+    """
 
     name: str
     known: bool
@@ -41,15 +46,21 @@ class Tag:
 
 
 def of(request: Request, *state: Any) -> Tag:
-    """The tag of what this question gets; it changes with the state. Weak: bytes may differ, what they say does not."""
-    runs = list(request.path_params.values())  # the same path may name another run for another project
+    """Computes the weak tag of a response from the request and the data's state.
+
+    Weak: the bytes may differ, the content does not.
+    """
+    runs = list(request.path_params.values())  # the same path may mean another run for another project
     said = msgspec.msgpack.encode((VERSION, request.url.path, request.url.query, runs, state))
     name = f'W/"{blake2b(said, digest_size=12).hexdigest()}"'
     return Tag(name, _holds(request.headers, name))
 
 
 class EntityTags:
-    """ASGI middleware: tags every answer to GET that is in one piece and has no tag yet, and leaves out known ones."""
+    """ASGI middleware that tags GET responses and answers known ones with 304.
+
+    It applies to responses with status 200 that are sent in one part and have no tag yet.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -80,7 +91,11 @@ def _can_be_tagged(start: Message) -> bool:
 
 
 def _tag(start: Message, end: Message, asked: Headers) -> Message:
-    """Writes the tag of a whole answer into its headers. Returns its body, empty for one that is known."""
+    """Writes the tag of a complete response into its headers.
+
+    Returns:
+        The message with the body; the body is empty if the client already has it.
+    """
     body = end.get("body", b"")
     if len(body) > MAX_COMPARED_BYTES:
         return end
@@ -96,6 +111,6 @@ def _tag(start: Message, end: Message, asked: Headers) -> Message:
 
 
 def _holds(asked: Mapping[str, str], name: str) -> bool:
-    """Whether If-None-Match has the tag; weak and strong ones are alike for it (RFC 9110, 13.1.2)."""
+    """Whether If-None-Match contains the tag. It ignores the weak prefix (RFC 9110, 13.1.2)."""
     said = [tag.strip().removeprefix("W/") for tag in asked.get("if-none-match", "").split(",")]
     return name.removeprefix("W/") in said or "*" in said

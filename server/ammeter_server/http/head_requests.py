@@ -1,4 +1,4 @@
-"""HEAD answers wherever GET does: the same status and headers, and no body."""
+"""HEAD for every GET endpoint: the same status and headers, without a body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadLikeGet:
-    """ASGI middleware: the application is asked with GET, and what it says beyond the headers is kept back."""
+    """ASGI middleware that passes HEAD to the application as GET and drops the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

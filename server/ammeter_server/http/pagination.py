@@ -1,4 +1,7 @@
-"""Lists in pages, by key: the token says where the next page begins, so nothing is passed over or shown twice."""
+"""Keyset pagination of lists.
+
+The token contains the key after which the next page begins, so that no item is missing or repeated.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,16 @@ PageToken = Annotated[str | None, Query(description="`next_page_token` of the pa
 
 
 def token(*key: str | int) -> str:
-    """What the next page is asked with: the key of this page's last item, opaque to the caller."""
+    """The token of the next page: the key of this page's last item, opaque to the client."""
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
 def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | None:
-    """The key behind a token; None without one. A token we did not make is a Problem."""
+    """Decodes the key of a token; None without a token.
+
+    Raises:
+        Problem: 422 if this server did not create the token.
+    """
     if given is None:
         return None
     try:
@@ -42,7 +49,7 @@ def unknown_token(given: str) -> Problem:
 
 
 async def sayable(connection: HTTPConnection) -> None:
-    """Refuses a question with a NUL in it: no name has one, and PostgreSQL cannot be asked with it."""
+    """Refuses URLs with a NUL character, which no name contains and PostgreSQL does not accept."""
     if "\x00" in connection.url.path or "\x00" in unquote(connection.url.query):
         raise Problem(422, "the URL holds %00, which no name has; leave it out")
 

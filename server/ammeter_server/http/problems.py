@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): what was wrong, the value seen, the remedy."""
+"""Error responses as problem+json (RFC 9457): the error, the value received, the remedy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ammeter_server.http.security_headers import HEADERS
 CONTENT_TYPE = "application/problem+json"
 
 MAX_VALUE_CHARS = 200
-"""Characters of a value that is told back."""
+"""Maximum characters of a received value that an error message repeats."""
 
 
 class Problem(Exception):
-    """An answer that is an error. Members beyond the standard ones go into the body as they are."""
+    """An error response. Additional members go into the body unchanged."""
 
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> None:
         super().__init__(detail)
@@ -32,7 +32,7 @@ class Problem(Exception):
 
 
 def answer(problem: Problem) -> JSONResponse:
-    """The problem as a response; its type is about:blank, so its title is the status in words."""
+    """Renders the problem; its type is about:blank, so its title is the status phrase."""
     body = {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,
@@ -44,19 +44,22 @@ def answer(problem: Problem) -> JSONResponse:
 
 
 def of_store(error: Exception) -> Problem:
-    """What to answer where the database is full, damaged or refusing, which takes a person, or away, which most often
-    ends by itself."""
+    """The problem of a database error.
+
+    A full, damaged or refusing database needs a person; an unreachable one usually recovers by itself. Retry-After
+    differs accordingly.
+    """
     if isinstance(error, StoreFullError):
         return Problem(507, str(error), headers={"Retry-After": "30"})
     if isinstance(error, StoreBrokenError):
         return Problem(503, str(error), headers={"Retry-After": "30"})
-    if isinstance(error, StoreRefusingError):  # as it is where the primary server changes, and soon over
+    if isinstance(error, StoreRefusingError):  # happens during a failover of the primary server, and ends soon
         return Problem(503, str(error), headers={"Retry-After": "5"})
     return Problem(503, str(error), headers={"Retry-After": "2"})
 
 
 def register(app: FastAPI) -> None:
-    """Makes every error of the application a problem: ours, the router's 404 and 405, validation, the database's."""
+    """Turns all errors into problems: own ones, 404 and 405 of the router, validation, database."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -91,7 +94,7 @@ async def _validation(_: Request, error: Exception) -> Response:
 
 
 def _cut(value: Any) -> Any:
-    """What somebody sent is told back to him, but not at length."""
+    """Shortens a received value for an error message."""
     return f"{value[:MAX_VALUE_CHARS]}…" if isinstance(value, str) and len(value) > MAX_VALUE_CHARS else value
 
 
@@ -101,4 +104,4 @@ async def _store(_: Request, error: Exception) -> Response:
 
 async def _fault(request: Request, _: Exception) -> Response:
     detail = f"{request.method} {_cut(request.url.path)} failed inside the collector; its log has the traceback"
-    return answer(Problem(500, detail, headers=HEADERS))  # made outside the middleware that adds them elsewhere
+    return answer(Problem(500, detail, headers=HEADERS))  # this response bypasses the middleware that adds the headers

@@ -1,4 +1,4 @@
-"""What a question is narrowed to: ranks, a stretch of steps, a stretch of time. The same words in every resource."""
+"""Query parameters with the same names in all resources: ranks, step range, time range."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LATEST = 2**63 - 1
 
 
 def ranks_of(said: str | None) -> list[int] | None:
-    """Each once; None for every one there is."""
+    """The distinct ranks in ascending order; None for all ranks."""
     return None if said is None else sorted({int(rank) for rank in said.split(",")})
 
 
 def begin_of(since: datetime | None) -> int | None:
-    """In ns since the epoch."""
+    """Nanoseconds since the epoch."""
     return None if since is None else _nanoseconds(since)
 
 
 def end_of(until: datetime | None) -> int | None:
-    """The last ns of its millisecond: answers say times to the millisecond."""
+    """The last nanosecond of the millisecond, because responses have times in milliseconds."""
     if until is None:
         return None
     begin = _nanoseconds(until)
@@ -39,6 +39,6 @@ def end_of(until: datetime | None) -> int | None:
 
 
 def _nanoseconds(when: datetime) -> int:
-    """Without a zone it is UTC. What no column can hold is cut to what one can."""
+    """Nanoseconds since the epoch, clamped to 64 bits. A time without a zone is UTC."""
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     return max(-LATEST, min((aware - EPOCH) // timedelta(microseconds=1) * 1000, LATEST))

@@ -1,4 +1,4 @@
-"""The security headers that every answer carries, and redirects that lead nowhere else."""
+"""Security headers of all responses, and redirects that stay on this server."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HEADERS = {
 }
 
 OF_TLS = {"Strict-Transport-Security": "max-age=31536000"}
-"""Only where the collector itself speaks TLS, or a proxy on this machine says that it does."""
+"""Sent only with HTTPS: the collector itself uses TLS, or a proxy on this machine reports it."""
 
 OF_DATA = {"Cache-Control": "no-store"}
-"""Everything but static files: what was told to somebody with a token is kept by nobody between."""
+"""Sent with everything except static files: no cache may store data that needs a token."""
 
 
 class SecurityHeaders:
-    """ASGI middleware: adds the headers to every response that does not say otherwise."""
+    """ASGI middleware that adds the headers, unless a response sets them itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -58,16 +58,16 @@ class SecurityHeaders:
 
 
 def _relative(name: bytes, value: bytes) -> bytes:
-    """The value; of Location without scheme and host, which come from the request and may be anybody's."""
+    """Removes scheme and host from Location; they come from the request and may be forged."""
     if name.lower() != b"location":
         return value
     parts = urlsplit(value.decode("latin-1"))
-    path = "/" + parts.path.lstrip("/")  # of two slashes the second would begin a host
+    path = "/" + parts.path.lstrip("/")  # two leading slashes would begin a host name
     return (f"{path}?{parts.query}" if parts.query else path).encode("latin-1")
 
 
 @cache
 def _raw(of_tls: bool, of_data: bool) -> list[tuple[bytes, bytes]]:
-    """Those that an answer carries, as they are sent."""
+    """The additional headers, encoded for ASGI."""
     headers = HEADERS | (OF_TLS if of_tls else {}) | (OF_DATA if of_data else {})
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

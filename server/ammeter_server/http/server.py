@@ -1,4 +1,4 @@
-"""How the collector listens: uvicorn with what a sender may take its time for, how many at once, and TLS."""
+"""HTTP server of the collector: uvicorn with timeouts, connection limits and TLS."""
 
 from __future__ import annotations
 
@@ -18,40 +18,43 @@ from ammeter_server.http.problems import Problem, answer
 from ammeter_server.http.security_headers import HEADERS
 
 HEAD_SECONDS = 20.0
-"""For a request's head, and for the rest of a body that nobody waits for any more."""
+"""Maximum seconds for the head of a request. Also for the rest of a body that is no longer needed."""
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Bytes that are held of a request's head while it goes on."""
+"""Maximum buffered bytes of an incomplete request head."""
 
 ANSWER_SECONDS = 300.0
-"""For an answer that nobody reads; it is held in memory until then."""
+"""Maximum seconds for which a response waits for its client; it stays in memory until then."""
 
 ENDLESS = "ammeter.endless"
-"""In the scope of a question whose answer goes on by itself: nobody waits for its end when the server stops."""
+"""Key in the scope of a request whose response never ends. A shutdown does not wait for it."""
 
 MAX_OPEN_FILES = 65_536
 SHARE_OF_FILES = 0.75
-"""Of the files that the process may open, those that may be connections; the database and channels need some."""
+"""Share of the process's open files that may be connections; the database and channels need some."""
 
 
 LINGER_SECONDS = 1.0
-"""From the answer to what was no request until its connection is closed, while whatever else comes is thrown away."""
+"""Seconds between the response to an invalid request and the close of its connection. Input in between is discarded."""
 
 MAX_DISCARDED_BYTES = 4 * 2**20
-"""Bytes that come meanwhile; who sends more is not about to read."""
+"""Maximum bytes that are discarded in that time; a client that sends more does not read the response."""
 
 VERSIONS = ("1.0", "1.1")
 
 ONCE = (b"host", b"authorization")
-"""Fields of which a second one would mean something else to us than to a proxy before us."""
+"""Header fields that may not repeat: a proxy could use a different one of the two than this server."""
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """HTTP/1.1 that closes a connection on which no request comes to be answered within HEAD_SECONDS, whose head has no
-    end within MAX_HEAD_BYTES, or on which an answer makes no way for ANSWER_SECONDS.
+    """HTTP/1.1 with limits on slow and oversized requests.
 
-    uvicorn itself waits for ever for all of them, so a byte now and then would hold a connection, a head without an end
-    all memory, and none an answer. What is answered before the application hears of it is a problem as well.
+    It closes a connection if no request arrives within HEAD_SECONDS, if a request head exceeds MAX_HEAD_BYTES, or if a
+    response makes no progress for ANSWER_SECONDS.
+
+    uvicorn has no such limits. Single bytes at intervals could keep a connection open, an endless head could fill the
+    memory, and so could responses that no client reads. Errors that occur before the application runs are also
+    problems.
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -88,7 +91,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            raise ValueError("there are fields behind the body")  # which nobody reads, and which would be held
+            raise ValueError("there are fields behind the body")  # ignored by the application, but kept in memory
         super().on_header(name, value)
         if self.headers[-1][0] in ONCE and sum(each == self.headers[-1][0] for each, _ in self.headers) > 1:
             raise ValueError(f"there is more than one field {self.headers[-1][0].decode()}")
@@ -126,14 +129,14 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_answering()
 
     def _hold(self, size: int) -> None:
-        """Counts what is held of a head that goes on."""
+        """Counts the buffered bytes of an incomplete request head."""
         self._held += size
         if self._held > MAX_HEAD_BYTES and not self._refused and not self.transport.is_closing():
             what, status = ("fields", 431) if self.headers else ("address", 414)
             self._refuse(status, f"the {what} of the request take more than {MAX_HEAD_BYTES} bytes; send less")
 
     def send_400_response(self, msg: str) -> None:
-        """Called where the parser has raised, with that error at hand."""
+        """Called by uvicorn while it handles an exception of the parser."""
         error = sys.exc_info()[1]
         reason = str(getattr(error, "__context__", None) or error or msg)
         if "HTTP version" in reason:
@@ -142,7 +145,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._refuse(400, f"this is no HTTP request ({reason[:200]}); see what sent it, and whether it speaks TLS")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answers and closes. Nothing is said into the answer to an earlier request."""
+        """Sends an error response and closes. It never writes into the response to an earlier request."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or (self._in_body and not cycle.response_started):
             said = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))
@@ -154,7 +157,10 @@ class PatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _linger(self) -> None:
-        """Closes once the other end has had time to read: closing with data unread would take the answer back."""
+        """Closes after a delay, so that the client can read the response.
+
+        A close with unread input would discard the response.
+        """
         self._refused = True
         self._stop_waiting()
         if self.transport.can_write_eof():
@@ -191,14 +197,14 @@ class PatientProtocol(HttpToolsProtocol):
 
 
 async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers one connection more than there may be."""
+    """Refuses a connection above the limit."""
     headers = {**HEADERS, "Retry-After": "5", "Connection": "close", "Cache-Control": "no-store"}
     said = f"there are more than {most_connections()} connections; ask again, and close those that you do not use"
     await answer(Problem(503, said, headers=headers))(scope, receive, send)
 
 
 def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
-    """What uvicorn has to know. The port is opened by whoever runs the server."""
+    """Builds uvicorn's configuration. The caller, which runs the server, opens the port."""
     return uvicorn.Config(
         app,
         host=settings.host,
@@ -219,13 +225,13 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
 
 
 def most_connections() -> int:
-    """How many connections there may be at once; one more is answered 503."""
+    """Maximum number of simultaneous connections; the next one gets 503."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return int((MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed) * SHARE_OF_FILES)
 
 
 def allow_more_files() -> None:
-    """Raises this process's limit of open files, 1,024 on many systems, as far as the system lets it."""
+    """Raises the soft limit of open files, often 1,024, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:

@@ -1,4 +1,4 @@
-"""Every limit has a name: who runs into one is told it, and /metrics/self counts it."""
+"""Limits of requests. Each has a name, which refusals contain and /metrics/self counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ammeter_server.process import activity_log, self_metrics
 
 
 def over(limit: str, status: int, detail: str, *, wait: float | None = None, **members: Any) -> Problem:
-    """The problem of a request that a limit refuses, with the limit's name as its member `limit`.
+    """Builds the problem of a request that a limit refuses; its member `limit` has the limit's name.
 
-    wait: seconds after which asking again may help.
+    Args:
+        wait: Seconds after which a retry may succeed.
     """
     self_metrics.limited.labels(limit).inc()
     activity_log.refused("request.refused", f"limit={limit}", status=status, detail=detail)

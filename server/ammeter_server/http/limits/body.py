@@ -1,4 +1,4 @@
-"""Reads a request's body before anything is decoded: up to a limit, at a pace, and within what all may hold."""
+"""Reads request bodies with limits on size, duration and total memory before anything is decoded."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ammeter_server.http import limits
 from ammeter_server.http.problems import Problem
 
 MAX_BODY_SECONDS = 120.0
-"""For a whole body. Who sends a byte now and then would hold the rest of it in memory for ever."""
+"""Maximum seconds for a whole body. Without it, a sender of one byte now and then occupies memory for ever."""
 
 FIRST_SECONDS = 10.0
 SLOWEST = 4096.0
-"""Bytes per second below which a body is given up once its first seconds are over; a modem is faster."""
+"""Minimum bytes per second of a body after its first seconds; a modem is faster."""
 
 MAX_HELD_BYTES = 256 * 2**20
-"""Bytes of all bodies together that are being read or wait to be taken: sixteen of the largest."""
+"""Maximum bytes of all bodies that are being received or wait for ingest: sixteen of the largest."""
 
 
 @dataclass
 class HeldBytes:
-    """Bytes of bodies in the memory of one collector process. Only its event loop touches it."""
+    """Bytes of all bodies in the memory of one collector process. Used only by its event loop."""
 
     size: int = 0
     most: int = MAX_HELD_BYTES
@@ -34,7 +34,11 @@ class HeldBytes:
 
 @asynccontextmanager
 async def body_of(request: Request, limit: int, held: HeldBytes) -> AsyncIterator[bytes]:
-    """The whole body, which counts as held until the block ends. Raises the problems of read_body."""
+    """Yields the whole body and counts its bytes until the block ends.
+
+    Raises:
+        Problem: See read_body.
+    """
     before = _Share(held)
     try:
         yield await read_body(request, limit, before)
@@ -43,8 +47,12 @@ async def body_of(request: Request, limit: int, held: HeldBytes) -> AsyncIterato
 
 
 async def read_body(request: Request, limit: int, share: _Share | None = None) -> bytes:
-    """The whole body. Raises a 413 problem that names the limit as soon as it is passed, a 400 when it breaks off,
-    a 408 when it comes too slowly, a 503 while all together hold too much."""
+    """Reads the whole body.
+
+    Raises:
+        Problem: 413 as soon as the body exceeds the limit, with the limit; 400 if it is incomplete; 408 if it arrives
+            too slowly; 503 while all bodies together need too much memory.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise _too_large(int(announced), limit)
@@ -65,13 +73,13 @@ async def read_body(request: Request, limit: int, share: _Share | None = None) -
         slow = limits.over("slow", 408, said)
         slow.headers = {"Connection": "close"}
         raise slow from error
-    except ClientDisconnect as error:  # nobody hears it, but neither has a log to tell of it
+    except ClientDisconnect as error:  # the client does not get this response, but the logs stay clean
         raise Problem(400, f"the body broke off after {len(body)} bytes; send it again") from error
     return bytes(body)
 
 
 class _Share:
-    """What one body holds."""
+    """The bytes counted for one body."""
 
     def __init__(self, held: HeldBytes) -> None:
         self.held = held

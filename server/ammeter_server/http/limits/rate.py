@@ -1,5 +1,8 @@
-"""How often somebody may ask: so much at once, and so much a second. A shipper sends four times a second, faster only
-to catch up; a loop gone wild would take the database's one writer from everybody else."""
+"""Rate limits: a burst, and a sustained number of requests per second.
+
+A shipper sends four times a second, and faster only to catch up. A runaway loop would keep the only writer of the
+database busy for all other streams.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,20 @@ from ammeter_server.http import limits
 
 A_SECOND = 500.0
 BURST = 1_000.0
-"""Requests of one stream: in the long run, and at once. No shipper comes near; what it holds back it keeps."""
+"""Sustained requests per second of one stream, and its burst. No shipper comes near; a refused shipper keeps its
+data."""
 
 REMEMBERED = 20_000
-"""Streams, or whoever else asks, those heard last. One that is forgotten begins anew, which is at most a burst."""
+"""Number of streams or other clients that are remembered, the most recent ones. A forgotten one starts anew, which
+grants it one burst at most."""
 
 
 class Pace:
-    """For one collector process. Only its event loop touches it. clock: seconds, never going back."""
+    """Token buckets of one collector process. Used only by its event loop.
+
+    Args:
+        clock: Monotonic time in seconds.
+    """
 
     def __init__(self, a_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.a_second = a_second
@@ -27,7 +36,7 @@ class Pace:
         self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def is_over(self, who: Hashable) -> bool:
-        """Counts a request of somebody. Returns whether it is one too many."""
+        """Counts a request. Returns whether it exceeds the limit."""
         now = self._clock()
         left, since = self._left.pop(who, (self.burst, now))
         left = min(self.burst, left + (now - since) * self.a_second)
@@ -39,12 +48,19 @@ class Pace:
 
 
 def of_streams(clock: Callable[[], float] = time.monotonic) -> Pace:
-    """The pace of those who send."""
+    """The rate limit of ingest, per stream."""
     return Pace(A_SECOND, BURST, clock)
 
 
 def check(pace: Pace, run: str, stream: str, project: str | None = None) -> None:
-    """Counts a request of a stream, by whose token it is. Raises a 429 problem that says when to ask again."""
+    """Counts a request of a stream.
+
+    Args:
+        project: The project of the request's token.
+
+    Raises:
+        Problem: 429 with the time of the next try, if the stream exceeds its rate.
+    """
     if pace.is_over((run[:64], stream[:64], project)):
         said = f"more than {A_SECOND:.0f} requests a second are of stream {stream[:64]!r}; wait, and send more at once"
         raise limits.over("requests", 429, said, wait=1)

@@ -1,5 +1,8 @@
-"""How many runs and projects there may be. Counted now and then by the sweeper, so that no sender waits for it, and in
-between by what this process lets in."""
+"""Limits the number of runs and projects.
+
+The sweeper counts them at intervals, so that ingest never waits for a count. In between, this process counts the runs
+that it admits.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from collections.abc import Mapping
 from ammeter_server.http import limits
 
 MAX_PROJECTS = 1_000
-"""Each is a label of the fleet's counters, which never go."""
+"""Each project is a label of the fleet counters, which are never deleted."""
 
 MAX_RUNS = 100_000
-"""Of one project. The list of runs and its filters are made for so many."""
+"""Runs of one project. The list of runs and its filters are designed for this number."""
 
 COUNTED = 30 * 10**9
-"""ns between counts; who opens runs without end at several collectors has them counted a little late."""
+"""Nanoseconds between counts. Runs that are opened at several collectors are counted with this delay."""
 
 
 class Quota:
-    """What one collector process knows: runs by project, as last counted and let in since."""
+    """Runs by project, as last counted, plus those that this process has admitted since."""
 
     def __init__(self) -> None:
         self._runs: dict[str, int] = {}
@@ -28,12 +31,15 @@ class Quota:
         return now - self._counted >= COUNTED
 
     def count(self, runs: Mapping[str, int], now: int) -> None:
-        """From now on these are the runs there are."""
+        """Replaces the counts."""
         self._runs, self._counted = dict(runs), now
 
     def check(self, project: str) -> None:
-        """Lets a new run of this project in. Raises a 403 problem, on which a shipper keeps its data, where it may not
-        be."""
+        """Admits a new run of a project.
+
+        Raises:
+            Problem: 403 if a limit is reached; the shipper then keeps its data.
+        """
         there = self._runs.get(project, 0)
         if there >= MAX_RUNS:
             said = f"project {project[:80]!r} has {there} runs; the limit is {MAX_RUNS}: delete some"

@@ -1,7 +1,7 @@
-"""Wrong tokens, counted by the address they come from: an address that tries many different ones has to wait.
+"""Counts wrong tokens by address; an address that tries many different ones has to wait.
 
-A right token is never counted and never waits, so that the guesses of a neighbour behind the same address lock nobody
-out; and a job that goes on sending one wrong token is one guess, however many ranks it has.
+A valid token is never counted and never delayed, so that guesses from the same address do not lock out its other
+clients. A job that repeats one wrong token counts as one guess, whatever its number of ranks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ MAX_GUESSES = 20
 
 WINDOW = 60.0
 REMEMBERED = 10_000
-"""Addresses that are kept, those that guessed last."""
+"""Number of addresses that are remembered, the most recent ones."""
 
 
 class Guesses:
-    """What one collector process has seen. clock: seconds, never going back."""
+    """The wrong tokens that one collector process has received.
+
+    Args:
+        clock: Monotonic time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -29,7 +33,11 @@ class Guesses:
         self._lock = threading.Lock()
 
     def note(self, address: str, sha256: str) -> float:
-        """Counts a wrong token. Returns the seconds until the address may try another one; 0 for at once."""
+        """Counts a wrong token.
+
+        Returns:
+            Seconds until the address may try another one; 0 if at once.
+        """
         network = network_of(address)
         with self._lock:
             now = self._clock()
@@ -45,7 +53,7 @@ class Guesses:
 
 
 def network_of(address: str) -> str:
-    """The address; of IPv6 the network of 64 bits, all of which one host can have."""
+    """The address; for IPv6 its /64 network, all of which one host can use."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,9 +1,10 @@
-"""Who may ask: bearer tokens with scopes, and the page's session.
+"""Authentication and authorization: bearer tokens with scopes, and sessions of the web page.
 
-Routes name what they need: Depends(auth.read), Depends(auth.change), Depends(auth.ingest), Depends(auth.admin).
-Without any token the collector is open, but only to requests that were meant for this machine: a page from elsewhere
-that resolves its own name to 127.0.0.1 is refused by the Host header, its forms by the header that changes need, and
-what a proxy on this machine hands on from elsewhere by the headers that proxies add.
+Routes declare the access that they need: Depends(callers.read), Depends(callers.change), Depends(callers.admin).
+
+Without any token the collector is open, but only to requests that are meant for this machine. The Host header exposes
+pages from elsewhere whose name resolves to 127.0.0.1. The header that changes need stops forms of other sites. The
+headers that proxies add expose requests from elsewhere that a proxy on this machine forwards.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ammeter_server.http.problems import Problem
 
 COOKIE = "ammeter_session"
 CHANGE_HEADER = "X-Ammeter-Request"
-"""Changes from a browser carry it. Another site cannot set it, so it cannot make a signed-in person change things."""
+"""Header of changes from a browser. Other sites cannot set it, so they cannot change data in the name of a person who
+is signed in."""
 
 PROXY_PREFIXES = ("x-forwarded", "x-original-", "x-envoy-", "cf-")
 PROXY_HEADERS = frozenset(
@@ -41,12 +43,18 @@ PROXY_HEADERS = frozenset(
         "cdn-loop",
     )
 )
-"""Headers that only a proxy adds. A request that carries one has come from behind it, perhaps from anywhere."""
+"""Headers that only a proxy adds. A request with one of them may come from any address behind the proxy."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. project: the only one that it reaches; None for every one. expires: ns since the epoch, if it does."""
+    """The authenticated sender of a request.
+
+    Attributes:
+        project: The only project that it has access to; None for all projects.
+        by_browser: The browser sent the credential by itself, or no token exists.
+        expires: Nanoseconds since the epoch; None if it never expires.
+    """
 
     name: str
     scopes: frozenset[str]
@@ -56,12 +64,15 @@ class Caller:
 
 
 def read(connection: HTTPConnection) -> Caller:
-    """Whoever may look: scope read, by token or by the page's session."""
+    """Requires scope read, from a token or a session of the page."""
     return _allow(connection, "read")
 
 
 def change(connection: HTTPConnection) -> Caller:
-    """Whoever may handle incidents: as read, and a browser has to prove that the request is our page's own."""
+    """Requires scope read for a change of incidents.
+
+    A browser also has to prove with CHANGE_HEADER that the page itself sends the request.
+    """
     caller = _allow(connection, "read")
     if caller.by_browser and CHANGE_HEADER not in connection.headers:
         raise Problem(403, f"the request has no header {CHANGE_HEADER}; send it with any value")
@@ -69,22 +80,26 @@ def change(connection: HTTPConnection) -> Caller:
 
 
 def ingest(connection: HTTPConnection) -> Caller:
-    """Whoever may send frames: scope ingest, by token."""
+    """Requires scope ingest, from a token, to send frames."""
     return _allow(connection, "ingest")
 
 
 def admin(connection: HTTPConnection) -> Caller:
-    """Whoever may see what people did: scope admin, of every project."""
+    """Requires scope admin for all projects, for example to read the audit log."""
     return unbound(_allow(connection, "admin"))
 
 
 def everything(connection: HTTPConnection) -> Caller:
-    """Whoever may look at what all projects come to."""
+    """Requires scope read for all projects, for example for fleet totals."""
     return unbound(_allow(connection, "read"))
 
 
 def unbound(caller: Caller) -> Caller:
-    """The caller, unless its token is of one project."""
+    """Returns the caller, unless its token is limited to one project.
+
+    Raises:
+        Problem: 403 for a token of one project.
+    """
     if caller.project is not None:
         raise Problem(403, f"the token {caller.name!r} is of project {caller.project!r}; this is about all of them")
     return caller
@@ -95,7 +110,11 @@ def has(caller: Caller, scope: str) -> bool:
 
 
 def known(context: AppContext, connection: HTTPConnection, sha256: str) -> Caller | None:
-    """The owner of the token with this hash. Raises a 429 problem for an address that tries one after another."""
+    """The owner of the token with this hash; None if it is unknown.
+
+    Raises:
+        Problem: 429 for an address that tries many wrong tokens.
+    """
     caller = find(context, sha256)
     if caller is None:
         _count_guess(context, connection, sha256)
@@ -103,7 +122,7 @@ def known(context: AppContext, connection: HTTPConnection, sha256: str) -> Calle
 
 
 def find(context: AppContext, sha256: str) -> Caller | None:
-    """The owner of the token or session with this hash, None for an unknown or expired one."""
+    """The owner of the token or session with this hash; None if it is unknown or expired."""
     with context.store.reading() as transaction:
         row = query.find(transaction, sha256, time.time_ns())
     if row is None or not hmac.compare_digest(row.sha256, sha256):
@@ -112,8 +131,12 @@ def find(context: AppContext, sha256: str) -> Caller | None:
 
 
 def secrets_of(connection: HTTPConnection) -> list[tuple[str, bool]]:
-    """The hashes of what a request shows, however it is spelled, and whether a browser sent it by itself: a bearer
-    token, then a session."""
+    """Hashes of the request's credentials: the bearer token, then the session cookie.
+
+    Returns:
+        Pairs of the hash and whether the browser sent the credential by itself. Different spellings of the header have
+            the same hash.
+    """
     shown = []
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -125,12 +148,12 @@ def secrets_of(connection: HTTPConnection) -> list[tuple[str, bool]]:
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """Where a request comes from, as the nearest proxy that is trusted says."""
+    """The client address of a request, as reported by the nearest trusted proxy."""
     return connection.client.host if connection.client else ""
 
 
 def proxy_header(connection: HTTPConnection) -> str | None:
-    """The first header of a request that a proxy has added; None where there is none."""
+    """The first header of a request that a proxy has added; None without one."""
     names = connection.headers.keys()
     return next((name for name in names if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)), None)
 
@@ -160,7 +183,7 @@ def _allow(connection: HTTPConnection, scope: str) -> Caller:
 
 
 def _right(context: AppContext, shown: list[tuple[str, bool]]) -> Caller | None:
-    """The owner of the first right one."""
+    """The owner of the first valid credential."""
     for sha256, by_browser in shown:
         found = find(context, sha256)
         if found is not None:
@@ -169,7 +192,14 @@ def _right(context: AppContext, shown: list[tuple[str, bool]]) -> Caller | None:
 
 
 def _open(context: AppContext, connection: HTTPConnection) -> Caller | None:
-    """Everybody on this machine, as long as there is no token at all."""
+    """The caller of requests from this machine while no token exists.
+
+    Returns:
+        None if a token exists or the collector is public.
+
+    Raises:
+        Problem: 421 or 403 if the request is not from this machine.
+    """
     if not is_private_to_this_machine(context.settings):
         return None
     with context.store.reading() as transaction:

@@ -1,4 +1,4 @@
-"""Who may send frames, asked of the database once a second per token and not with every batch."""
+"""Caches the authentication of ingest: one database query a second per token."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from ammeter_server.auth.callers import Caller
 from ammeter_server.auth.tokens import fingerprint
 
 FRESH = 1.0
-"""Seconds for which whoever was let in is let in again unasked: a token that is revoked may write for so long."""
+"""Lifetime of an entry in seconds. A revoked token can still write for this time."""
 
 MAX_TOKENS = 10_000
-"""Tokens that are remembered; beyond them all are asked again."""
+"""Maximum number of cached tokens; beyond it the cache is cleared."""
 
 THREADS = 4
-"""That ask, of their own: who sends frames does not wait for readers."""
+"""Threads for authentication, separate from those of readers: ingest does not wait for readers."""
 
 
 class Admission:
-    """Those that one collector process has let in. Only its event loop touches it. clock: seconds, never going back."""
+    """Cache of authenticated callers in one collector process. Used only by its event loop.
+
+    Args:
+        clock: Monotonic time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -31,7 +35,11 @@ class Admission:
         self._threads = CapacityLimiter(THREADS)
 
     async def ingest(self, connection: HTTPConnection) -> Caller:
-        """The caller. Raises the problems of auth.ingest."""
+        """Returns the caller.
+
+        Raises:
+            Problem: See callers.ingest.
+        """
         shown = [connection.headers.get(name, "") for name in ("authorization", "host")]
         said = fingerprint("\n".join((*shown, callers.proxy_header(connection) or "")))
         until, caller = self._let_in.get(said, (0.0, None))

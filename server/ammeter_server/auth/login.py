@@ -1,4 +1,4 @@
-"""The page's session: a token is exchanged for a cookie that no script can see, once."""
+"""Sessions of the web page: a token is exchanged for a cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ammeter_server.http.problems import Problem
 router = APIRouter(tags=["session"])
 
 SECONDS = 7 * 24 * 3600
-"""A session ends with its token, and after this at the latest."""
+"""Maximum lifetime of a session in seconds; it ends earlier if its token expires."""
 
 MAX_SESSIONS = 100
-"""That one token has opened: whoever has it cannot fill the database with them."""
+"""Maximum number of sessions per token, so that its owner cannot fill the database."""
 
 MAX_SIGN_IN_BYTES = 4096
 
 A_SECOND = 1.0
 BURST = 60.0
-"""Sign-ins with one token. Each is written down for the audit, which keeps all."""
+"""Sign-ins with one token, per second and as a burst. Each is written to the audit log, which is never trimmed."""
 
 BODY = {
     "required": True,
@@ -51,7 +51,7 @@ class SignIn(msgspec.Struct):
 
 @router.post("/api/v1/session", status_code=204, summary="Sign in", openapi_extra={"requestBody": BODY})
 async def sign_in(request: Request, context: ContextDep) -> Response:
-    """Exchanges a token with scope read for a session cookie that a page's scripts cannot see."""
+    """Exchanges a token with scope read for a session cookie that scripts cannot read."""
     _check_type(request)
     try:
         given = msgspec.json.decode(await read_body(request, MAX_SIGN_IN_BYTES), type=SignIn).token
@@ -70,7 +70,7 @@ async def sign_in(request: Request, context: ContextDep) -> Response:
 
 @router.delete("/api/v1/session", status_code=204, summary="Sign out")
 def sign_out(request: Request, context: ContextDep) -> Response:
-    """Ends the session, here and in the browser."""
+    """Ends the session and deletes its cookie."""
     cookie = request.cookies.get(COOKIE)
     if cookie:
         _end(context.store, fingerprint(cookie, "session"))
@@ -84,14 +84,14 @@ def pace_of_sign_ins() -> Pace:
 
 
 def _check_type(request: Request) -> None:
-    """Refuses what a form of another site could send in somebody's name, to sign a browser in as somebody else."""
+    """Refuses form data, with which another site could sign a browser in as another user."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != "application/json":
         raise Problem(415, f"Content-Type is {given[:80]!r}; send application/json")
 
 
 def _end(store: Store, sha256: str) -> None:
-    """Ends a session. One that is not there costs no turn of those who write."""
+    """Ends a session. Takes the write lock only if the session exists."""
     with store.reading() as connection:
         there = query.find(connection, sha256, time.time_ns()) is not None
     if there:
@@ -100,7 +100,11 @@ def _end(store: Store, sha256: str) -> None:
 
 
 def _opened(context: AppContext, request: Request, given: str) -> str:
-    """The secret of a new session. Raises a 401 problem for a token that cannot open one."""
+    """Returns the secret of a new session.
+
+    Raises:
+        Problem: 401 for an unknown token or one without scope read.
+    """
     caller = known(context, request, fingerprint(given))
     if caller is None or not has(caller, "read"):
         raise Problem(401, "the token is unknown or has no scope read; `ammeter-server token create` makes one")

@@ -1,4 +1,7 @@
-"""What a token of one project reaches: its runs, also by their external ids. Any other run is not there for it."""
+"""Limits a token of one project to the runs of that project.
+
+Runs may be named by their external ids. All other runs appear not to exist.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
 RUNS = ("run", "baseline")
-"""What a path calls a run."""
+"""Path parameters that name a run."""
 
 
 async def require_project_access(
     connection: HTTPConnection, context: ContextDep, caller: Annotated[callers.Caller, Depends(callers.read)]
 ) -> None:
-    """Refuses a path to another project's run or incident in the words for one that is not there.
+    """Refuses other projects' runs and incidents with the error for a missing one.
 
-    A run that the path names by its external id is named by its own from here on.
+    An external id of a run in the path is replaced by the run's own id.
     """
-    if caller.project is not None:  # else there is nothing to look up, and no thread has to be waited for
+    if caller.project is not None:  # other callers need no look-up and no thread
         connection.path_params.update(
             await run_in_threadpool(_reached, connection.path_params, context, caller.project)
         )
@@ -51,11 +54,15 @@ def _within(
 
 
 Project = Annotated[str | None, Depends(_within)]
-"""The project that a list is of: the one asked for, else the token's; None for every one."""
+"""The project of a list: the requested one, else the token's; None for all projects."""
 
 
 def _reached(params: Mapping[str, Any], context: AppContext, project: str) -> dict[str, str]:
-    """The runs and the incident of a path by their own ids. Raises a 404 problem for what the project does not have."""
+    """The own ids of the path's runs and incident.
+
+    Raises:
+        Problem: 404 if the project does not contain one of them.
+    """
     reached = {}
     for name in RUNS:
         if name in params:

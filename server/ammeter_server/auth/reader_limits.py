@@ -1,7 +1,6 @@
-"""How much one reader may ask for, so that a dashboard that asks in a loop starves neither senders nor other readers.
+"""Limits each reader, so that frequent requests starve neither ingest nor other readers.
 
-A reader is a token, with all sessions of the page that it opened and however requests spell it; without a right one
-it is an address.
+A reader is a token together with all page sessions that it opened, or the address of a request without a valid token.
 """
 
 from __future__ import annotations
@@ -24,47 +23,47 @@ from ammeter_server.http.limits.token_guesses import network_of
 from ammeter_server.http.problems import Problem, answer
 
 THREADS = 4
-"""Questions that are answered at once. Each takes its share of the interpreter, and the thread that commits has one."""
+"""Requests that are processed at once. Each competes for the interpreter with the thread that commits."""
 
 THREADS_PER_READER = 3
-"""Of them, those of one reader: another always finds a free one."""
+"""Threads that one reader can use; another reader always finds a free one."""
 
 WAITING = 100
-"""Questions of one reader that wait for their turn. A browser asks six at a time, a wall of boards some dozens."""
+"""Requests of one reader that wait. A browser sends six at a time, a wall of boards some dozens."""
 
 A_SECOND = 100.0
 BURST = 2_000.0
-"""Questions of one reader, in the long run and at once. An open page asks four times a second."""
+"""Requests of one reader per second, and its burst. An open page sends four a second."""
 
 CHANGES_A_SECOND = 1.0
 CHANGES_BURST = 300.0
-"""Of those, what changes something: each is written down for the audit, which keeps all."""
+"""Limits of changes, per second and as a burst. Each change is written to the audit log, which is never trimmed."""
 
 READER = "ammeter.reader"
-"""In the scope of a question: the reader that asks it."""
+"""Key in the scope of a request for the name of its reader."""
 
 REMEMBERED = 10_000
-"""Right tokens and sessions whose reader is known without asking the database, those seen last."""
+"""Number of valid tokens and sessions whose reader is cached, the most recent ones."""
 
 LOOK_UP_THREADS = 2
-"""Threads of their own for tokens seen for the first time: one that is known waits for nobody who guesses."""
+"""Threads of their own for tokens that are not cached. Known tokens do not wait for guesses."""
 
 FREE = ("/livez", "/static/")
-"""What costs next to nothing, and what has to be answered however much is asked."""
+"""Paths that cost next to nothing or have to respond under any load."""
 
 
 @dataclass
 class _Reader:
-    """Those questions of one reader that are not answered yet."""
+    """The unanswered requests of one reader."""
 
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_PER_READER))
     asked: int = 0
 
 
 class Readers:
-    """ASGI middleware: lets each reader ask so much and so often, and says 429 beyond. Frames have a pace of their own.
+    """ASGI middleware that limits each reader's rate and concurrency, with 429 beyond.
 
-    Only the event loop touches it.
+    Ingest has its own rate limit. Used only by the event loop.
     """
 
     def __init__(self, app: ASGIApp, pace: Pace | None = None) -> None:
@@ -88,8 +87,10 @@ class Readers:
         await self._ask(who, scope, receive, send)
 
     async def _ask(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Asks the application in turn. The turn ends as the answer begins: who reads slowly, or for ever, holds up
-        nobody."""
+        """Runs the application in turn.
+
+        The turn ends with the beginning of the response, so that clients that read slowly delay nobody.
+        """
         reader = self._readers.setdefault(who, _Reader())
         reader.asked += 1
         held, waits = False, True
@@ -116,8 +117,10 @@ class Readers:
             leave()
 
     async def _reader_of(self, connection: HTTPConnection) -> str:
-        """The owner of the first right token or session, else the address. It is for limits alone: whether the token
-        is still right is asked with each question."""
+        """The owner of the first valid token or session, else the address.
+
+        It serves the limits only: every request checks again whether its token is valid.
+        """
         for sha256, _ in callers.secrets_of(connection):
             owner = self._owners.get(sha256)
             if owner is None:
@@ -131,7 +134,11 @@ class Readers:
         return f"address {network_of(callers.address_of(connection))}"
 
     def _check(self, who: str, method: str) -> None:
-        """Raises a 429 problem that says when to ask again."""
+        """Checks the limits of a reader.
+
+        Raises:
+            Problem: 429 with the time of the next try.
+        """
         if who in self._readers and self._readers[who].asked >= WAITING:
             raise limits.over("reads", 429, f"{WAITING} questions of yours are not answered yet; wait for them", wait=1)
         if self._pace.is_over(who):
@@ -143,7 +150,7 @@ class Readers:
 
 
 def settle() -> None:
-    """Within an event loop: its threads for whatever has no own ones are those of readers."""
+    """Sets the size of the event loop's default thread pool, which readers use."""
     to_thread.current_default_thread_limiter().total_tokens = THREADS
 
 
@@ -153,9 +160,9 @@ def _is_free(scope: Scope) -> bool:
 
 
 def _owner(context: AppContext, sha256: str) -> str | None:
-    """The token with this hash, or the one that opened the session with it."""
+    """The token with this hash, or the token that opened the session with this hash."""
     try:
         found = callers.find(context, sha256)
-    except StoreAwayError:  # the answer to the question itself says so
+    except StoreAwayError:  # the response to the request itself reports it
         return None
     return f"token {found.name.removeprefix(SESSION_OF)}" if found else None

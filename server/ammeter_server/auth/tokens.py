@@ -1,4 +1,4 @@
-"""Bearer tokens and the token file's: made, listed and revoked. Only their hashes are stored."""
+"""Creates, lists and revokes bearer tokens, and loads the token file. Only hashes are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PROJECT_CHARS = 1_024
 
 
 class TokenError(ValueError):
-    """A token that cannot be made or found, in words for whoever asked."""
+    """A token cannot be created or found; the message gives the reason to the user."""
 
 
 def create(
@@ -32,9 +32,14 @@ def create(
     expires: int | None = None,
     by: str = "command line",
 ) -> str:
-    """A new token of 256 random bits; only its hash is stored, so this is the one time it can be read.
+    """Creates a token of 256 random bits; only its hash is stored, so it is shown once.
 
-    expires: ns since the epoch. by: who makes it, for the audit. Raises TokenError.
+    Args:
+        expires: Nanoseconds since the epoch.
+        by: The creator, for the audit log.
+
+    Raises:
+        TokenError: The name or project is invalid, or the name exists.
     """
     _check_name(name)
     _check_project(project)
@@ -48,7 +53,11 @@ def create(
 
 
 def revoke(store: Store, name: str, by: str = "command line") -> None:
-    """From now on the token is unknown, and so are the page's sessions that it opened. Raises TokenError."""
+    """Revokes a token and the page sessions that it opened.
+
+    Raises:
+        TokenError: No token has this name.
+    """
     with store.writing() as connection:
         if not query.named(connection, name):
             known = ", ".join(sorted({repr(token.name) for token in query.all_of(connection)})) or "none"
@@ -58,7 +67,7 @@ def revoke(store: Store, name: str, by: str = "command line") -> None:
 
 
 def listed(store: Store) -> Sequence[Row[Any]]:
-    """The tokens there are, oldest first, without the page's sessions."""
+    """All tokens, the oldest first, without sessions of the page."""
     with store.reading() as connection:
         return [token for token in query.all_of(connection) if not token.name.startswith(SESSION_OF)]
 
@@ -74,7 +83,11 @@ def load_file(settings: Settings, store: Store) -> None:
 
 
 def check_guarded(settings: Settings, store: Store) -> None:
-    """Raises SettingsError for a collector that others are to reach and that has no token at all."""
+    """Checks that a collector which others can reach has a token.
+
+    Raises:
+        SettingsError: It has none.
+    """
     if settings.token or is_private_to_this_machine(settings):
         return
     with store.reading() as connection:
@@ -88,14 +101,17 @@ def check_guarded(settings: Settings, store: Store) -> None:
 
 
 def fingerprint(token: str, kind: str = "token") -> str:
-    """The hash under which a secret is stored. A session's is keyed, so that neither kind passes for the other."""
+    """The hash under which a secret is stored.
+
+    A session's hash is keyed, so that a session never passes for a token or the reverse.
+    """
     if kind == "token":
         return hashlib.sha256(token.encode()).hexdigest()
     return hmac.digest(kind.encode(), token.encode(), "sha256").hex()
 
 
 def _check_project(project: str | None) -> None:
-    """An empty one, such as a variable that is not set, would be a token of every project."""
+    """Refuses an empty project, such as an unset variable: its token would reach all projects."""
     if project is not None and not (project.strip() and project.isprintable() and len(project) <= MAX_PROJECT_CHARS):
         remedy = f"use 1 to {MAX_PROJECT_CHARS} printable characters, or leave it out for every project"
         raise TokenError(f"the project is {project[:80]!r}; {remedy}")

@@ -1,1 +1,1 @@
-"""The read API: one module for each kind of resource."""
+"""The read API: one module per kind of resource."""

@@ -1,4 +1,4 @@
-"""GET /api/v1/audit: what people did, for whoever has to know: tokens, sign-ins, incidents handled by hand."""
+"""GET /api/v1/audit: the audit log of tokens, sign-ins and manual changes of incidents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ router = APIRouter(prefix="/api/v1/audit", tags=["audit"])
 
 @dataclass(frozen=True)
 class Deed:
-    """who: a token's name, or who typed a command. action: subject.happened, such as token.created."""
+    """One entry of the audit log.
+
+    Attributes:
+        who: The name of a token, or the user of the command line.
+        action: subject.happened, such as token.created.
+    """
 
     id: str
     time: str | None
@@ -34,7 +39,10 @@ class DeedList:
 
 @router.get("", summary="What people did, newest first")
 def list_deeds(context: ContextDep, page_size: PageSize = 100, page_token: PageToken = None) -> DeedList:
-    """Tokens made and revoked, sign-ins to the page, incidents acknowledged and closed. Needs scope admin."""
+    """Lists created and revoked tokens, sign-ins to the page, and acknowledged and closed incidents.
+
+    Requires scope admin.
+    """
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before)

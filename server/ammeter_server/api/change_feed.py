@@ -1,7 +1,7 @@
-"""What has changed in a run since somebody was told: the run and its incidents as they stand, and the events and steps
-that have come.
+"""Computes the changes of a run since a cursor.
 
-All that is known of who is told is in the cursor that he brings. So any collector goes on where another one ended.
+Changes are the current state of the run and its incidents if they differ, and new events and steps. The server keeps no
+client state; the cursor carries it. Any collector of the database can therefore continue a feed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,25 @@ from ammeter_server.db.queries import live as query
 from ammeter_server.http.problems import Problem
 
 MAX_STREAMS = 64
-"""Lives of the ranks that are asked for, the newest: a cursor is a header of the next question."""
+"""Maximum number of streams of the requested ranks, the newest ones: the cursor has to fit into a request header."""
 
 MAX_EVENTS = 500
-"""In one message; more come in the next."""
+"""Maximum number of events in one message; the next message contains more."""
 
 FIRST_EVENTS = 100
-"""Of each stream, when nothing was told yet."""
+"""Number of events per stream in the first message, the newest ones."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """names: series that are told as they grow. ranks: None for the lowest there is. axis: of steps, run or life."""
+    """The requested content of a feed.
+
+    Attributes:
+        names: Series to send as they grow.
+        ranks: None for the lowest rank of the run.
+        points: Maximum number of points of one series in one message.
+        axis: Whether steps are those of the run or of an attempt: `run` or `life`.
+    """
 
     names: Sequence[str]
     ranks: Sequence[int] | None
@@ -45,14 +52,14 @@ class Wanted:
 
 
 class StreamCursor(msgspec.Struct, array_like=True):
-    """Of a stream: how many of its events were told, and the last step."""
+    """Position in one stream: the number of events sent, and the last step sent."""
 
     events: int
     last_step: int = -1
 
 
 class Cursor(msgspec.Struct, array_like=True):
-    """What was told: hashes of the run and of its incidents, and how far each stream had come."""
+    """State of a feed: hashes of the run and of its incidents, and the position in each stream."""
 
     run: bytes = b""
     incidents: bytes = b""
@@ -63,8 +70,15 @@ class Cursor(msgspec.Struct, array_like=True):
 
 
 class Changes(msgspec.Struct):
-    """run, incidents: null where they are as they were told. events: oldest first. series: as their own resource has
-    them; a value that run.log gave to an earlier step comes as an item of its own, and replaces the value there."""
+    """One message of a feed.
+
+    Attributes:
+        run: The run; null if it is unchanged.
+        incidents: Its incidents; null if they are unchanged.
+        events: New events, the oldest first.
+        series: New values, in the format of the series resource. A value that run.log gave to an earlier step is an
+            item of its own and replaces the value there.
+    """
 
     run: msgspec.Raw | None = None
     incidents: msgspec.Raw | None = None
@@ -76,7 +90,11 @@ class Changes(msgspec.Struct):
 
 
 def read_cursor(given: str | None) -> Cursor:
-    """Raises a 422 problem for one that we did not write."""
+    """Decodes a cursor; an empty one for None.
+
+    Raises:
+        Problem: 422 if this server did not create the cursor.
+    """
     if not given:
         return Cursor()
     try:
@@ -88,7 +106,7 @@ def read_cursor(given: str | None) -> Cursor:
 
 
 def since(context: AppContext, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Changes, Cursor]:
-    """What to tell, and the cursor of who was told."""
+    """Returns the changes since the cursor, and the cursor after them."""
     with context.store.reading() as connection:
         streams = query.reached(connection, run, wanted.ranks, MAX_STREAMS)
     now, listed = _run(context, run), _incidents(context, run)
@@ -117,7 +135,12 @@ def _incidents(context: AppContext, run: str) -> msgspec.Raw:
 def _events(
     context: AppContext, run: str, streams: Sequence[Row[Any]], cursor: Cursor, axis: RunAxis
 ) -> tuple[list[events.Event], dict[str, int], dict[str, list[Row[Any]]]]:
-    """Events that were not sent, how many were sent of each stream then, and those that log values of sent steps."""
+    """Reads the events that were not sent.
+
+    Returns:
+        The events, the number of events sent per stream after them, and per stream those events that log values of
+            steps that were already sent.
+    """
     found: list[events.Event] = []
     numbers: dict[str, int] = {}
     late: dict[str, list[Row[Any]]] = {}

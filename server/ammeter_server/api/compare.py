@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/compare/{baseline}: two runs side by side, at the steps that both have."""
+"""GET /api/v1/runs/{run}/compare/{baseline}: two runs side by side, at their common steps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ammeter_server.judging.baseline import metrics_of
 router = APIRouter(prefix="/api/v1/runs/{run}/compare", tags=["runs"])
 
 EVERY_VALUE = 2**40
-"""Points: two curves that were thinned each by itself would have few steps in common."""
+"""Points per curve, effectively unlimited: two curves that are reduced separately would have few common steps."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One column of both runs. Values that are no numbers are "NaN", "Infinity", "-Infinity"."""
+    """One column of both runs. Values that are not finite are "NaN", "Infinity" or "-Infinity"."""
 
     name: str
     steps: list[int]
@@ -52,10 +52,13 @@ class Named:
 
 @dataclass(frozen=True)
 class Comparison:
-    """numbers: the run against the baseline, null for what cannot be said; `not_compared` of them says why something
-    must not be. differences: settings, beside the precision, and what each `forbids` to compare.
+    """Comparison of a run with a baseline.
 
-    findings: as in a report, causes first, each with the address of its runbook.
+    Attributes:
+        numbers: Results of the comparison; null if unknown. `not_compared` gives the reason if two values are not
+            comparable.
+        differences: Settings that differ, apart from the precision, and the comparisons that each `forbids`.
+        findings: As in a report, causes first, each with the address of its runbook.
     """
 
     run: Named
@@ -76,10 +79,12 @@ def read_comparison(
     last: Last = None,
     points: Annotated[int, Query(ge=32, le=100_000, description="Points of one series at most.")] = 2000,
 ) -> Response:
-    """What the run did against the baseline, of the lowest rank of each, over all lives of runs that came back. What
-    must not be compared is null, and `not_compared` says why. Series are at the steps that both have, between those
-    that are asked for. Where there are more than points, minima, maxima and non-finite values of both are kept. What
-    the run did is told of all of it."""
+    """Compares the lowest rank of each run, over all attempts.
+
+    Values that are not comparable are null, and `not_compared` gives the reason. Series contain the common steps within
+    the requested range. Beyond `points`, minima, maxima and non-finite values of both runs are kept. Numbers and
+    findings always cover the whole run.
+    """
     more = names_of(names) if names else []
     with context.store.reading() as connection:
         rows = found(connection, run), found(connection, baseline)
@@ -110,7 +115,7 @@ def _findings(pair: RunComparison, links: Links) -> Iterator[dict[str, Any]]:
 
 
 Common = tuple[Ints, Floats, Floats]
-"""Steps that both have, and the values of each there."""
+"""The common steps, and the values of each run at them."""
 
 
 def _told(pair: RunComparison, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
@@ -121,7 +126,7 @@ def _told(pair: RunComparison, first: int | None, last: int | None) -> Iterator[
 def _further(
     context: AppContext, pair: RunComparison, names: Sequence[str], first: int | None, last: int | None
 ) -> Iterator[tuple[str, Common]]:
-    """Of columns that no comparison is made of, every value that the compared lives have."""
+    """Yields columns beyond those of the comparison, with all values of the compared attempts."""
     further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
     if not further:
         return
@@ -139,7 +144,7 @@ def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> 
 
 
 def _read(context: AppContext, of: RunHistory, asked: CurveQuery) -> dict[str, Curve]:
-    """The columns of all lives of a run, by the steps of the whole."""
+    """The columns of all attempts of a run, at the steps of the run."""
     found: dict[str, list[Curve]] = {}
     for part in of.parts:
         run, _, stream = part.stream.partition("/")

@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/events: what happened in a run, newest first."""
+"""GET /api/v1/runs/{run}/events: the events of a run, newest first."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, b
 router = APIRouter(prefix="/api/v1/runs/{run}/events", tags=["runs"])
 
 MAX_NAMES = 64
-"""In one question: each is looked for, and a database has an end of what it takes at once."""
+"""Maximum number of names in one request: each is a condition of the query, and databases limit their number."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """name is subject.happened; data is described per name in docs/events.md.
+    """An event of a run; its name is subject.happened. docs/events.md describes the data.
 
-    step: the life's own, counted by its process. step_offset: added to it, it is the step of the run.
+    Attributes:
+        step: The step in its attempt, as counted by the process.
+        step_offset: Offset to add to `step` for the step of the run.
     """
 
     id: str
@@ -61,7 +63,10 @@ def list_events(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> EventList:
-    """Events of all ranks by time; the order within a stream is its journal's. Of large ones a page holds fewer."""
+    """Lists events of all ranks by time; events of one stream keep the order of its journal.
+
+    A page with large events contains fewer of them.
+    """
     before = key_of(page_token, (int, str, int))
     names = _names(name or "")
     span = query.Span(first, last, begin_of(since), end_of(until))
@@ -82,7 +87,7 @@ def _names(said: str) -> list[str]:
 
 
 def to_response(row: Row[Any], rank: int, axis: RunAxis) -> Event:
-    """The event as people see it."""
+    """Converts a row to its JSON form."""
     number = f"{row.stream}.{row.number}"
     return Event(
         number, row.run, row.stream, rank, row.name, row.step, instant(row.time), row.data, axis.offset(row.stream)

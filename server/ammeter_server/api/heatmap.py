@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/tensors/matrix: one stat of all tensors over the steps, as a heat map shows it."""
+"""GET /api/v1/runs/{run}/tensors/matrix: one stat of all tensors over steps, as a heat map."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ammeter_server.http.query_params import First, Last
 router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
 
 TENSORS_PER_READ = 32
-"""Tensors that are read together."""
+"""Number of tensors that one query reads."""
 
 FLOAT32 = "application/vnd.ammeter.matrix"
 
@@ -43,8 +43,12 @@ LAYOUT = (
 
 @dataclass(frozen=True)
 class TensorRow:
-    """values: a number, "NaN", "Infinity" or "-Infinity" for each stretch of steps; null where nothing was measured.
-    at: the step at which that value was measured."""
+    """The cells of one tensor.
+
+    Attributes:
+        values: Per range of steps a number, "NaN", "Infinity" or "-Infinity"; null without a measurement.
+        at: The step at which each value was measured.
+    """
 
     name: str
     numel: int
@@ -54,7 +58,11 @@ class TensorRow:
 
 @dataclass(frozen=True)
 class TensorMatrix:
-    """steps: where each stretch begins, and behind the last one its end. Tensors are in the order of the parameters."""
+    """A heat map; tensors are in the order of the parameters.
+
+    Attributes:
+        steps: The first step of each range, then the end of the last range.
+    """
 
     stat: str
     rank: int | None
@@ -84,10 +92,12 @@ def read_matrix(
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:
-    """One row per tensor that the rank's newest life has and that has the stat. Each cell has the highest value of a
-    stretch of steps, or the first that is no number where there was one, and its step. All pages have the steps of the
-    first. Steps count on over the lives of the run, each of which fills its own stretch; with `axis=life` they are
-    those of the newest life alone."""
+    """One row per tensor of the rank's newest attempt that has the stat.
+
+    Each cell is a range of steps. It has the highest value of the range (or the lowest, with `show`), or the first
+    non-finite value if there is one, and its step. All pages have the steps of the first page. Steps continue over the
+    attempts of the run, each of which fills its own range; with `axis=life` they are those of the newest attempt alone.
+    """
     if stat not in frames.STATS:
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
     after = key_of(page_token, (int, int, int))
@@ -121,7 +131,12 @@ def read_matrix(
 
 
 class Placed(NamedTuple):
-    """A life on the axis of the run. first, last: its own steps, last < first without any."""
+    """An attempt's place on the step axis of the run.
+
+    Attributes:
+        first: Its own first step.
+        last: Its own last step; less than `first` without steps.
+    """
 
     stream: str
     place: Place
@@ -130,14 +145,14 @@ class Placed(NamedTuple):
 
 
 def _own_span(standing: tuple[Any, ...]) -> tuple[int, int]:
-    """The life's first and last own step."""
+    """The first and last step of the attempt, in its own count."""
     *_, reached, begins = standing
     there = [step for step in (begins or ())[1:] if step is not None]
     return min(there, default=0), -1 if reached is None or not there else reached
 
 
 def _span(lives: Sequence[Placed], first: int | None, to: int | None) -> tuple[int, int]:
-    """From which step to which: those asked for, as far as there are some."""
+    """The first and last step to show: the requested range, limited to existing steps."""
     there = [each for each in lives if each.first <= each.last]
     if not there:
         return 0, -1
@@ -148,14 +163,17 @@ def _span(lives: Sequence[Placed], first: int | None, to: int | None) -> tuple[i
 
 
 Cells = tuple[Floats, Ints]
-"""The values of a tensor's stretches, and their steps."""
+"""The values of a tensor's ranges, and the steps of these values."""
 
 
 def _rows(
     context: AppContext, run: str, lives: Sequence[Placed], names: Sequence[str], edges: Ints, lowest: bool
 ) -> Iterator[Cells]:
-    """The cells of each tensor. A stretch has two entries of a coarse level at least where only those are read, so one
-    of them lies within."""
+    """Yields the cells of each tensor.
+
+    The resolution of the query is fine enough that a range has at least two entries of a coarse level, where only
+    coarse levels are read. At least one of them lies within the range.
+    """
     for begin in range(0, len(names), TENSORS_PER_READ):
         some = names[begin : begin + TENSORS_PER_READ]
         pieces: dict[str, list[CurveChunk]] = {name: [] for name in some}

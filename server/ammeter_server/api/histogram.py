@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/spectrum: how large the elements of all gradients were, over time."""
+"""GET /api/v1/runs/{run}/spectrum: magnitudes of all gradient elements over time."""
 
 from __future__ import annotations
 
@@ -25,18 +25,22 @@ router = APIRouter(prefix="/api/v1/runs/{run}/spectrum", tags=["runs"])
 EVENT = "gradient.spectrum"
 
 EVENTS_PER_READ = 1000
-"""Events read in one transaction."""
+"""Number of events that one transaction reads."""
 
 MAX_BINS = 4096
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Of one stream, one entry of each list for each time that it was measured, or for several in a row: then the first
-    step and time of them, the last step, and the sum of counts.
+    """Spectra of one stream. Each list has one entry per reading or per group of consecutive readings.
 
-    counts: elements with floor(log2 |x|) = lowest, lowest + 1 and so on; the outermost hold what lies beyond too.
-    scales: what the gradients were still multiplied by. times: seconds since the epoch.
+    A group has the first step and time, the last step and the sum of the counts.
+
+    Attributes:
+        counts: Elements with floor(log2 |x|) = lowest, lowest + 1 and so on; the outermost bins include everything
+            beyond.
+        scales: The loss scale by which the gradients were multiplied.
+        times: Seconds since the epoch.
     """
 
     rank: int
@@ -59,7 +63,7 @@ class SpectrumList:
 
 
 class Reading(NamedTuple):
-    """One histogram as an event has it."""
+    """One histogram as recorded in an event."""
 
     step: int
     time: int
@@ -83,10 +87,12 @@ def read_spectrum(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
-    """One item per stream that measured it. Where it was measured more often than there are points, as many in a row as
-    it takes are summed: no element is left out, and a single one that is not finite still counts. Steps, `from` and
-    `to` count on over the lives of the run, and those that a later life replaces are left out, unless `axis` is
-    `life`."""
+    """Lists one item per stream with spectra.
+
+    If there are more readings than `points`, consecutive ones are summed: every element counts, and so does a single
+    non-finite one. Steps, `from` and `to` continue over the attempts of the run, without steps that a later attempt
+    replaces, unless `axis` is `life`.
+    """
     after = key_of(page_token, (int, int, str))
     with context.store.reading() as connection:
         found(connection, run)
@@ -108,7 +114,10 @@ def read_spectrum(
 
 
 def _readings(context: AppContext, run: str, stream: str, span: query.Span) -> Iterator[Reading]:
-    """Those of the stream in order. What is no histogram, and one of other bins than the first, is left out."""
+    """Yields the stream's readings in order.
+
+    Invalid histograms are skipped, and so are those whose bins differ from the first.
+    """
     number, bins = -1, None
     while True:
         with context.store.reading() as connection:

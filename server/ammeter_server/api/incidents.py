@@ -1,4 +1,4 @@
-"""GET /api/v1/incidents, and what people do with one: acknowledge it, close it."""
+"""GET /api/v1/incidents, and the actions on an incident: acknowledge, silence and close."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
 HOUR = 3600 * 10**9
 OF_THE_RUN = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
-"""Verdicts whose steps are those of the run already: they compare all of its lives with a baseline."""
+"""Verdicts whose steps are steps of the run, because they compare all of its attempts with a baseline."""
 Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
 Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
@@ -48,10 +48,13 @@ Changing = Annotated[callers.Caller, Depends(callers.change)]
 
 @dataclass(frozen=True)
 class Incident:
-    """A finding as people handle it, with cause and fix in words. consequences: findings that it explains.
+    """An incident: a finding with a lifecycle. `consequences` are the findings that it explains.
 
-    Its steps, those in words too, are the life's own, counted by its process. step_offset: added to one of them, it is
-    the step of the run; 0 for comparisons with a baseline, whose steps are those of the run.
+    Steps, also those in texts, are steps of the attempt, as counted by its process.
+
+    Attributes:
+        step_offset: Offset to add to these steps for the steps of the run. It is 0 for comparisons with a baseline,
+            whose steps are already those of the run.
     """
 
     id: str
@@ -84,8 +87,15 @@ class Incident:
 
 @dataclass(frozen=True)
 class Delivery:
-    """channel: without its secrets. state: pending until it got through; told where alerts are held, and told again
-    until they are over; sent; failed for good. due: the next attempt. error: what the other end said last."""
+    """Delivery of one notification to one channel.
+
+    Attributes:
+        channel: The URL without its secrets.
+        state: `pending` until it is delivered; `told` after delivery to an Alertmanager, which is repeated until the
+            alert ends; `sent`; `failed` after the last attempt.
+        due: Time of the next attempt.
+        error: The last error of the receiver.
+    """
 
     channel: str
     kind: Literal["opened", "resolved", "silenced"]
@@ -120,7 +130,7 @@ def list_incidents(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> IncidentList:
-    """Incidents from the one that opened last."""
+    """Lists incidents of all runs, the most recently opened first."""
     wanted = _wanted(state, severity, verdict, since, until)
     return _listed(context, page_size, page_token, project=project, **wanted)
 
@@ -138,7 +148,7 @@ def list_incidents_of_run(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> IncidentList:
-    """The run's incidents, the closed ones too."""
+    """Lists the run's incidents, including closed ones."""
     with context.store.reading() as connection:
         found(connection, run)
     wanted = _wanted(state, severity, verdict, since, until)
@@ -156,7 +166,10 @@ def read_incident(context: ContextDep, incident: str) -> Incident:
 
 @router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
 def acknowledge(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
-    """The incident, acknowledged. Twice is fine; one that closed without it is a 409."""
+    """Acknowledges the incident.
+
+    Can be repeated. Status 409 if it closed without an acknowledgement.
+    """
     handled = _told(context, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
@@ -165,7 +178,10 @@ def acknowledge(context: ContextDep, judge: Judging, caller: Changing, incident:
 
 @router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
 def silence(context: ContextDep, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
-    """The incident, of which nobody is told for so many hours from now on; told once more if it is open by then."""
+    """Suppresses notifications of the incident for the given hours from now.
+
+    If it is still open then, one more notification is sent. Status 409 if it is closed.
+    """
     now = time.time_ns()
     handled = _told(context, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
     if handled.state == "closed":
@@ -175,7 +191,7 @@ def silence(context: ContextDep, judge: Judging, caller: Changing, incident: str
 
 @router.get("/incidents/{incident}/deliveries", summary="Who was told of it, and how that went")
 def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
-    """What each channel was told about the incident, or will be, oldest first."""
+    """Lists the incident's sent and pending notifications per channel, the oldest first."""
     with context.store.reading() as connection:
         if query.one(connection, incident) is None:
             raise unknown_incident(incident)
@@ -185,12 +201,15 @@ def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
 
 @router.post("/incidents/{incident}/close", summary="It is over")
 def close(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
-    """The incident, closed by hand. Twice is fine. It opens again when the verdict finds the same anew."""
+    """Closes the incident by hand.
+
+    Can be repeated. It opens again when the verdict finds the same fault again.
+    """
     return _told(context, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
 def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:
-    """The incident as people see it."""
+    """Converts a row to its JSON form."""
     values = row._asdict()
     for name in ("opened", "acknowledged", "silenced", "closed"):
         values[name] = instant(values[name])
@@ -224,7 +243,11 @@ def _listed(context: AppContext, page_size: int, page_token: str | None, **wante
 
 
 def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
-    """The incident as it stands. Raises a 404 problem for one that is not there; rings when it was changed."""
+    """Returns the current incident; wakes the judge if the incident was changed.
+
+    Raises:
+        Problem: 404 if there is no such incident.
+    """
     if changed is not None:
         context.judge_wakeup.set()
     with context.store.reading() as connection:
@@ -235,14 +258,14 @@ def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None
 
 
 def _offset(context: AppContext, row: Row[Any]) -> int:
-    """The step of the run at which the life begins whose steps the incident has."""
+    """The step of the run at which the incident's attempt begins."""
     return 0 if row.verdict in OF_THE_RUN else context.axes.of(context.store, row.run).offset(row.stream)
 
 
 def _wanted(
     state: str | None, severity: Severity | None, verdict: str | None, since: datetime | None, until: datetime | None
 ) -> dict[str, Any]:
-    """What a list is narrowed to."""
+    """The filters of a list as arguments of the query."""
     verdicts = list(dict.fromkeys(name.strip() for name in (verdict or "").split(",") if name.strip()))
     opened = {"since": begin_of(since), "until": end_of(until)}
     return {"states": _states(state), "severity": severity, "verdicts": verdicts, **opened}

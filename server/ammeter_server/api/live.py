@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/live: what changes in a run as it changes, as server-sent events."""
+"""GET /api/v1/runs/{run}/live: changes of a run as server-sent events."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ from ammeter_server.http.server import ENDLESS
 router = APIRouter(prefix="/api/v1/runs/{run}/live", tags=["runs"])
 
 LOOK_SECONDS = 0.5
-"""Between two looks at whether anything has changed: one question for all who are told."""
+"""Seconds between two polls for changes: one query for all followers."""
 
 STILL_SECONDS = 5.0
-"""After which it is looked at all the same, for what only time changes, and a line says that somebody is there."""
+"""Seconds after which a follower's run is read without a known change, for values that depend on time. A comment line
+keeps the connection alive."""
 
 MAX_ANSWER_SECONDS = 60.0
-"""Seconds of one answer. Who goes on asks again with the last id, and a token that was revoked is not told more."""
+"""Maximum seconds of one response. A client continues with its last id, which checks again whether its token is
+valid."""
 
 MAX_FOLLOWERS = 500
-"""Live connections of one process."""
+"""Maximum number of live connections of one process."""
 
 MAX_FOLLOWERS_OF_ONE = 50
-"""Of them, those of one reader: a token that a team shares has so many pages open."""
+"""Maximum number of live connections of one reader: a token that a team shares has as many open pages."""
 
 MESSAGE = {
     "type": "object",
@@ -60,10 +62,10 @@ MESSAGES: dict[str, Any] = {
 
 
 class Watched:
-    """Runs that somebody is told of context. wake-ups are for the event loop only."""
+    """The runs with followers. Only the event loop uses the wake-ups."""
 
     def __init__(self, store: Store) -> None:
-        self.threads = CapacityLimiter(2)  # own ones: who reads does not wait for who is told
+        self.threads = CapacityLimiter(2)  # threads of their own: readers do not wait for followers
         self._store = store
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._of_reader: Counter[str] = Counter()
@@ -72,8 +74,11 @@ class Watched:
 
     @contextmanager
     def changes_of(self, run: str, reader: str = "") -> Iterator[asyncio.Event]:
-        """Set whenever something of the run may have changed. Raises a 429 problem where the reader has too many live
-        connections, and a 503 one where all readers together have."""
+        """Registers a follower. The event is set whenever something of the run may have changed.
+
+        Raises:
+            Problem: 429 if the reader has too many live connections, 503 if all readers together have.
+        """
         if self._of_reader[reader] >= MAX_FOLLOWERS_OF_ONE:
             said = f"{MAX_FOLLOWERS_OF_ONE} live connections of yours are open already; close one, or ask again later"
             raise limits.over("live", 429, said, wait=10)
@@ -124,8 +129,11 @@ async def follow(
     points: Annotated[int, Query(ge=16, le=10_000, description="Points of one series in one message at most.")] = 2000,
     last_event_id: Annotated[str | None, Header(description="The id of the last message that came.")] = None,
 ) -> StreamingResponse:
-    """Server-sent events: at first everything as it stands, then what changes, within a second. Events and steps are of
-    the ranks that are asked for, without any of the lowest. Ends after a minute; a browser goes on by itself."""
+    """Streams server-sent events: first the complete state, then changes within a second.
+
+    Events and steps are those of the requested ranks, by default of the lowest. The response ends after a minute; a
+    browser reconnects by itself.
+    """
     wanted = Wanted(names_of(names) if names else (), ranks_of(rank), points, axis)
     cursor = change_feed.read_cursor(last_event_id)
     watched: Watched = request.app.state.watched
@@ -143,7 +151,10 @@ def _check(context: AppContext, run: str) -> None:
 
 
 async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """All of them. Ends where the run was deleted meanwhile, or the database is away: who asks again is told so."""
+    """Yields all messages.
+
+    Ends if the run is deleted or the database is unreachable; the next request reports the reason.
+    """
     yield first
     with suppress(Problem, StoreAwayError):
         async for message in rest:

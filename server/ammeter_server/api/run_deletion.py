@@ -17,7 +17,7 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
 def _may(request: Request) -> callers.Caller:
-    """Scope admin; a browser has to prove that the request is our page's own."""
+    """Requires scope admin; a browser has to prove that the page itself sends the request."""
     caller = callers.admin(request)
     if caller.by_browser and callers.CHANGE_HEADER not in request.headers:
         raise Problem(403, f"the request has no header {callers.CHANGE_HEADER}; send it with any value")
@@ -26,8 +26,10 @@ def _may(request: Request) -> callers.Caller:
 
 @router.delete("/{run}", status_code=204, summary="Delete a run")
 def delete_run(context: ContextDep, run: str, caller: Annotated[callers.Caller, Depends(_may)]) -> Response:
-    """Deletes every row of a run for good; totals of the fleet stay. Its shippers are answered 410 from then on.
-    Needs scope admin, of every project."""
+    """Deletes every row of a run permanently; fleet totals remain.
+
+    Its shippers receive 410 from then on. Requires scope admin for all projects.
+    """
     if not run_deletion.delete(context.store, run, caller.name, time.time_ns()):
         raise unknown_run(run)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""GET /api/v1/runs: what a run is and where it stands, told from its streams."""
+"""GET /api/v1/runs: description and state of runs, derived from their streams."""
 
 from __future__ import annotations
 
@@ -31,15 +31,21 @@ State = Literal["running", "ended", "lost"]
 
 @dataclass(frozen=True)
 class Run:
-    """A run as people see it. latest: last value of each scalar. counters: see progress.py.
+    """A run. `last_step`, and `loss_step` and `grad_norm_step` in `latest`, count over all attempts.
 
-    cost_dollars, cost_per_epoch_dollars: None without a price. seconds_per_epoch: None where the run does not say its
-    epochs. environment: what it ran on, with the optimizer it began with. devices: those that are heard of now.
-    command: the command line of its first process, without secrets.
-    id: where it lies, of all runs of all projects. external_id: what its processes call it, of those of its project.
-    continues, continued_by: the runs before and after it under one id, where over an hour lay between them.
-    last_step, and loss_step and grad_norm_step in latest: steps of the run, which count on over its lives.
-    lives: on the axis of the run, of its lowest rank; empty where the steps of its only life are those of the run.
+    Attributes:
+        id: Unique over all projects.
+        external_id: The id that its processes use, unique in its project.
+        latest: The last value of each scalar.
+        counters: Sums over its ranks.
+        environment: Software and hardware of the run, and its first optimizer.
+        command: The command line of its first process, without secrets.
+        devices: Devices that report now.
+        cost_dollars, cost_per_epoch_dollars: None without a price.
+        seconds_per_epoch: None if the run does not report its epochs.
+        continues, continued_by: The runs before and after it with the same id, more than an hour apart.
+        lives: The attempts of its lowest rank on the step axis of the run; empty if the steps of its only attempt are
+            those of the run.
     """
 
     id: str
@@ -90,7 +96,7 @@ def list_runs(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
-    """Runs from the one that started last. A page ends early where what its runs say is large."""
+    """Lists runs, the most recently started first. A page with large runs contains fewer of them."""
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows, more = query.newest(connection, page_size, before, state, project)
@@ -100,7 +106,10 @@ def list_runs(
 
 @router.get("/{run}", summary="One run", response_model=Run)
 def read_run(context: ContextDep, run: str) -> Response:
-    """The run's facts, its latest values and how much it counted. 404 for a run nobody reported."""
+    """Returns the run's description, latest values and counters.
+
+    Status 404 if no run with this id has reported.
+    """
     with context.store.reading() as connection:
         row = found(connection, run)
         (told,) = _told(context, connection, [row])
@@ -108,7 +117,11 @@ def read_run(context: ContextDep, run: str) -> Response:
 
 
 def found(connection: Connection, run: str) -> Row[Any]:
-    """The run's row. Raises a 404 problem for one that is not there."""
+    """Returns the run's row.
+
+    Raises:
+        Problem: 404 if there is no such run.
+    """
     row = query.one(connection, run)
     if row is None:
         raise unknown_run(run)
@@ -116,7 +129,7 @@ def found(connection: Connection, run: str) -> Row[Any]:
 
 
 def _answer(told: Run | RunList) -> Response:
-    """As it is: what is told was checked when it came, and FastAPI would look through every value again."""
+    """Encodes without FastAPI, which would validate every value again; the values were validated at ingest."""
     return Response(msgspec.json.encode(told), media_type="application/json")
 
 
@@ -139,7 +152,7 @@ def _told(context: AppContext, connection: Connection, rows: Sequence[Row[Any]])
 
 
 def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: Sequence[Row[Any]]) -> RunAxis:
-    """The axis of the run. Most runs have one stream, whose own steps are the steps of the run."""
+    """The step axis of the run. Most runs have one stream, whose steps are the steps of the run."""
     several = sum(stream.role == "rank" for stream in streams) > 1
     follows = bool((row.environment or {}).get("continues"))
     return context.axes.of(context.store, row.id, connection) if several or follows else ALONE
@@ -154,9 +167,13 @@ def to_response(
     prices: Prices = (),
     axis: RunAxis = ALONE,
 ) -> Run:
-    """The run as people see it. streams: all of its own, oldest first. incidents: severity and state of each.
+    """Converts a row to its JSON form.
 
-    after: its successor, where there is one. axis: of its lives.
+    Args:
+        streams: All streams of the run, the oldest first.
+        incidents: Severity and state of each.
+        after: The id of its successor, if it has one.
+        axis: The step axis of its attempts.
     """
     severities = [incident.severity for incident in incidents if incident.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]

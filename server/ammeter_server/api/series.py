@@ -28,10 +28,10 @@ from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, b
 router = APIRouter(prefix="/api/v1/runs/{run}/series", tags=["runs"])
 
 MAX_NAMES = 256
-"""Names in one question. A page of charts asks for five, one of all layers for some hundred."""
+"""Maximum number of names in one request. A page of charts requests five, one of all layers some hundred."""
 
 MAX_VALUES = 4_000_000
-"""Values in one answer: 64 MB as JSON. A page of the list ends where it has as many."""
+"""Maximum number of values in one response: 64 MB as JSON. A page ends when it reaches this number."""
 
 MERGED = query.Wanted(ranks.SCALARS, ranks.STATS)
 
@@ -40,12 +40,15 @@ Format = Literal["json", "float32"]
 
 @dataclass(frozen=True)
 class Series:
-    """One value over steps. axis: where in `axes` its steps and times stand. complete: nothing was measured between two
-    neighbours; else points were chosen. values: numbers, or "NaN", "Infinity",
-    "-Infinity".
+    """One value over steps.
 
-    rank: null for what all ranks come to; stream is then that of the lowest. step_offset: the step of the run at which
-    this life's own step 0 lies. replaced_from: the step of the run from which later lives replace this one, or null.
+    Attributes:
+        rank: Null for the merged value of all ranks; `stream` is then that of the lowest.
+        step_offset: The step of the run at which this attempt's own step 0 lies.
+        replaced_from: The step of the run from which later attempts replace this one, or null.
+        axis: Index of its steps and times in `axes`.
+        complete: True if no measurement between two points was omitted.
+        values: Numbers, or "NaN", "Infinity", "-Infinity".
     """
 
     name: str
@@ -60,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where series were measured. times: seconds since the epoch."""
+    """Steps and times of measurements. `times` are seconds since the epoch."""
 
     steps: list[int]
     times: list[float]
@@ -78,8 +81,12 @@ ANSWERS: dict[str, Any] = {"model": SeriesList, "content": {FLOAT32: ARRAYS}}
 
 
 class Line(NamedTuple):
-    """What curves of several names are read of: a stream, or all ranks together. key: its place in the list,
-    which ends with the stream. place: on the axis of the run."""
+    """Source of curves: a stream, or all ranks merged.
+
+    Attributes:
+        key: Its place in the list; the last part is the stream.
+        place: Its place on the step axis of the run.
+    """
 
     rank: int | None
     key: tuple[int, int, str]
@@ -111,10 +118,12 @@ def read_series(
     page_size: Annotated[int, Query(ge=1, le=10_000, description="Items of one page at most.")] = 1000,
     page_token: PageToken = None,
 ) -> Response:
-    """One item per name and stream that measured it; steps without a measurement are left out. Where there are more
-    steps than points, minima, maxima and non-finite values are kept. Merged: one item per name, at the steps that all
-    ranks have, and one more for each time that the ranks were started again. Steps, `from` and `to` count on over the
-    lives of a run unless `axis` is `life`."""
+    """Lists one item per name and stream with measurements; steps without one are omitted.
+
+    If there are more steps than `points`, minima, maxima and non-finite values are kept. `merged`: one item per name
+    and restart of the ranks, at the steps that all ranks have. Steps, `from` and `to` continue over the attempts of a
+    run unless `axis` is `life`.
+    """
     asked = CurveQuery(names_of(names), points, first, last, by == "time")
     after = key_of(page_token, (int, int, str, str))
     if merged:
@@ -158,14 +167,18 @@ def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence
 
 
 def _placed(line: Line, place: Place, axis: str, replaced: bool) -> Line:
-    """The line by the steps of the run. replaced: with the steps that later lives replace."""
+    """Converts the line to steps of the run.
+
+    Args:
+        replaced: Keeps the steps that later attempts replace.
+    """
     if axis == "life":
         return line._replace(place=place)
     return line._replace(place=place, read=on_axis(Place(place.begin) if replaced else place, line.read))
 
 
 def _within(line: Line, first: int, last: int) -> Line:
-    """The line, between these steps too."""
+    """The line, additionally limited to these steps."""
 
     def read(asked: CurveQuery) -> dict[str, Curve]:
         begin = max(first, asked.first or 0)
@@ -176,7 +189,7 @@ def _within(line: Line, first: int, last: int) -> Line:
 
 
 def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...]) -> list[Line]:
-    """What is left behind the last item of a page, by its key."""
+    """The lines and names after the item with this key."""
     *place, name = after
     if name not in names:
         raise unknown_token(name)
@@ -187,7 +200,7 @@ def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...])
 
 
 def _page(lines: Sequence[Line], asked: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
-    """The first curves, and what the next page is asked with where there may be more."""
+    """Returns one page of curves, and the token of the next page if there may be more."""
     told: list[Drawn] = []
     values = 0
     for line, name, curve in _read(lines, asked):
@@ -208,7 +221,11 @@ def _read(lines: Sequence[Line], asked: CurveQuery) -> Iterator[tuple[Line, str,
 
 
 def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) -> None:
-    """Raises a 422 problem for what has no meaning for all ranks together."""
+    """Checks the parameters of a merged request.
+
+    Raises:
+        Problem: 422 for a rank, a stream, or a name that cannot be merged.
+    """
     if rank is not None or stream is not None:
         raise Problem(422, "merged=true is about all ranks; leave rank and stream away")
     alone = [name for name in names if name not in ranks.SCALARS and name.partition(":")[0] not in ranks.STATS]
@@ -218,7 +235,11 @@ def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) ->
 
 
 def names_of(names: str) -> list[str]:
-    """The names that are asked for, each once. Raises a 422 problem where they are none, or too many."""
+    """Splits the requested names and removes duplicates.
+
+    Raises:
+        Problem: 422 for no name or too many.
+    """
     wanted = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
     if not 0 < len(wanted) <= MAX_NAMES:
         raise Problem(

@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/tensors: the watched tensors and the latest value of each stat."""
+"""GET /api/v1/runs/{run}/tensors: the recorded tensors and the latest value of each stat."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ router = APIRouter(prefix="/api/v1/runs/{run}/tensors", tags=["runs"])
 
 NEWEST_CHUNKS = 64
 NEWEST_ROWS = 1000
-"""How far back a value is looked for: sampled stats come every few dozen steps."""
+"""How far back values are searched: sampled stats arrive every few dozen steps."""
 
 
 @dataclass(frozen=True)
 class TensorStat:
-    """The latest measured value of one stat of one tensor, and the step it was measured at."""
+    """The latest value of one stat of one tensor, and the step of its measurement."""
 
     name: str
     shape: tuple[int, ...]
@@ -58,8 +58,10 @@ def list_tensors(
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:
-    """One item per tensor and stat, in the order of the parameters, of the rank's newest life. A stat that was not
-    measured lately is left out. Steps count on over the lives of the run unless `axis` is `life`."""
+    """Lists one item per tensor and stat of the rank's newest attempt, in parameter order.
+
+    A stat without a recent measurement is omitted. Steps continue over the attempts of the run unless `axis` is `life`.
+    """
     stats = _asked(stat)
     after = key_of(page_token, (int,))
     with context.store.reading() as connection:
@@ -75,7 +77,7 @@ def list_tensors(
 
 
 def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
-    """Of these streams the last that the lowest rank began."""
+    """The most recent stream of the lowest rank."""
     lowest = min((source.rank for source in sources), default=None)
     return next((source for source in reversed(sources) if source.rank == lowest), None)
 
@@ -83,7 +85,7 @@ def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
 def _measured(
     context: ContextDep, run: str, source: query.Source, stats: Sequence[str], offset: int
 ) -> list[tuple[int, TensorStat]]:
-    """(place, item) of each tensor and stat that was measured. The place stays the same while a run goes on."""
+    """Returns (place, item) per measured tensor and stat. Places stay the same while a run continues."""
     wanted = query.Wanted(stats=tuple(stats))
     views = query.latest_views(context.store, run, source.id, NEWEST_CHUNKS, wanted)
     schema, latest = latest_values(views, stats)
@@ -104,7 +106,7 @@ Latest = tuple[block.Ints, block.Floats]
 
 
 def latest_values(newest_first: Iterator[block.View], stats: Sequence[str]) -> tuple[frames.Schema, list[Latest]]:
-    """The newest schema, and per stat (step or -1, value) of each of its tensors. Older schemas are not looked at."""
+    """The newest schema, and per stat (step or -1, value) of each tensor. Older schemas are ignored."""
     schema = frames.Schema()
     latest: list[Latest] = []
     rows = 0

@@ -33,11 +33,15 @@ _redactor = Redactor(remembers=False)
 
 
 class RefusedError(Exception):
-    """Why a command cannot be done, in words for whoever typed it."""
+    """A command cannot be executed; the message gives the reason to the user."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns its exit code: 0 done, 2 a wrong call or setting; demo says its own."""
+    """Runs one command.
+
+    Returns:
+        The exit code: 0 success, 2 wrong arguments or settings, 130 an interrupt. `demo` has its own codes.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     asked = _parser().parse_args(words)
     try:
@@ -54,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(asked: argparse.Namespace) -> int:
-    """Runs the collector until it is told to stop."""
+    """Runs the collector until it is stopped."""
     import uvicorn
 
     from ammeter_server.app import create_app
@@ -80,29 +84,32 @@ def serve(asked: argparse.Namespace) -> int:
 
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 LARGE = 2**20
-"""Bytes from which an array has pages of its own, which go back to the system with it. glibc itself raises that with
-each large one that is freed, up to 32 MiB, and then keeps what the segments of a compaction took."""
+"""Arrays of at least this many bytes have pages of their own. These return to the system when the array is freed. By
+default, glibc raises this threshold with each large array that is freed, up to 32 MiB, and then keeps the memory of the
+segments of a compaction."""
 
 ARENAS = 2
-"""Places that threads take memory from. With one for each thread every one of them keeps its own highest mark."""
+"""Number of malloc arenas. With one arena per thread, each keeps its own peak of memory."""
 
 
 def _settle_memory() -> None:
-    """What was made until now lives as long as the process. Python looks through it no more for what nobody needs, and
-    through the rest less often: each request makes hundreds of objects, all of which go by themselves. Else a look at
-    the 130,000 objects of a collector without a run stops every thread for a tenth of a second and more, now and then;
-    what it takes in memory is the same."""
+    """Excludes the objects that exist now from garbage collection, and makes collections rarer.
+
+    These objects live as long as the process. Each request creates hundreds of objects, which reference counting frees
+    without the collector. Otherwise a collection of the 130,000 objects of a collector without a run stops every thread
+    for a tenth of a second or more from time to time. The memory use is the same.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    with suppress(OSError, AttributeError):  # another C library than glibc
+    with suppress(OSError, AttributeError):  # a C library other than glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, LARGE)
         mallopt(M_ARENA_MAX, ARENAS)
 
 
 def migrate(asked: argparse.Namespace) -> int:
-    """Brings the database to the newest shape, or back to an earlier one."""
+    """Migrates the database to the newest schema, or back to an earlier one."""
     store = connect(_settings(asked).database_url)
     try:
         before = _shape(store)
@@ -117,7 +124,7 @@ def migrate(asked: argparse.Namespace) -> int:
 
 
 def _go_back(store: Store, before: str | None, shape: str, sure: bool) -> None:
-    """Says what is lost, and does it for whoever has read that."""
+    """Prints the data that is lost, and migrates back if the user has confirmed it."""
     try:
         lost = migrations.lost(before, shape)
     except ValueError as error:
@@ -132,7 +139,7 @@ def _go_back(store: Store, before: str | None, shape: str, sure: bool) -> None:
 
 
 def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
-    """A command on the database, which is brought up first."""
+    """Wraps a command on the database; checks and migrates the schema first."""
 
     def run(asked: argparse.Namespace) -> int:
         settings = _settings(asked)
@@ -148,7 +155,7 @@ def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[ar
 
 
 def test_notify(asked: argparse.Namespace) -> int:
-    """Tells every channel that this is a test."""
+    """Sends a test message to every channel."""
     try:
         return notify.test(_settings(asked), asked)
     except notify.MixedError as error:
@@ -168,7 +175,7 @@ def write_runbooks(asked: argparse.Namespace) -> int:
 
 
 def demo(asked: argparse.Namespace) -> int:
-    """Shows the whole way on one broken run."""
+    """Demonstrates the whole data path with one broken run."""
     from ammeter_server.cli import demo as show
     from ammeter_server.cli.demo.processes import CannotShowError
 
@@ -289,8 +296,11 @@ def _settings(asked: argparse.Namespace) -> Settings:
 
 
 def _bring_up(settings: Settings, *, to_write: bool = False) -> None:
-    """Migrates SQLite by itself; of any other database it asks that somebody has done it. to_write: whether the
-    database has to let us do all that a collector does."""
+    """Migrates SQLite; requires the newest schema in any other database.
+
+    Args:
+        to_write: Also checks that the database grants all permissions that a collector needs.
+    """
     store = connect(settings.database_url)
     try:
         found = _shape(store)
@@ -306,7 +316,11 @@ def _bring_up(settings: Settings, *, to_write: bool = False) -> None:
 
 
 def _shape(store: Store) -> str | None:
-    """The database's shape, None for an empty one. Raises RefusedError for one of a newer version."""
+    """The schema version of the database, None if it is empty.
+
+    Raises:
+        RefusedError: The schema belongs to a newer version of Ammeter.
+    """
     found = migrations.current(store)
     if found is not None and not migrations.is_known(found):
         raise RefusedError(migrations.unknown(found))
@@ -314,7 +328,7 @@ def _shape(store: Store) -> str | None:
 
 
 def _of_database(error: Exception, url: str) -> str:
-    """Why a command cannot be done with this database."""
+    """Explains why a command cannot use this database."""
     shown = f"AMMETER_SERVER_DATABASE_URL is {without_password(url)!r}"
     if isinstance(error, DatabaseError):
         reason = f"the database refuses what it was asked to do ({reason_of(error)}); is it one of the collector's own?"

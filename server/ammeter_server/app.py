@@ -1,4 +1,4 @@
-"""The collector as a web application: a table of contents."""
+"""Assembles the collector's web application from all routers, middleware and workers."""
 
 from __future__ import annotations
 
@@ -47,9 +47,12 @@ ADMIN = [Depends(callers.admin), Depends(pagination.sayable)]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application over a database that already has the newest shape. Its sweeper lives in its lifespan.
+    """Creates the application on a database that already has the newest schema.
 
-    Raises SettingsError for a channel that nobody can deliver to.
+    Its workers start and stop with the application's lifespan.
+
+    Raises:
+        SettingsError: A channel cannot be delivered to.
     """
     channels = open_channels(settings)
     context = AppContext(settings, connect(settings.database_url))

@@ -10,7 +10,7 @@ from ammeter_server.process import activity_log, self_metrics
 
 
 def over(limit: str, status: int, detail: str, *, wait: float | None = None, **members: Any) -> Problem:
-    """Builds the problem of a request that a limit refuses; its member `limit` has the limit's name.
+    """Counts and logs a refusal. Returns its problem, with the limit's name as member `limit`.
 
     Args:
         wait: Seconds after which a retry may succeed.

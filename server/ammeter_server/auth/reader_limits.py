@@ -29,7 +29,7 @@ THREADS_PER_READER = 3
 """Threads that one reader can use; another reader always finds a free one."""
 
 WAITING = 100
-"""Requests of one reader that wait. A browser sends six at a time, a wall of boards some dozens."""
+"""Maximum unanswered requests of one reader. A browser sends six at a time, a wall of boards some dozens."""
 
 A_SECOND = 100.0
 BURST = 2_000.0

@@ -31,7 +31,7 @@ State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
 HOUR = 3600 * 10**9
 OF_THE_RUN = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
-"""Verdicts whose steps are steps of the run, because they compare all of its attempts with a baseline."""
+"""Verdicts that compare all attempts of a run with a baseline; their steps are steps of the run."""
 Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
 Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]

@@ -34,8 +34,8 @@ LOOK_SECONDS = 0.5
 """Seconds between two polls for changes: one query for all followers."""
 
 STILL_SECONDS = 5.0
-"""Seconds after which a follower's run is read without a known change, for values that depend on time. A comment line
-keeps the connection alive."""
+"""Seconds after which a follower's run is read without a known change. This covers values that depend on time; a
+comment line keeps the connection alive."""
 
 MAX_ANSWER_SECONDS = 60.0
 """Maximum seconds of one response. A client continues with its last id, which checks again whether its token is

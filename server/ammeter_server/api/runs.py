@@ -37,7 +37,7 @@ class Run:
         id: Unique over all projects.
         external_id: The id that its processes use, unique in its project.
         latest: The last value of each scalar.
-        counters: Sums over its ranks.
+        counters: Its counters as on /metrics, without histograms and their sums.
         environment: Software and hardware of the run, and its first optimizer.
         command: The command line of its first process, without secrets.
         devices: Devices that report now.

@@ -200,7 +200,7 @@ def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...])
 
 
 def _page(lines: Sequence[Line], asked: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
-    """Returns one page of curves, and the token of the next page if there may be more."""
+    """Returns one page of curves, and the next page's token if there may be more."""
     told: list[Drawn] = []
     values = 0
     for line, name, curve in _read(lines, asked):

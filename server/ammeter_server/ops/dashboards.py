@@ -11,7 +11,7 @@ from ammeter_server.http.problems import Problem
 router = APIRouter(tags=["metrics"])
 
 FOLDER = files("ammeter_server") / "assets" / "boards"
-"""A link to dashboards/boards in the source; a folder of its own in the installed package."""
+"""In the source tree a symbolic link to dashboards/boards; in the installed package a folder."""
 
 
 CONTENT = {"application/json": {"schema": {"type": "object", "required": ["uid", "panels"]}}}
@@ -24,12 +24,15 @@ CONTENT = {"application/json": {"schema": {"type": "object", "required": ["uid",
     responses={200: {"content": CONTENT}},
 )
 def read_board(name: str) -> Response:
-    """The board's JSON model. Its datasource is a variable: choose yours in the board."""
+    """Returns the board's JSON model.
+
+    Its datasource is a variable, to be chosen in the board.
+    """
     if name not in names():
         raise Problem(404, f"there is no dashboard {name[:80]!r}; there are {', '.join(names())}")
     return Response((FOLDER / f"{name}.json").read_bytes(), media_type="application/json")
 
 
 def names() -> list[str]:
-    """The boards there are."""
+    """The names of all boards."""
     return sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))

@@ -1,4 +1,4 @@
-"""Whether the collector lives, and whether it can work."""
+"""Liveness and readiness of the collector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """GET /metrics: runs and the fleet, read from the tables at scrape time. GET /metrics/self: this process.
 
-Scrape /metrics once, whichever replica answers; scrape /metrics/self on each.
+/metrics is the same at every replica and is scraped once; /metrics/self is scraped at each replica.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response, responses=ANSWERS)
 async def read_metrics(request: Request, accept: Accept = "") -> Response:
-    """Text exposition, or OpenMetrics for who accepts it."""
+    """Returns metrics of runs and the fleet as Prometheus text, or as OpenMetrics if accepted."""
     aside: ScrapeProcess = request.app.state.aside
     _, content_type = _chosen(accept)
     is_open = content_type.startswith(OPEN)
     try:
         pieces = await aside.text(is_open)
     except ScrapeError as error:
-        log.error("a scrape failed: %s", error)  # with the other process' traceback
+        log.error("a scrape failed: %s", error)  # includes the traceback of the child process
         raise Problem(503, "the scrape failed; the collector's log says why. Scrape again") from error
     return _answer([*pieces, END] if is_open else pieces, content_type)
 
 
 @router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
 def read_own_metrics(context: ContextDep, request: Request, accept: Accept = "") -> Response:
-    """What this collector process did, and what its database holds."""
+    """Returns metrics of this collector process and its database."""
     shown = Exposition()
     with context.store.reading() as connection:
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
@@ -93,7 +93,7 @@ def _add_connections(shown: Exposition, connections: Connections) -> None:
 
 
 def _add_disk(shown: Exposition, database_url: str) -> None:
-    """Of SQLite's. PostgreSQL's is seen by nobody who only asks it."""
+    """Adds size and free space of SQLite's disk. The disk of PostgreSQL is not visible to its clients."""
     file = database_file(database_url)
     if file is not None:
         disk = os.statvfs(file.parent)
@@ -102,7 +102,10 @@ def _add_disk(shown: Exposition, database_url: str) -> None:
 
 
 def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:
-    """What makes the text that the scraper accepts, and its type. A version that is none is as good as none."""
+    """Selects the encoder and the content type by the Accept header.
+
+    An invalid version in the header counts as no header.
+    """
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):
@@ -110,7 +113,7 @@ def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:
 
 
 def _answer(pieces: Sequence[bytes], content_type: str) -> Response:
-    """The answer in pieces, so that the event loop has time for others while megabytes are sent."""
+    """Streams the pieces, so that the event loop serves other requests while megabytes are sent."""
     headers = {"Content-Type": content_type, "Content-Length": str(sum(map(len, pieces)))}
     return StreamingResponse(_one_by_one(pieces), headers=headers)
 

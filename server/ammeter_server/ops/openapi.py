@@ -1,4 +1,4 @@
-"""GET /openapi.json: what the API says of itself, with its errors and who may ask, which no route says for itself."""
+"""GET /openapi.json: FastAPI's document, with the errors and authentication that all routes share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SCHEMES = {
 }
 
 OPEN = ("/livez", "/readyz", "/runbooks/", "/api/v1/session")
-"""What is answered to everybody."""
+"""Paths that need no authentication."""
 
 METHODS = ("get", "post", "delete")
 
@@ -60,8 +60,8 @@ def read_openapi(request: Request) -> dict[str, Any]:
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """The application's OpenAPI document: FastAPI's, with what holds for all routes."""
-    document = deepcopy(app.openapi())  # which it keeps
+    """Builds the application's OpenAPI document: FastAPI's, plus the parts that all routes share."""
+    document = deepcopy(app.openapi())  # FastAPI caches and reuses its own
     parts = document.setdefault("components", {})
     parts.setdefault("schemas", {})["Problem"] = PROBLEM
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -75,7 +75,10 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Every answer from 400 on is a problem; whoever asks says who he is."""
+    """Adds the error responses, ETags and authentication of one operation.
+
+    Every response with a status from 400 on is a problem.
+    """
     responses = operation["responses"]
     for status in [response for response in responses if response >= "400"]:
         said = responses.pop(status)

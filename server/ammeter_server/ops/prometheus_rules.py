@@ -1,7 +1,7 @@
 """GET /api/v1/rules: the Prometheus rule file, generated from the list of verdicts and the objectives.
 
-A verdict's threshold lives in the verdict; its rule only asks whether an incident is open.
-`python -m ammeter_server.ops.prometheus_rules` writes the file that is kept in alerts/.
+Thresholds belong to the verdicts; a rule only checks whether an incident is open. `python -m
+ammeter_server.ops.prometheus_rules` writes the file in alerts/.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ HEAD = "# Generated: python -m ammeter_server.ops.prometheus_rules > alerts/amme
 
 
 LAGGING = 64 * 2**20
-"""Bytes of journal of a run that wait. From 256 MiB of a rank on the agent keeps every tenth step only, then fewer."""
+"""Bytes of unsent journal of a run that raise an alert. From 256 MiB per rank on, the agent keeps only every tenth
+step, then fewer."""
 
 
 REMEMBERED = "5m"
-"""For how long an incident goes on when nothing is heard of it: a scrape that fails must not end it, and page again.
-One that is over is shown with 0 for as long."""
+"""How long an incident stays active without a sample: a failed scrape must not end it and page again. A closed incident
+is exposed with 0 for as long."""
 
 LINGER = "1m"
-"""For how long an alert on an incident fires on when its expression holds no more: as long as Alertmanager waits until
-it tells the next change of a group, so that one that comes back within a minute is no new page."""
+"""How long an incident alert fires on after its expression is no longer true. It equals Alertmanager's wait before the
+next change of a group, so that an incident that returns within a minute is not a new page."""
 
 UNHEARD = 'absent(up{job="ammeter"} == 1)'
-"""1 while no scrape of /metrics works: the collector is down or frozen, or nobody scrapes it. While it is, nobody knows
-of any incident whether it is over."""
+"""1 while no scrape of /metrics succeeds: the collector is down or frozen, or is not scraped. Meanwhile the end of an
+incident is unknown."""
 
 FREE_RATIO, FREE_RATIO_PAGE = 0.4, 0.05
-"""Of the disk that the database lies on: where there is less, it matters that it fills, and somebody has to get up."""
+"""Free shares of the database's disk: below the first, its growth raises a ticket; below the second it pages."""
 
 JUDGE_LAG_SECONDS = 120
-"""A run that goes on is looked at every half minute, and at once when something is found."""
+"""Seconds until an alert. The judge evaluates a running run every half minute, and at once after a finding."""
 
 LOST_RECORDS = 100
-"""In 15 minutes. A process that is killed on a GPU leaves behind up to 64 steps that were on their way."""
+"""Records in 15 minutes. A process that is killed on a GPU loses up to 64 steps in flight."""
 
 FAILED_DELIVERIES = 5
-"""Of one channel in 15 minutes with none that worked: it was tried for more than half a minute."""
+"""Failures of one channel in 15 minutes without a success: the retries have lasted more than half a minute."""
 
 
 class RuleFile(PlainTextResponse):
@@ -68,9 +69,10 @@ CONTENT = {"application/yaml": {"schema": {"type": "object", "required": ["group
     "/api/v1/rules", response_class=RuleFile, summary="Prometheus rule file", responses={200: {"content": CONTENT}}
 )
 def read_rules(context: ContextDep) -> RuleFile:
-    """A rule file for Prometheus: the objectives, what only Prometheus can know, and an alert for every verdict.
+    """Returns a rule file: objectives, alerts on the collector, and an alert per verdict.
 
-    Without these alerts where the collector posts incidents to an Alertmanager itself: one owner pages.
+    The alerts of verdicts are omitted if the collector posts incidents to an Alertmanager itself, so that only one
+    system pages.
     """
     settings = context.settings
     wanted = slo.objectives(
@@ -86,7 +88,11 @@ def read_rules(context: ContextDep) -> RuleFile:
 def rule_file(
     links: Links = DEFAULT_LINKS, incidents: bool = True, wanted: Sequence[Objective] = slo.objectives()
 ) -> str:
-    """The YAML text. incidents=False leaves only what Prometheus alone can know."""
+    """Renders the YAML text.
+
+    Args:
+        incidents: False omits the alerts of verdicts and leaves those that only Prometheus can raise.
+    """
     groups: dict[str, list[Alert]] = {"ammeter-incidents": incident_alerts(links)} if incidents else {}
     groups["ammeter-collector"] = collector_alerts()
     rules = {name: [alert.rule(links) for alert in alerts] for name, alerts in groups.items()}
@@ -98,13 +104,19 @@ def rule_file(
 
 
 def incident_alerts(links: Links = DEFAULT_LINKS) -> list[Alert]:
-    """One alert per verdict. Its severity is the metric's label: a verdict may open as a ticket and page later."""
+    """One alert per verdict.
+
+    Its severity is the metric's label, because an incident may open as a ticket and page later.
+    """
     return [_incident_alert(verdict, links) for verdict in ALL]
 
 
 def _incident_alert(verdict: Verdict, links: Links) -> Alert:
-    """It fires on while nothing is heard, however long that is: by what it said of itself at the look before. Not where
-    the last that was heard is that it is over."""
+    """Builds the alert of a verdict.
+
+    It keeps firing while scrapes fail, for any length of time, because it reads its own state of the previous
+    evaluation. It ends if the last sample showed a closed incident.
+    """
     labels = "run, project, verdict, severity"
     active = f'last_over_time(ammeter_incident_active{{verdict="{verdict.id}"}}[{REMEMBERED}])'
     fired = f'ALERTS{{alertname="{alert_name(verdict.id)}",alertstate="firing"}}'
@@ -121,9 +133,9 @@ def _incident_alert(verdict: Verdict, links: Links) -> Alert:
 
 
 def collector_alerts() -> list[Alert]:
-    """What only Prometheus sees: that nobody answers, and what the collector cannot say by itself any more.
+    """Alerts that only Prometheus can raise: the collector is unreachable or cannot notify.
 
-    Scrape jobs are called ammeter and ammeter-collector.
+    The scrape jobs are called ammeter and ammeter-collector.
     """
     return [
         Alert(

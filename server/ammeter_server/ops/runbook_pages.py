@@ -1,4 +1,4 @@
-"""ammeter-server runbooks FOLDER: every runbook as a page of its own, for a web server that is not the collector."""
+"""`ammeter-server runbooks FOLDER`: writes every runbook as a page for another web server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ PAGE = (
 
 
 def write(folder: Path) -> int:
-    """Writes NAME/index.html for each, which web servers answer for the address NAME, and an index of all. Returns how
-    many there are. What else lies in the folder stays."""
+    """Writes NAME/index.html per runbook and an index of all; other files in the folder stay.
+
+    Web servers return NAME/index.html for the address NAME.
+
+    Returns:
+        The number of runbooks.
+    """
     for name, title in TITLES.items():
-        body = str(rendered(name))  # else its own kind of text escapes what is put in
+        body = str(rendered(name))  # as str: Markup would escape the replacement
         _write(folder / name, title, re.sub(r'href="/runbooks/([\w-]+)"', r'href="../\1/"', body))
     links = "\n".join(f'<li><a href="{name}/">{escape(title)}</a></li>' for name, title in TITLES.items())
     _write(folder, "Runbooks", f"<h1>Runbooks</h1>\n<ul>\n{links}\n</ul>")

@@ -1,7 +1,6 @@
-"""GET /runbooks/{verdict}: what to do about a verdict or an alert, for the person on call; /runbooks/checklist where
-there is none.
+"""GET /runbooks/{verdict}: first steps for a verdict or an alert, for the person on call.
 
-Open to everybody a page can reach.
+/runbooks/checklist is for problems without a runbook. No authentication is needed.
 """
 
 from __future__ import annotations
@@ -44,16 +43,18 @@ OF_ALERTS = {
     "time-objective-missed": "Runs have taken too long for days",
     "steps-objective-missed": "Steps have been skipped for days",
 }
-"""Of alerts that only Prometheus raises: rules.py, objectives.py."""
+"""Titles of the alerts that only Prometheus raises; see prometheus_rules.py and prometheus/slo.py."""
 
 TITLES = {**{verdict.id: verdict.title for verdict in ALL}, **OF_ALERTS, "checklist": "Checklist for an incident"}
-"""Of the pages there are."""
+"""Titles of all pages."""
 
 
 @router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
 def read_runbook(verdict: str) -> HTMLResponse:
-    """The runbook as a page, of a verdict or of an alert that only Prometheus raises; 'checklist' is what to go through
-    where none fits. 404 for one there is not."""
+    """Returns the runbook of a verdict or of an alert of Prometheus as a page.
+
+    `checklist` is the general one. Status 404 if there is no such page.
+    """
     if verdict not in TITLES:
         raise Problem(404, f"there is no verdict {verdict[:80]!r}; there are {', '.join(TITLES)}")
     return web.article(TITLES[verdict], rendered(verdict))
@@ -61,6 +62,6 @@ def read_runbook(verdict: str) -> HTMLResponse:
 
 @cache
 def rendered(verdict: str) -> Markup:
-    """The Markdown as HTML; HTML inside it is shown as text."""
+    """The Markdown as HTML; HTML inside it is displayed as text."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     return Markup(renderer.render(runbook_text.text(verdict)))

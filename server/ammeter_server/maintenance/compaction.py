@@ -1,7 +1,7 @@
-"""Makes of a stream's blocks what is read: segments of columns, and of small batches larger blocks.
+"""Compacts the blocks of a stream: into segments of columns, and small blocks into larger ones.
 
-What is to be done is decided by plan(), which is pure. A segment counts from the moment its row is committed: columns
-are written before, blocks deleted after, so that whoever reads and whoever dies in between finds each row once.
+plan() decides purely. A segment is valid from the commit of its row: its columns are written before and the blocks are
+deleted after. Readers find each row exactly once, also after a crash in between.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from ammeter_server.db.batched import Pace, in_slices
 from ammeter_server.db.queries import compaction
 
 ROWS = 4096
-"""Steps of a segment. A curve over a million steps has 244 of them; one column of one takes 4 KB."""
+"""Maximum steps of a segment. A curve over a million steps has 244 of them; one column of one takes 4 KB."""
 
 FEW = 1024
-"""Steps below which a row per column costs more than it saves; where a stream ends with fewer they stay blocks."""
+"""Steps below which a row per column costs more than it saves. Fewer steps at the end of a stream stay blocks."""
 
 MANY_VALUES = 4_000_000
-"""Values that may wait in blocks: whoever draws a curve unpacks them all, in some 10 ms."""
+"""Maximum values that wait in blocks: a reader of a curve unpacks them all, in some 10 ms."""
 
 MAX_VALUES_IN_MEMORY = 16_000_000
-"""Values that are in memory at a time, as 64 MB. Streams of more than 15,625 columns get shorter segments for it."""
+"""Maximum values in memory at a time, which are 64 MB. Streams of more than 15,625 columns get shorter segments."""
 
 SMALL = 32
-"""Rows below which a block is joined to others; a row is written once more for it."""
+"""Rows below which a block is joined with others; joining writes a row once more."""
 
 TOGETHER = 64
-"""Small blocks that are joined at a time, and at most as many wait to be read at a stream's end."""
+"""Number of small blocks that are joined at a time, and the most that wait at a stream's end."""
 
 BLOCK_VALUES = 2_000_000
-"""Values of a block that others are joined to."""
+"""Maximum values of a joined block."""
 
 LEASE = 120 * 10**9
-"""ns for which a stream is claimed; prolonged with each segment. The largest takes some 10 s on a slow disk."""
+"""Duration of the lease on a stream in nanoseconds; each segment renews it. The largest segment takes some 10 s on a
+slow disk."""
 
 
 class LeaseLostError(RuntimeError):
-    """Another keeper has the stream, as this one was held up for longer than its lease, or the run was deleted."""
+    """The lease on the stream is lost: it expired and another worker took it, or the run was deleted."""
 
 
 class Waiting(Protocol):
-    """A block that no segment holds, without its data."""
+    """A block that belongs to no segment yet, without its data."""
 
     @property
     def first_step(self) -> int: ...
@@ -66,14 +67,17 @@ class Waiting(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What becomes of neighbouring blocks: segments, or one block."""
+    """The result for neighbouring blocks: segments, or one joined block."""
 
     into: Literal["segments", "block"]
     blocks: Sequence[Waiting]
 
 
 def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
-    """What to do, in order. Segments cover a stream from its beginning, so blocks are left only at its end."""
+    """Plans the jobs in order.
+
+    Segments cover a stream from its beginning, so that blocks remain only at its end.
+    """
     groups = [list(group) for _, group in groupby(blocks, key=lambda chunk: chunk.schema)]
     jobs: list[Job] = []
     for number, group in enumerate(groups, 1):
@@ -88,13 +92,13 @@ def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
 
 
 def rows_of_segment(width: int) -> int:
-    """Steps that a segment of so many columns has."""
+    """Steps of a segment with this number of columns."""
     width = max(1, width)
     return max(16, min(ROWS, max(FEW, MANY_VALUES // width), MAX_VALUES_IN_MEMORY // width))
 
 
 def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
-    """Blocks that come to a segment; last what does not yet, which may be nothing."""
+    """Groups of blocks that fill a segment, then the incomplete rest, which may be empty."""
     stretch: list[Waiting] = []
     rows = 0
     for chunk in group:
@@ -107,7 +111,7 @@ def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
 
 
 def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
-    """The last of the blocks where they are many and small."""
+    """The blocks at the end, if they are many and small."""
     count = 0
     while count < len(blocks) and blocks[-1 - count].rows < SMALL:
         count += 1
@@ -117,7 +121,7 @@ def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
 
 
 def _by_size(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
-    """All of them, in blocks as large as they may be; those that stay alone are left out."""
+    """All blocks, grouped up to the maximum size; groups of one are omitted."""
     joined: list[list[Waiting]] = [[]]
     for chunk in blocks:
         if joined[-1] and (_rows(joined[-1]) + chunk.rows) * chunk.columns > BLOCK_VALUES:
@@ -132,7 +136,11 @@ def _rows(blocks: Iterable[Waiting]) -> int:
 
 @dataclass(frozen=True)
 class Compaction:
-    """One stream, which the keeper `by` has claimed. stopped: whether it has to end early."""
+    """Compaction of one stream under the lease of the worker `by`.
+
+    Attributes:
+        stopped: Returns whether the compaction has to end early.
+    """
 
     store: Store
     run: str
@@ -144,9 +152,13 @@ class Compaction:
     _removing: Pace = field(default_factory=Pace)
 
     def run_all(self) -> tuple[int, bool]:
-        """Does all there is to do. Returns (rows that had come, whether nothing is left or ever will be).
+        """Executes all jobs.
 
-        Raises LeaseLostError where another keeper has taken the stream over.
+        Returns:
+            The number of rows received so far, and whether the stream is finished.
+
+        Raises:
+            LeaseLostError: Another worker has taken the stream, or the run was deleted.
         """
         self._clear()
         with self.store.reading() as connection:
@@ -166,14 +178,14 @@ class Compaction:
         return rows, ended
 
     def abandon(self) -> None:
-        """Takes away columns of a segment that somebody else did not finish."""
+        """Removes columns of a segment that another worker did not complete."""
         with self.store.reading() as connection:
             after = compaction.covered(connection, self.run, self.stream)
             left = compaction.columns_behind(connection, self.run, self.stream, after)
         in_slices(self.store, left, lambda c, some: compaction.remove_columns(c, self.run, self.stream, some))
 
     def _read(self, blocks: Sequence[Waiting], after: int) -> tuple[Sequence[Any], block.View]:
-        """The blocks' rows in the database, and what of them no segment holds."""
+        """Reads the blocks' rows in the database, and those steps that belong to no segment."""
         with self.store.reading() as connection:
             ends = blocks[0].first_step, blocks[-1].first_step
             rows = compaction.blocks(connection, self.run, self.stream, *ends)
@@ -192,7 +204,7 @@ class Compaction:
         return self._schemas[name]
 
     def _segments(self, view: block.View, schema: str, day: int) -> None:
-        """Writes the rows as segments, one after the other."""
+        """Writes the rows as consecutive segments."""
         count = max(1, len(view) // rows_of_segment(view.schema.width))
         edges = np.linspace(0, len(view), count + 1).astype(int).tolist()
         for begin, end in pairwise(edges):
@@ -209,7 +221,10 @@ class Compaction:
             compaction.add_segment(connection, {**key, **whole, **stamps})
 
     def _add_columns(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes some columns while the stream is held: a deletion comes before them or takes them away."""
+        """Writes some columns and renews the lease in one transaction.
+
+        A deletion of the run therefore precedes the columns or removes them.
+        """
         self._hold(connection)
         compaction.add_columns(connection, rows)
 
@@ -223,14 +238,18 @@ class Compaction:
             compaction.add_block(connection, row)
 
     def _hold(self, connection: Connection) -> None:
-        """Keeps the stream from others until this transaction has ended, and for another lease."""
+        """Renews the lease and locks the stream until the end of this transaction.
+
+        Raises:
+            LeaseLostError: The lease is lost.
+        """
         until = time.time_ns() + LEASE
         if not compaction.hold(connection, self.run, self.stream, self.by, until):
             lost = f"was taken over after {LEASE // 10**9} s, or the run was deleted"
             raise LeaseLostError(f"stream {self.stream} of run {self.run} {lost}")
 
     def _clear(self) -> None:
-        """Takes away the blocks that segments hold."""
+        """Removes the blocks that segments cover."""
 
         def remove(connection: Connection, some: Sequence[int]) -> None:
             compaction.remove_blocks(connection, self.run, self.stream, some)
@@ -241,9 +260,12 @@ class Compaction:
 
 
 def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Does what there is to do on one stream. Returns whether it was this keeper's to do.
+    """Compacts one stream.
 
-    Where that fails the stream stays claimed until its lease ends; then what was left half done is taken away.
+    After a failure the lease remains until it expires; the next worker then removes incomplete columns.
+
+    Returns:
+        Whether this worker did the compaction.
     """
     with store.reading() as connection:
         rows, ended = compaction.state(connection, run, stream)

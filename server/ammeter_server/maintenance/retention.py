@@ -1,4 +1,4 @@
-"""What goes, and when: whole days, by age and by what the database takes on disk. Frames that come in go on."""
+"""Deletes whole days by age and by the size of the database, while ingest continues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ log = logging.getLogger(__name__)
 
 
 def retain(store: Store, settings: Settings, today: int) -> None:
-    """Takes away days that are older than is kept, then the oldest ones while the database is larger than it may be.
+    """Deletes days above the maximum age, then the oldest while the database is too large.
 
-    today: days since 1970, UTC. A run goes with the last of its days; totals of the fleet stay.
+    A run is deleted with the last of its days. Fleet totals remain.
+
+    Args:
+        today: Days since 1970, UTC.
     """
     if settings.keep_days:
         before = today - settings.keep_days
@@ -36,4 +39,4 @@ def _keep_within(store: Store, limit: int, today: int) -> None:
             log.warning("the database takes %d bytes, keep_bytes is %d, and nothing is older than today", used, limit)
             return
         if not partitions.drop(store, oldest + 1):
-            return  # somebody reads it; it is tried again
+            return  # a reader uses it; the next round tries again

@@ -1,4 +1,4 @@
-"""One thread that keeps the database in shape while frames come in: compaction, retention, partitions of days."""
+"""Background thread for compaction, retention and day partitions, in parallel to ingest."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ammeter_server.maintenance.retention import retain
 log = logging.getLogger(__name__)
 
 PAUSE = 1.0
-"""Seconds between looks: how long a stream that has ended waits to be compacted."""
+"""Seconds between rounds, which is the delay until an ended stream is compacted."""
 
 SINCE = 300 * 10**9
-"""ns before the last look, since when streams were heard of that are looked at: what failed is tried again after its
-lease, and collectors' clocks differ."""
+"""Nanoseconds before the last round from which streams count as recently active. Failed ones are tried again after
+their lease, and clocks of collectors differ."""
 
 RETENTION = 60 * 10**9
-"""ns between two looks at what is too old or too much."""
+"""Nanoseconds between rounds of retention."""
 
 
 class MaintenanceWorker:
-    """Starts with the collector and stops with it. Several collectors share the streams by claiming them."""
+    """Starts and stops with the collector. Several collectors share the streams by leases."""
 
     def __init__(self, context: AppContext) -> None:
         self.store = context.store
         self.settings = context.settings
         self.name = uuid.uuid4().hex
         self._heard_since = 0
-        self._seen: dict[str, int] = {}  # stream -> its rows when there was last nothing to do, or it was done
+        self._seen: dict[str, int] = {}  # stream -> its rows at the last compaction or check without work
         self._retained = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ammeter-keeper", daemon=True)
@@ -47,13 +47,13 @@ class MaintenanceWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and waits for the segment that is being written. Twice is fine."""
+        """Stops the thread after the segment in progress. Can be called again."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def look(self, now: int) -> None:
-        """One look at everything. A part that fails is logged and tried at the next look; the others go on."""
+        """Runs one round. A part that fails is logged and retried in the next round; others continue."""
         if not _guarded("compaction", lambda: self.compact_due(now)):
             _guarded("giving room back", lambda: partitions.shrink(self.store))
         if now - self._retained >= RETENTION:
@@ -62,7 +62,7 @@ class MaintenanceWorker:
             _guarded("retention", lambda: retain(self.store, self.settings, day_of(now)))
 
     def compact_due(self, now: int) -> int:
-        """Compacts every stream that has enough waiting. Returns how many were this keeper's to do."""
+        """Compacts all streams with enough waiting blocks. Returns the number that this worker compacted."""
         with self.store.reading() as connection:
             due = compaction.due(connection, self._heard_since, now, TOGETHER)
         before = {stream.id: self._seen.get(stream.id, -TOGETHER) for stream in due}
@@ -88,11 +88,11 @@ class MaintenanceWorker:
 def _guarded(what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except (StoreBrokenError, StoreRefusingError):  # the store itself says so in the log, once a minute
+    except (StoreBrokenError, StoreRefusingError):  # the store logs it itself, once a minute
         return None
     except (StoreFullError, StoreAwayError) as wrong:
         log.warning("%s waits: %s", what, wrong)
         return None
-    except Exception:  # the keeper outlives what nobody thought of
+    except Exception:  # the thread survives unexpected errors
         log.exception("%s failed; it is tried again", what)
         return None

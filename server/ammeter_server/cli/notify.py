@@ -1,4 +1,4 @@
-"""ammeter-server notify test: a message to every channel, and a look at who else would page for the same incidents."""
+"""`ammeter-server notify test`: sends a test message to every channel and detects double paging."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ REMEDY = (
 
 
 class MixedError(Exception):
-    """Two senders of the same alerts, and which one to silence."""
+    """Two systems send the same alerts; the message names the one to silence."""
 
 
 def test(settings: Settings, asked: argparse.Namespace) -> int:
-    """Tells every channel that this is a test. Returns 0 when all took it, 1 when one did not.
+    """Sends a test message to every channel.
 
-    Raises MixedError where Prometheus has the incident alerts too, and SettingsError where there is no channel.
+    Returns:
+        0 if all channels accepted it, else 1.
+
+    Raises:
+        MixedError: Prometheus has the incident alerts too.
+        SettingsError: There is no channel.
     """
     channels = open_channels(settings)
     if not channels:
@@ -50,7 +55,11 @@ def test(settings: Settings, asked: argparse.Namespace) -> int:
 
 
 def refuse_mix(settings: Settings, prometheus: str | None) -> None:
-    """Raises MixedError where Prometheus holds the incident alerts, or has posted one to an Alertmanager of ours."""
+    """Checks that only the collector sends incident alerts to its Alertmanagers.
+
+    Raises:
+        MixedError: Prometheus has the incident alerts, or has posted one to an Alertmanager of the collector.
+    """
     if prometheus:
         groups = _asked(f"{prometheus.rstrip('/')}/api/v1/rules?type=alert")["data"]["groups"]
         doubled = sorted({rule["name"] for group in groups for rule in group["rules"]} & OWN)
@@ -90,7 +99,10 @@ def _message(settings: Settings, severity: str, now: int) -> Message:
 
 
 def _held(url: str) -> list[dict[str, Any]]:
-    """The alerts of an Alertmanager; none of one that does not answer, for which the test message speaks."""
+    """The alerts of an Alertmanager.
+
+    Empty if it does not respond; the test message reports that.
+    """
     try:
         found: list[dict[str, Any]] = _asked(f"{url.rstrip('/')}/api/v2/alerts")
     except SettingsError:

@@ -10,7 +10,7 @@ from ammeter_server.db import Store, run_deletion
 
 
 class NoRunError(Exception):
-    """The database has no run of this id."""
+    """The database has no run with this id."""
 
 
 def delete(store: Store, asked: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`ammeter-server storage`: what takes the room in the database, as a person or a program reads it."""
+"""`ammeter-server storage`: reports the space that tables, runs and days need in the database."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from ammeter_server.db import Store, partitions
 from ammeter_server.db.queries import sizes
 
 RUNS = 20
-"""The largest runs are shown, so many."""
+"""Number of runs shown, the largest first."""
 
 EPOCH = date(1970, 1, 1)
 
 
 def show(store: Store, asked: argparse.Namespace) -> None:
-    """Prints what takes the room; with --json as one object."""
+    """Prints the report; with --json as one object."""
     found = measured(store)
     print(json.dumps(found) if asked.json else "\n".join(_lines(found)))
 
 
 def measured(store: Store) -> dict[str, Any]:
-    """database_bytes: on disk. tables, days, runs: bytes of what is stored. steps: where those of all ranks lie."""
+    """Measures the database.
+
+    Returns:
+        `database_bytes` on disk; bytes of stored data by `tables`, `days` and `runs`; `steps` of all ranks in blocks
+            and in segments.
+    """
     with store.reading() as connection:
         used, (waiting, compacted) = partitions.used_bytes(connection), sizes.waiting(connection)
         tables, by_day = sizes.by_table(connection), sizes.by_day(connection)

@@ -1,4 +1,4 @@
-"""ammeter-server token create | list | revoke, and audit: what is done by hand on the collector's own machine."""
+"""`ammeter-server token create | list | revoke` and `audit`: administration on the collector's machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ammeter_server.db.queries.tokens import SCOPES
 
 UNITS = {"m": 60, "h": 3600, "d": 86_400}
 SHOWN = 1000
-"""Lines of the audit that are printed; GET /api/v1/audit pages through all."""
+"""Maximum lines of the audit log that are printed; GET /api/v1/audit returns all pages."""
 
 
 def create(store: Store, asked: argparse.Namespace) -> None:
@@ -32,7 +32,7 @@ def create(store: Store, asked: argparse.Namespace) -> None:
 
 
 def revoke(store: Store, asked: argparse.Namespace) -> None:
-    """Makes a token unknown, with the page's sessions that it opened."""
+    """Revokes a token and the page sessions that it opened."""
     tokens.revoke(store, asked.name, who())
     print(f"the token {asked.name!r} and its sessions are no longer valid")
     if not tokens.listed(store):
@@ -40,7 +40,7 @@ def revoke(store: Store, asked: argparse.Namespace) -> None:
 
 
 def show(store: Store, asked: argparse.Namespace) -> None:
-    """Prints the tokens there are, without what they are."""
+    """Prints all tokens without their secrets."""
     now = time.time_ns()
     for token in tokens.listed(store):
         about = {
@@ -54,7 +54,7 @@ def show(store: Store, asked: argparse.Namespace) -> None:
 
 
 def show_audit(store: Store, asked: argparse.Namespace) -> None:
-    """Prints what people did, the last first."""
+    """Prints the audit log, newest first."""
     with store.reading() as connection:
         rows = audit.newest(connection, SHOWN)
     for row in rows:
@@ -64,7 +64,14 @@ def show_audit(store: Store, asked: argparse.Namespace) -> None:
 
 
 def moment(text: str, now: int) -> int:
-    """The time, in ns, that a person means by 30d, 12h, 45m, or a date. Raises TokenError."""
+    """Parses 30d, 12h, 45m or a date.
+
+    Returns:
+        Nanoseconds since the epoch.
+
+    Raises:
+        TokenError: The text is invalid or not in the future.
+    """
     after = re.fullmatch(r"(\d{1,6})([mhd])", text)
     try:
         if after:
@@ -88,7 +95,7 @@ def _line(about: dict[str, object]) -> str:
 
 
 def who() -> str:
-    """Whoever typed a command."""
+    """The user of the command line, for the audit log."""
     try:
         return f"command line ({getpass.getuser()})"
     except (KeyError, OSError):  # a user without a name, as in some containers

@@ -1,6 +1,6 @@
-"""The whole way on one run that breaks on purpose: trainer, journal, shipper, collector, incident, page.
+"""Demonstrates the whole data path with a broken run: trainer, journal, shipper, collector, incident, page.
 
-Everything it writes lies in a temporary folder, and everything it starts ends with it.
+All files are in a temporary folder, and all processes end with the demo.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ PLANTED = "nonfinite-gradient"
 TRAINING = ("--tiny", "--precision", "fp16", "--steps", "120", "--fault", f"{PLANTED}@60", "--name", "demo")
 
 START_TIMEOUT_SECONDS = 30.0
-"""Seconds that the collector may take to start, and the last record to arrive."""
+"""Maximum seconds for the collector's start, and for the arrival of the last record."""
 
 
 def run(training: Sequence[str], once: bool) -> int:
-    """Shows a run from its first step to its last. Returns 0 when what was planted was found, else 1.
+    """Shows a run from its first step to its last.
 
-    With a training command of the caller's own nothing is planted, and the command's own exit code is returned.
-    once: end after the run; else the page stays up until Ctrl-C.
+    Args:
+        training: A training command of the user; without it, a trainer with a planted fault.
+        once: Ends after the run; otherwise the page stays up until Ctrl-C.
+
+    Returns:
+        0 if the planted fault was found, else 1. With a command of the user, its exit code.
     """
     command = list(training) or _planted()
     with tempfile.TemporaryDirectory(prefix="ammeter-demo-") as folder, _ended_by_signal(), open_show() as show:
@@ -54,7 +58,7 @@ def run(training: Sequence[str], once: bool) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the demo takes place."""
+    """Folder, port and run id of the demo."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -73,7 +77,7 @@ class Place:
         return self.folder / "runs"
 
     def environment(self) -> dict[str, str]:
-        """What the trainer sees: our collector and folder, and none of the machine's own settings."""
+        """The trainer's environment: the demo's collector and folder, without AMMETER_ settings of the machine."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
         return inherited | {
             "AMMETER_URL": self.url,
@@ -92,7 +96,11 @@ def _planted() -> list[str]:
 
 
 def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], int]:
-    """Trains, and shows what the collector knows of it. Returns the verdicts found and the command's exit code."""
+    """Trains, and shows the run as the collector reports it.
+
+    Returns:
+        The verdicts found, and the exit code of the command.
+    """
     show.say(f"training: {' '.join(command)}")
     told: dict[str, str] = {}
     with started(command, place.folder / "training.log", place.environment(), place.journals) as trainer:
@@ -109,7 +117,7 @@ def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], 
 
 
 def _tell(place: Place, show: Show, told: dict[str, str]) -> bool:
-    """Shows what is new. Returns whether the run is over for the collector too."""
+    """Shows new progress and incidents. Returns whether the run has ended at the collector."""
     known = ask(f"{place.url}/api/v1/runs/{place.run}")
     if known is None:
         return False
@@ -129,7 +137,7 @@ def _verdict(found: set[str]) -> str:
 
 @contextmanager
 def _collector(place: Place) -> Iterator[None]:
-    """A collector of our own, ready to work."""
+    """Runs a collector of the demo's own; enters the block when it is ready."""
     serve = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(place.port)]
     serve += ["--database-url", f"sqlite:///{place.folder / 'collector.db'}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_SERVER_")}
@@ -153,7 +161,7 @@ def _until_interrupted() -> None:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: by the way that leaves nothing behind."""
+    """Handles SIGTERM like Ctrl-C, so that the demo cleans up."""
 
     def end(_: int, __: FrameType | None) -> Any:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Processes of the demo: started with a log, ended with everything they left behind."""
+"""Child processes of the demo, with logs and complete clean-up."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from types import FrameType
 from typing import Any
 
 LOOK = 0.25
-"""Seconds between two looks at something that is awaited."""
+"""Seconds between polls."""
 
 
 class CannotShowError(Exception):
-    """Why there is nothing to show, in words."""
+    """The demo cannot continue; the message gives the reason."""
 
 
 @contextmanager
 def started(
     command: Sequence[str], log: Path, environment: dict[str, str], journals: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends when the block does, with the shippers it may have left over its journals."""
+    """Starts a process that ends with the block, together with shippers of its journals."""
     held = _Held()
     try:
         with held, log.open("wb") as out:
@@ -49,8 +49,10 @@ def started(
 
 
 class _Held:
-    """Signals that come inside the block wait for deliver(): a process that has begun and that nobody knows yet would
-    be left behind."""
+    """Defers signals in the block until deliver().
+
+    A signal during the start of a process would leave the process behind.
+    """
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -73,7 +75,7 @@ class _Held:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Asks the process and its children to end; after five seconds it is no question any more."""
+    """Terminates the process and its children; kills them after five seconds."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -85,7 +87,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_shippers(journals: Path) -> None:
-    """Waits for the shippers to leave by themselves, then ends those that still hold their lock."""
+    """Waits for the shippers to exit, then terminates those that still have their lock."""
     if wait(lambda: not _shippers(journals), 10.0):
         return
     for process in _shippers(journals):
@@ -94,13 +96,13 @@ def _end_shippers(journals: Path) -> None:
 
 
 def _shippers(journals: Path) -> list[int]:
-    """The processes that hold a shipper's lock on one of our runs."""
+    """The processes that own the shipper lock of one of the demo's runs."""
     holders = (_holder(path) for path in journals.glob("*/shipper.*.lock"))
     return [process for process in holders if process]
 
 
 def _holder(path: Path) -> int:
-    """Who holds the POSIX lock on a file, 0 for nobody."""
+    """The process that owns the POSIX lock on a file; 0 if none."""
     layout = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, len, pid
     question = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
@@ -112,7 +114,7 @@ def _holder(path: Path) -> int:
 
 
 def wait(over: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Polls the condition; returns whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not over():
         if time.monotonic() >= deadline:
@@ -133,7 +135,7 @@ def free_port() -> int:
 
 
 def ask(url: str) -> Any:
-    """What a collector on this machine answers, None when it has nothing to say."""
+    """The JSON response of the demo's collector; None on any error."""
     try:
         with _straight.open(url, timeout=5) as answer:
             return json.loads(answer.read())

@@ -1,4 +1,4 @@
-"""What the demo shows: a live line on a terminal, plain lines in a pipe, and each incident as it opens."""
+"""Output of the demo: a live line on a terminal, plain lines in a pipe, and each new incident."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 EVERY = 20
-"""Steps between two plain lines."""
+"""Minimum steps between two plain lines."""
 
 
 class Show:
-    """Tells what is known of a run. All that a run said is printed as it is, never as markup."""
+    """Prints the progress of a run. Text of the run is printed literally, never as markup."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self.console = console
@@ -27,7 +27,7 @@ class Show:
         self.console.print(Text(line))
 
     def progress(self, run: dict[str, Any]) -> None:
-        """The run's last step, in place on a terminal, else a line for every twentieth step."""
+        """Shows the last step: in place on a terminal, else as a line every twentieth step."""
         step = run["last_step"]
         if step is None:
             return
@@ -39,7 +39,7 @@ class Show:
             self.say(line)
 
     def incident(self, incident: dict[str, Any], page: str) -> None:
-        """What a person has to know, and where to look on."""
+        """Shows an incident with its cause, its fix and a link."""
         lines = "\n".join(incident_lines(incident, page))
         if self.live is None:
             self.say(lines)

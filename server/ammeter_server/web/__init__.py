@@ -1,6 +1,7 @@
-"""The web page: what a person sees of a run. Templates are a frame; the scripts fill it from the read API.
+"""The web page: static templates, which scripts fill from the read API.
 
-Everything that comes from a run is data: templates escape, scripts set text, and the policy allows no inline code.
+All content of a run is data: templates escape it, scripts insert it as text, and the security policy allows no inline
+code.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def show_runs() -> HTMLResponse:
 
 @router.get("/runs/{run}")
 def show_run(run: str) -> HTMLResponse:
-    """One run. Whether it exists is asked by its script, so that sign-in is the same everywhere."""
+    """One run. Its script checks whether it exists, so that sign-in works the same everywhere."""
     return HTMLResponse(_templates.get_template("run.html").render(title="Run", run=run))
 
 
 @router.get("/runs/{run}/compare")
 def choose_baseline(run: str) -> HTMLResponse:
-    """The runs that one can be compared with."""
+    """The runs that can be compared with this run."""
     return show_comparison(run, "")
 
 
@@ -47,5 +48,9 @@ def show_comparison(run: str, baseline: str) -> HTMLResponse:
 
 
 def article(title: str, body: Markup) -> HTMLResponse:
-    """A page of text in the house's frame. body: HTML that is already safe."""
+    """A page of text in the common template.
+
+    Args:
+        body: HTML that is already safe.
+    """
     return HTMLResponse(_templates.get_template("article.html").render(title=title, body=body))

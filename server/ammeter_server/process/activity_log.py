@@ -1,7 +1,7 @@
-"""What the collector does, a line of its log each: what opens, closes, is sent, is refused.
+"""Activity log of the collector: one line per incident, notification, refusal or similar action.
 
-`incident.opened incident=... run=... severity=page`: a name, then key=value, values in JSON's quotes where they need
-any. No secrets: what is said of a request is never its headers or its query.
+Format: `incident.opened incident=... run=... severity=page`, a name and key=value pairs. Values are quoted as JSON
+strings if necessary. Lines contain no secrets: headers and queries of requests are never logged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 
 DONE = "ammeter_server.done"
 REFUSED = "ammeter_server.refused"
-"""Loggers: of what was done, each told, and of what anybody can make happen without end, told once a minute."""
+"""Loggers: of actions, each of which is logged, and of refusals, which clients can cause without end and which are
+logged once a minute."""
 
 MAX_VALUE_CHARS = 200
 
@@ -21,13 +22,17 @@ _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 
 
 def done(what: str, **values: object) -> None:
-    """Writes that something was done. Values that are None are left out."""
+    """Logs an action. Values that are None are omitted."""
     _done.info("%s%s", what, _said(values))
 
 
 def refused(what: str, why: str, **values: object) -> None:
-    """Writes that a request was refused. why: of few words there are, such as a limit or a status: one line a minute
-    is written of each, and how many there were in between."""
+    """Logs a refused request.
+
+    Args:
+        why: A value from a small set, such as a limit or a status. The log has one line a minute per value, with the
+            number of suppressed ones.
+    """
     _refused.info(f"{what} {why}%s", _said(values))
 
 

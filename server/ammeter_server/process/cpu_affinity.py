@@ -1,9 +1,9 @@
-"""Keeps the threads of this process on one core: the one on which the system has put the first of them.
+"""Keeps the threads of this process on one core, the one of its main thread.
 
-Python lets one of its threads work at a time, and the turn changes several times in a batch. Where it goes to another
-core, that core has to be woken and finds nothing of what is needed in its caches: batches of one step cost half as much
-again. What does without Python's lock, compression and the database, shares the core too: a process that does nothing
-but take large batches takes a fifth fewer of them, at the same cost for each.
+Python runs one thread at a time, and the interpreter lock changes its owner several times in a batch. If the next owner
+is on another core, that core has to wake up, and its caches are cold: a batch of one step costs half as much again.
+Work outside the lock, compression and the database, shares the core too: a process with only large batches processes a
+fifth fewer of them, at the same CPU time for each.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 TASKS = Path("/proc/self/task")
 
 PAUSE = 10.0
-"""Seconds between two looks whether the core is still a good one: another process may have come to it."""
+"""Seconds between placements: another process may have started on the core."""
 
 FREE = 0.05
-"""Seconds for which the threads may go anywhere, so that the system puts them where there is room."""
+"""Seconds without affinity, in which the system moves the threads to a free core."""
 
 _allowed: frozenset[int] = frozenset()
 
 
 def stay() -> None:
-    """Begins to keep all threads together. Nothing is done where the system cannot, or where there is one core."""
+    """Starts to keep all threads together. Has no effect without system support or with one core."""
     global _allowed
     if TASKS.is_dir() and hasattr(os, "sched_setaffinity") and len(cores := os.sched_getaffinity(0)) > 1:
         _allowed = frozenset(cores)
@@ -36,7 +36,7 @@ def stay() -> None:
 
 @contextmanager
 def anywhere() -> Iterator[None]:
-    """Whatever process this thread begins meanwhile is not kept where its parent is."""
+    """Child processes that this thread starts inside the block have no affinity."""
     if not _allowed:
         yield
         return
@@ -58,12 +58,14 @@ def _keep() -> None:
 
 def _put(cores: Collection[int]) -> None:
     for task in os.listdir(TASKS):
-        with suppress(OSError):  # the thread has ended, or the cores are not ours any more
+        with suppress(OSError):  # the thread has ended, or the cores are no longer available
             os.sched_setaffinity(int(task), cores)
 
 
 def _core() -> int:
-    """That of the main thread: number 39 of what proc_pid_stat(5) lists, the third of which is the first behind the
-    name."""
+    """The core of the main thread.
+
+    It is field 39 of proc_pid_stat(5); field 3 is the first after the process name.
+    """
     said = (TASKS / str(os.getpid()) / "stat").read_text()
     return int(said.rpartition(")")[2].split()[39 - 3])

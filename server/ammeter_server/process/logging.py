@@ -1,4 +1,4 @@
-"""The collector's log: one line per record, whatever a run or a service said in it; tracebacks are set in."""
+"""The collector's log: one line per record, whatever text it contains; tracebacks are indented."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ SET_IN = "\n    | "
 STRANGERS = "uvicorn.error"
 STRANGE = (STRANGERS, REFUSED)
 PATIENT = ("ammeter_server.judging.worker", "ammeter_server.maintenance.worker")
-"""They warn of what the database keeps them from, and try again within a second."""
+"""Loggers that warn of database trouble and retry within a second."""
 
 THROTTLE_SECONDS = 60.0
-"""Seconds between two lines of the same words about requests that are none, which anybody can send without end, or
-about a database that is away, perhaps all night."""
+"""Seconds between two lines with the same text. It applies to invalid requests, which clients can send without end, and
+to an unreachable database, perhaps all night."""
 
 
 class OneLine(logging.Formatter):
-    """Control characters and marks that turn text round are written as escapes, so that nothing looks like a record
-    of ours, moves a terminal's cursor, or reads backwards."""
+    """Escapes control characters and marks that reverse text.
+
+    No text can therefore look like another record, move a terminal's cursor or read backwards.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = escaped(_redactor.text(record.message.rstrip()))
@@ -41,16 +43,17 @@ class OneLine(logging.Formatter):
 
 
 class Ours(logging.Filter):
-    """Not what Apprise says by itself, which may hold tokens of its URLs: the outbox tells what became of a message."""
+    """Drops Apprise's own records, which may contain tokens of URLs; the outbox logs each delivery."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.name.partition(".")[0] != "apprise"
 
 
 class LogThrottle(logging.Filter):
-    """Of what comes again and again, a line a minute, with how many there were in between. Faults are always told.
+    """Limits repeated lines to one a minute, with the number of suppressed ones. Errors always pass.
 
-    clock: seconds, never going back.
+    Args:
+        clock: Monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +64,7 @@ class LogThrottle(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name not in (*STRANGE, *PATIENT) or record.levelno > logging.WARNING:
             return True
-        words = record.msg if record.name in STRANGE else record.getMessage()  # strangers may choose the rest
+        words = record.msg if record.name in STRANGE else record.getMessage()  # clients may choose the other parts
         at, more = self._told.get(words, (-THROTTLE_SECONDS, 0))
         if self._clock() - at < THROTTLE_SECONDS:
             self._told[words] = at, more + 1
@@ -73,17 +76,20 @@ class LogThrottle(logging.Filter):
 
 
 def escaped(text: str) -> str:
-    """The text on one line; what cannot be printed as an escape."""
+    """The text on one line; unprintable characters are escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def tell_where_it_stands_when_asked() -> None:
-    """SIGUSR1 writes what every thread is at to standard error, also where a lock or the database keeps all of them."""
+    """Registers SIGUSR1, which writes the stack of every thread to standard error.
+
+    It works even if all threads wait for a lock or the database.
+    """
     faulthandler.register(signal.SIGUSR1)
 
 
 def write_to_standard_error() -> None:
-    """What was done and what was refused, and from warnings on; of uvicorn, too."""
+    """Logs actions, refusals and all warnings to standard error, including uvicorn's."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     handler.addFilter(Ours())

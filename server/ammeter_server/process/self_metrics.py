@@ -1,7 +1,7 @@
-"""What this process counts about its own work; /metrics/self shows it.
+"""Metrics of this process for /metrics/self.
 
-A series whose labels are known beforehand is there with 0 from the start: what appears with 1 is no increase to
-Prometheus, and an alert on the first one would stay silent.
+A series whose labels are known starts with 0. For Prometheus, a series that appears with 1 has no increase, and an
+alert on its first increase would not fire.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LIMITS = (
     *("events", "schemas", "streams", "runs", "projects", "requests", "reads", "live", "changes", "sign-ins"),
     *("extent", "gap", "storage"),
 )
-"""By name, as docs/operate.md lists them."""
+"""The names of all limits, as listed in docs/operate.md."""
 
 REGISTRY = CollectorRegistry()
 
 process = ProcessCollector(namespace="ammeter_collector", registry=REGISTRY)
-"""CPU, memory, open files and start of this process; scrapes of /metrics are done by another one."""
+"""CPU, memory, open files and start time of this process. The child process that renders /metrics is not included."""
 
 ingest_requests = Counter(
     "ammeter_collector_ingest_requests", "Batches answered, by HTTP status", ["code"], registry=REGISTRY
@@ -59,11 +59,11 @@ for _verdict in ALL:
 
 
 def lose(reason: str, records: int) -> None:
-    """Counts records of a run that are gone. Whoever sends may say any reason: one that is not known is no label."""
+    """Counts lost records of a run. Unknown reasons are counted as `_other`, because clients choose them."""
     lost_records.labels(reason if reason in REASONS else OTHER).inc(max(1, records))
 
 
 def expect_deliveries(channel: str) -> None:
-    """Makes the counters of a channel be there."""
+    """Creates the counters of a channel with 0."""
     for outcome in ("sent", "failed"):
         deliveries.labels(channel, outcome)

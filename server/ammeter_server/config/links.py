@@ -1,17 +1,22 @@
-"""Where links lead that people are given: a run's page, and the runbook, which need not be the collector's."""
+"""Links for people: the page of a run, and runbooks, which another server may publish."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 PLACE = "{id}"
-"""In the address of the runbooks, where the name of one belongs that does not stand at the end."""
+"""Placeholder for the runbook's name in an address that does not end with it."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """page: the collector's address. runbooks: the address below which runbooks lie, or one with {id} in it; without
-    one the collector's own are linked to, which nobody can read while it is down."""
+    """Builds links to runs and runbooks.
+
+    Attributes:
+        page: The collector's address.
+        runbooks: The parent address of the runbooks, or an address with {id}. If empty, links lead to the collector's
+            own runbooks, which are unavailable while it is down.
+    """
 
     page: str
     runbooks: str = ""
@@ -20,10 +25,10 @@ class Links:
         return f"{self.page.rstrip('/')}/runs/{run}"
 
     def runbook(self, name: str) -> str:
-        """name: of a verdict or of an alert, such as run-lost."""
+        """The address of a runbook. The name is the id of a verdict or alert, such as run-lost."""
         base = self.runbooks or f"{self.page.rstrip('/')}/runbooks"
         return base.replace(PLACE, name) if PLACE in base else f"{base.rstrip('/')}/{name}"
 
     def shown_runbook(self, name: str) -> str:
-        """The same for the collector's own page, which may be reached by another address than the public one."""
+        """The same for the collector's own page, whose address may differ from the public one."""
         return self.runbook(name) if self.runbooks else f"/runbooks/{name}"

@@ -1,4 +1,4 @@
-"""Which incidents go where: an Apprise URL, and the projects and severities it is told about."""
+"""Notification routes: an Apprise URL with the projects and severities that it receives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ EXAMPLE = "such as: slack://A/B/C severity=page project=speech,vision-*"
 
 @dataclass(frozen=True)
 class Route:
-    """projects: names, with * and ? for any; empty is every one. severities: empty is both."""
+    """One route.
+
+    Attributes:
+        projects: Names with the wildcards * and ?; empty for all.
+        severities: Empty for both.
+    """
 
     url: str
     projects: tuple[str, ...] = ()
@@ -20,8 +25,10 @@ class Route:
 
 
 def read(path: Path) -> tuple[Route, ...]:
-    """The routes of a file with one in each line; a line that begins with # is a comment. Raises ValueError that names
-    the line, and never its URL.
+    """Reads a file with one route per line; lines that begin with # are comments.
+
+    Raises:
+        ValueError: A line is invalid. The message contains its number and never its URL.
     """
     said = [(number, _words(number, line)) for number, line in enumerate(path.read_text().splitlines(), 1)]
     return tuple(_route(number, words) for number, words in said if words)

@@ -1,4 +1,4 @@
-"""What a device costs per hour, by its model: read from a setting, and asked by the name that torch has for it."""
+"""Prices of devices per hour, by the model name that torch reports."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 Prices = tuple[tuple[str, float], ...]
-"""(model, with * and ? for any; dollars per device and hour), in the order in which they are asked."""
+"""(model with the wildcards * and ?, dollars per device and hour); the first match applies."""
 
 MAX_DOLLARS_PER_HOUR = 10_000.0
-"""Dollars per hour that are believed."""
+"""Maximum plausible price in dollars per hour."""
 
 EXAMPLE = "NVIDIA H200=4.10,NVIDIA A100*=2.00,*=1.00"
 
 
 def read(text: str) -> Prices:
-    """The prices that a text says. Raises ValueError that names the one that is wrong."""
+    """Parses the prices of a text.
+
+    Raises:
+        ValueError: A price is invalid; the message contains it.
+    """
     return tuple(_price(price.strip()) for price in text.split(",") if price.strip())
 
 
 def of(prices: Sequence[tuple[str, float]], model: str | None) -> float | None:
-    """Dollars per hour of a device, by the first entry that fits; None where none does."""
+    """Dollars per hour of a device, from the first matching entry; None without a match."""
     asked = (model or "").casefold()
     return next((price for fits, price in prices if fnmatchcase(asked, fits.casefold())), None)
 

@@ -1,4 +1,7 @@
-"""The collector's settings: the only reader of the environment. What is wrong is said by name at start-up."""
+"""The collector's settings, and the only reader of the environment.
+
+Invalid settings fail at start-up with their name.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,33 @@ PREFIX = "AMMETER_SERVER_"
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be: its name, the value seen, the remedy."""
+    """An invalid setting; the message has its name, the value and the remedy."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """database_url: sqlite:///file or postgresql://... public_url: how people reach the page. runbook_url: below which
-    runbooks lie that can be read while the collector is down.
+    """The collector's settings; docs/settings.md describes each.
 
-    tls_cert, tls_key: PEM files. trusted_proxies: networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
-    notify: Apprise URLs. routes: such that are told of some incidents only.
-    alertmanagers: URLs of all members of a cluster; with them the collector owns paging, and Prometheus does not.
-    max_body_bytes bounds a batch as it comes, max_unpacked_bytes all its blocks unpacked together. keep_days: after how
-    many days data goes. keep_bytes: from which size of the database the oldest goes. 0 keeps all. objective_runs: share
-    of runs that shall end well; objective_steps: share of steps that shall be applied; objective_finite: of runs
-    that shall end with finite numbers; objective_validation, objective_time: of those with a baseline whose validation
-    shall hold, and of those with an expected time that shall keep to it.
-    cost_per_hour: of a device, by its model. cores: "one" for all threads, or "all".
+    Attributes:
+        database_url: sqlite:///file or postgresql://...
+        notify: Apprise URLs.
+        routes: Apprise URLs that receive only some incidents.
+        alertmanagers: URLs of all members of a cluster. If set, the collector pages, and Prometheus does not.
+        public_url: Address of the page for people.
+        runbook_url: Parent address of runbooks that are available while the collector is down.
+        tls_cert, tls_key: PEM files.
+        trusted_proxies: Networks whose X-Forwarded-For and X-Forwarded-Proto are trusted.
+        max_body_bytes: Maximum bytes of a batch as received.
+        max_unpacked_bytes: Maximum bytes of all blocks of a batch together, unpacked.
+        keep_days: Age in days from which data is deleted; 0 keeps all.
+        keep_bytes: Size of the database from which the oldest data is deleted; 0 keeps all.
+        objective_runs: Share of runs that should end normally.
+        objective_steps: Share of steps that should be applied.
+        objective_finite: Share of runs that should end with finite numbers.
+        objective_validation: Share of runs with a baseline whose validation should hold.
+        objective_time: Share of runs with an expected time that should finish within it.
+        cost_per_hour: Price of a device, by its model.
+        cores: "one" keeps all threads on one core, or "all".
     """
 
     database_url: str = field(
@@ -90,21 +103,25 @@ class Settings:
 
     @property
     def page_url(self) -> str:
-        """Where links in notifications lead, without a slash at its end."""
+        """The base address of links in notifications, without a trailing slash."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "https" if self.tls_cert else "http"
         return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
 
     @property
     def links(self) -> Links:
-        """Where links lead that people are given."""
+        """Builder of links for people."""
         return Links(self.page_url, self.runbook_url)
 
 
 def from_environment(
     given: Mapping[str, object] = MappingProxyType({}), environment: Mapping[str, str] = os.environ
 ) -> Settings:
-    """The settings as the environment says them. What is given (not None) wins: options of the command line."""
+    """Reads the settings from the environment.
+
+    Args:
+        given: Values that take precedence unless they are None: options of the command line.
+    """
     said: dict[str, object] = {}
     for name in ("database_url", "host", "public_url", "runbook_url", "tls_cert", "tls_key", "cores"):
         said[name] = environment.get(PREFIX + name.upper(), "").strip()
@@ -125,7 +142,7 @@ def from_environment(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -135,13 +152,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_private_to_this_machine(settings: Settings) -> bool:
-    """Whether the collector is meant for this machine alone: by the address it listens on, and by its public URL."""
+    """Whether its listen address and its public URL limit the collector to this machine."""
     public = urlsplit(settings.public_url).hostname
     return is_loopback(settings.host) and (public is None or is_loopback(public))
 
 
 def split_urls(text: str) -> tuple[str, ...]:
-    """URLs between commas or spaces. A comma inside a URL stays where no new scheme follows it."""
+    """Splits URLs at spaces, and at commas that a new scheme follows."""
     return tuple(url for url in re.split(r"\s+|,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip(" ,\t\r\n")) if url)
 
 
@@ -155,7 +172,7 @@ def _whole(name: str, environment: Mapping[str, str], remedy: str) -> int | None
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    """Addresses and networks between spaces or commas, each as a network."""
+    """Splits addresses and networks at spaces and commas; each becomes a network."""
     try:
         return tuple(str(ipaddress.ip_network(network, strict=False)) for network in text.replace(",", " ").split())
     except ValueError as error:

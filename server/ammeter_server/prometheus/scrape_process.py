@@ -144,7 +144,10 @@ class ScrapeProcess:
         return bytes(got)
 
     def _end(self) -> None:
-        """Kills the process, which has no state to save. The next scrape starts a new one."""
+        """Kills the process, which has no state to save.
+
+        The next scrape starts a new one.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -21,7 +21,10 @@ PageToken = Annotated[str | None, Query(description="`next_page_token` of the pa
 
 
 def token(*key: str | int) -> str:
-    """The token of the next page: the key of this page's last item, opaque to the client."""
+    """The token of the next page, opaque to the client.
+
+    It encodes the key of this page's last item.
+    """
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 

@@ -145,7 +145,10 @@ class PatientProtocol(HttpToolsProtocol):
             self._refuse(400, f"this is no HTTP request ({reason[:200]}); see what sent it, and whether it speaks TLS")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Sends an error response and closes. It never writes into the response to an earlier request."""
+        """Sends an error response and closes.
+
+        It never writes into the response to an earlier request.
+        """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or (self._in_body and not cycle.response_started):
             said = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))

@@ -26,7 +26,10 @@ MAX_HELD_BYTES = 256 * 2**20
 
 @dataclass
 class HeldBytes:
-    """Bytes of all bodies in the memory of one collector process. Used only by its event loop."""
+    """Bytes of all bodies in the memory of one collector process.
+
+    Used only by its event loop.
+    """
 
     size: int = 0
     most: int = MAX_HELD_BYTES

@@ -122,7 +122,7 @@ def known(context: AppContext, connection: HTTPConnection, sha256: str) -> Calle
 
 
 def find(context: AppContext, sha256: str) -> Caller | None:
-    """The owner of the token or session with this hash; None if it is unknown or expired."""
+    """The owner of the token or session with this hash; None without a valid one."""
     with context.store.reading() as transaction:
         row = query.find(transaction, sha256, time.time_ns())
     if row is None or not hmac.compare_digest(row.sha256, sha256):

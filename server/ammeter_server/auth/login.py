@@ -1,4 +1,7 @@
-"""Sessions of the web page: a token is exchanged for a cookie that scripts cannot read."""
+"""Sessions of the web page.
+
+A token is exchanged for a cookie that scripts cannot read.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def create(
     expires: int | None = None,
     by: str = "command line",
 ) -> str:
-    """Creates a token of 256 random bits; only its hash is stored, so it is shown once.
+    """Creates a token of 256 random bits.
+
+    Only its hash is stored, so the token is shown once.
 
     Args:
         expires: Nanoseconds since the epoch.

@@ -59,7 +59,7 @@ class StreamCursor(msgspec.Struct, array_like=True):
 
 
 class Cursor(msgspec.Struct, array_like=True):
-    """State of a feed: hashes of the run and of its incidents, and the position in each stream."""
+    """State of a feed: hashes of the run and its incidents, positions in the streams."""
 
     run: bytes = b""
     incidents: bytes = b""

@@ -63,7 +63,7 @@ def list_events(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> EventList:
-    """Lists events of all ranks by time; events of one stream keep the order of its journal.
+    """Lists events of all ranks by time; each stream keeps its journal's order.
 
     A page with large events contains fewer of them.
     """

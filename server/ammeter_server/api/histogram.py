@@ -32,7 +32,9 @@ MAX_BINS = 4096
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Spectra of one stream. Each list has one entry per reading or per group of consecutive readings.
+    """Spectra of one stream.
+
+    Each list has one entry per reading or per group of consecutive readings.
 
     A group has the first step and time, the last step and the sum of the counts.
 

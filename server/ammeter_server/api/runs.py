@@ -96,7 +96,10 @@ def list_runs(
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
-    """Lists runs, the most recently started first. A page with large runs contains fewer of them."""
+    """Lists runs, the most recently started first.
+
+    A page with large runs contains fewer of them.
+    """
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows, more = query.newest(connection, page_size, before, state, project)
@@ -152,7 +155,10 @@ def _told(context: AppContext, connection: Connection, rows: Sequence[Row[Any]])
 
 
 def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: Sequence[Row[Any]]) -> RunAxis:
-    """The step axis of the run. Most runs have one stream, whose steps are the steps of the run."""
+    """The step axis of the run.
+
+    Most runs have one stream, whose steps are the steps of the run.
+    """
     several = sum(stream.role == "rank" for stream in streams) > 1
     follows = bool((row.environment or {}).get("continues"))
     return context.axes.of(context.store, row.id, connection) if several or follows else ALONE

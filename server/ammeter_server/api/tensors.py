@@ -85,7 +85,10 @@ def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
 def _measured(
     context: ContextDep, run: str, source: query.Source, stats: Sequence[str], offset: int
 ) -> list[tuple[int, TensorStat]]:
-    """Returns (place, item) per measured tensor and stat. Places stay the same while a run continues."""
+    """Returns (place, item) per measured tensor and stat.
+
+    Places stay the same while a run continues.
+    """
     wanted = query.Wanted(stats=tuple(stats))
     views = query.latest_views(context.store, run, source.id, NEWEST_CHUNKS, wanted)
     schema, latest = latest_values(views, stats)
@@ -106,7 +109,10 @@ Latest = tuple[block.Ints, block.Floats]
 
 
 def latest_values(newest_first: Iterator[block.View], stats: Sequence[str]) -> tuple[frames.Schema, list[Latest]]:
-    """The newest schema, and per stat (step or -1, value) of each tensor. Older schemas are ignored."""
+    """The newest schema, and per stat (step or -1, value) of each tensor.
+
+    Older schemas are ignored.
+    """
     schema = frames.Schema()
     latest: list[Latest] = []
     rows = 0

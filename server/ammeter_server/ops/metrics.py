@@ -1,4 +1,6 @@
-"""GET /metrics: runs and the fleet, read from the tables at scrape time. GET /metrics/self: this process.
+"""GET /metrics: runs and the fleet, read from the tables at scrape time.
+
+GET /metrics/self: this process.
 
 /metrics is the same at every replica and is scraped once; /metrics/self is scraped at each replica.
 """
@@ -93,7 +95,10 @@ def _add_connections(shown: Exposition, connections: Connections) -> None:
 
 
 def _add_disk(shown: Exposition, database_url: str) -> None:
-    """Adds size and free space of SQLite's disk. The disk of PostgreSQL is not visible to its clients."""
+    """Adds size and free space of SQLite's disk.
+
+    The disk of PostgreSQL is not visible to its clients.
+    """
     file = database_file(database_url)
     if file is not None:
         disk = os.statvfs(file.parent)

@@ -1,4 +1,4 @@
-"""Compacts the blocks of a stream: into segments of columns, and small blocks into larger ones.
+"""Compacts blocks of a stream into segments of columns, and small blocks into larger ones.
 
 plan() decides purely. A segment is valid from the commit of its row: its columns are written before and the blocks are
 deleted after. Readers find each row exactly once, also after a crash in between.
@@ -38,7 +38,7 @@ SMALL = 32
 """Rows below which a block is joined with others; joining writes a row once more."""
 
 TOGETHER = 64
-"""Number of small blocks that are joined at a time, and the most that wait at a stream's end."""
+"""Number of small blocks that are joined at a time. At a stream's end, at most as many wait."""
 
 BLOCK_VALUES = 2_000_000
 """Maximum values of a joined block."""
@@ -49,7 +49,10 @@ slow disk."""
 
 
 class LeaseLostError(RuntimeError):
-    """The lease on the stream is lost: it expired and another worker took it, or the run was deleted."""
+    """The lease on the stream is lost.
+
+    It expired and another worker took it, or the run was deleted.
+    """
 
 
 class Waiting(Protocol):

@@ -53,7 +53,10 @@ class MaintenanceWorker:
             self._thread.join()
 
     def look(self, now: int) -> None:
-        """Runs one round. A part that fails is logged and retried in the next round; others continue."""
+        """Runs one round.
+
+        A part that fails is logged and retried in the next round; others continue.
+        """
         if not _guarded("compaction", lambda: self.compact_due(now)):
             _guarded("giving room back", lambda: partitions.shrink(self.store))
         if now - self._retained >= RETENTION:

@@ -1,4 +1,7 @@
-"""Output of the demo: a live line on a terminal, plain lines in a pipe, and each new incident."""
+"""Output of the demo: progress and incidents.
+
+Progress is a live line on a terminal, and plain lines in a pipe.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ EVERY = 20
 
 
 class Show:
-    """Prints the progress of a run. Text of the run is printed literally, never as markup."""
+    """Prints the progress of a run.
+
+    Text of the run is printed literally, never as markup.
+    """
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self.console = console
@@ -27,7 +33,7 @@ class Show:
         self.console.print(Text(line))
 
     def progress(self, run: dict[str, Any]) -> None:
-        """Shows the last step: in place on a terminal, else as a line every twentieth step."""
+        """Shows the last step: in place on a terminal, else every twentieth as a line."""
         step = run["last_step"]
         if step is None:
             return

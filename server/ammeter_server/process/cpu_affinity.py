@@ -27,7 +27,10 @@ _allowed: frozenset[int] = frozenset()
 
 
 def stay() -> None:
-    """Starts to keep all threads together. Has no effect without system support or with one core."""
+    """Starts to keep all threads together.
+
+    Has no effect without system support or with one core.
+    """
     global _allowed
     if TASKS.is_dir() and hasattr(os, "sched_setaffinity") and len(cores := os.sched_getaffinity(0)) > 1:
         _allowed = frozenset(cores)

@@ -50,7 +50,9 @@ class Ours(logging.Filter):
 
 
 class LogThrottle(logging.Filter):
-    """Limits repeated lines to one a minute, with the number of suppressed ones. Errors always pass.
+    """Limits repeated lines to one a minute, with the number of suppressed ones.
+
+    Errors always pass.
 
     Args:
         clock: Monotonic time in seconds.

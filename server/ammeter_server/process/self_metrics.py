@@ -59,7 +59,10 @@ for _verdict in ALL:
 
 
 def lose(reason: str, records: int) -> None:
-    """Counts lost records of a run. Unknown reasons are counted as `_other`, because clients choose them."""
+    """Counts lost records of a run.
+
+    Unknown reasons are counted as `_other`, because clients choose them.
+    """
     lost_records.labels(reason if reason in REASONS else OTHER).inc(max(1, records))
 
 

@@ -25,7 +25,10 @@ class Links:
         return f"{self.page.rstrip('/')}/runs/{run}"
 
     def runbook(self, name: str) -> str:
-        """The address of a runbook. The name is the id of a verdict or alert, such as run-lost."""
+        """The address of a runbook.
+
+        The name is the id of a verdict or alert, such as run-lost.
+        """
         base = self.runbooks or f"{self.page.rstrip('/')}/runbooks"
         return base.replace(PLACE, name) if PLACE in base else f"{base.rstrip('/')}/{name}"
 

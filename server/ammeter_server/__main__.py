@@ -1,4 +1,7 @@
-"""The command line: ammeter-server serve | migrate | token | audit | run | storage | notify | runbooks | demo."""
+"""Command line of ammeter-server.
+
+Commands: serve, migrate, token, audit, run, storage, notify, runbooks and demo.
+"""
 
 from __future__ import annotations
 

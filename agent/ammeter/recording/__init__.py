@@ -1,1 +1,1 @@
-"""One training step becomes one row."""
+"""Builds one row per training step."""

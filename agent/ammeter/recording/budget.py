@@ -1,7 +1,8 @@
-"""When to read, so that reading stays within its share of the step time.
+"""Schedules readings so that they stay within their share of the step time.
 
-Each kind of reading has a bucket: every step pours budget x step time into it, a reading is allowed when the bucket
-holds what it last cost, and takes that out. So the cost is bounded for any model, and what was decided is counted.
+Each kind of reading has a bucket. Every step adds budget * step time to it. A reading is allowed when the bucket
+contains its last cost, and subtracts its actual cost. The cost is therefore bounded for any model, and allowed and
+refused readings are counted.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ import math
 from collections.abc import Callable
 
 EVERY = math.inf
-"""The share of a reading that is taken whenever there is something to read."""
+"""Share of a reading that is made at every opportunity."""
 
 CREDIT_SECONDS = 0.01
-"""What a bucket holds at first: a young run is read densely, and a hundredth of a second is nothing to a run."""
+"""Initial level of a bucket: a new run is read densely, and 0.01 s is negligible for a run."""
 
 
 class Bucket:
-    """Seconds that one kind of reading may spend. Not shared between threads."""
+    """Time budget in seconds of one kind of reading. Not thread-safe."""
 
     def __init__(self, share: float, credit: float = CREDIT_SECONDS, *, patient: bool = False) -> None:
-        """share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always. patient: what
-        a reading leaves of the credit is kept until the run is twice as old, so that it is read again when it has got
-        somewhere."""
+        """Creates a bucket.
+
+        Args:
+            share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always.
+            credit: initial level in seconds.
+            patient: if set, credit left after a reading is withheld until the run is twice as old, so that the next
+                readings occur after the run has progressed.
+        """
         self.share = share
         self._patient = patient
         self._kept = self._age = self._until = 0.0
@@ -37,7 +43,10 @@ class Bucket:
         self._cap = max(credit, CREDIT_SECONDS)
 
     def earn(self, step_seconds: float) -> None:
-        """A step took this long. A bucket holds at most its credit or twice the last cost."""
+        """Adds the earnings of a step; the level is capped.
+
+        The cap is the larger of the credit and twice the smoothed cost of a reading.
+        """
         if not math.isinf(self.share):
             self._age += step_seconds
             if self._kept and self._age >= self._until:
@@ -46,18 +55,24 @@ class Bucket:
             self._settle()
 
     def allows(self) -> bool:
-        """Whether the next reading fits. The first does, its cost is not known yet; with a share of 0 none does."""
+        """Whether the next reading fits the budget; counts the answer.
+
+        The first reading fits because its cost is not known yet. With a share of 0 none fits.
+        """
         self.taken += self.fits
         self.refused += not self.fits
         return self.fits
 
     def forgo(self) -> None:
-        """The reading that was allowed cannot be taken: its turn is over, and the next one comes as late as a first."""
+        """Cancels an allowed reading; the next one must first earn CREDIT_SECONDS."""
         self._level = self._needed - CREDIT_SECONDS
         self._settle()
 
     def spend(self, seconds: float) -> None:
-        """A reading took this long; smoothed, so that one preempted reading does not stop the next."""
+        """Charges a reading.
+
+        The cost is smoothed, so that one preempted reading does not block the next.
+        """
         self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
         self._needed = self.cost + self.device_cost
         self._level -= seconds
@@ -67,7 +82,7 @@ class Bucket:
         self._settle()
 
     def spend_on_device(self, seconds: float) -> None:
-        """The device worked this long for a reading, as is known a step or more behind it."""
+        """Charges device time of a reading, which is known one or more steps later."""
         self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds
         self._needed = self.cost + self.device_cost
         self._level -= seconds
@@ -78,47 +93,50 @@ class Bucket:
 
 
 LEAST = 0.15
-"""Share of the budget that readings get even where the fixed cost eats it up: a run of tiny steps is seen too."""
+"""Minimum share of the budget for readings when the fixed cost uses up the rest: a run of tiny steps must be read,
+too."""
 
 CACHES = 1.5
-"""What we do in every step costs the program this much of what our own clock says, as bench/agent measures it: the
-program misses afterwards what was driven out of the caches."""
+"""Factor between the cost of per-step work to the program and the time that Ammeter's clock measures, from bench/agent:
+the program has cache misses afterwards for the lines that were evicted."""
 
 POUR_SECONDS = 0.02
-"""Time of training that is handed out at once, so that a run of tiny steps does not pay for bookkeeping at each."""
+"""Training time added to the buckets at once, so that a run of tiny steps does not pay for bookkeeping at each step."""
 
 READINGS = ("norms", "full", "weights", "kernels")
-"""What can be sampled: gradient norms, full gradient statistics, slices of the weights, a census of the kernels."""
+"""Readings that can be sampled: gradient norms, full gradient statistics, weight slices, a kernel census."""
 
 PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
     "light": lambda budget: (0.4 * budget, 0.0, 0.0, 0.0),
     "default": lambda budget: (0.2 * budget, 0.1 * budget, 0.04 * budget, 0.04 * budget),
     "full": lambda budget: (EVERY, EVERY, 0.2 * budget, 0.2 * budget),
 }
-"""What a preset makes of the budget: for each of the READINGS, its share of step time. Together they stay well below
-it, for the same reason."""
+"""Share of step time for each of the READINGS, as a function of the budget. Except in `full`, the sum stays well below
+the budget, because a reading also costs more than is measured (CACHES)."""
 
 
 FOLLOWING = 0.5
-"""Share of the budget for what is done in every step, the same however large the model is."""
+"""Share of the budget for work that is done in every step, independent of the model's size."""
 
 YOUNG = 64
 STRETCH = 8
 SELDOM = 1024
 ROUSED = SELDOM // 8
-"""Steps: a young run's calls are followed; later so many in a row; and at least one stretch in so many. Between two
-stretches that bad or odd steps have started."""
+"""Lengths in steps. YOUNG: a new run is followed this long. STRETCH: length of a later stretch of followed steps.
+SELDOM: at least one stretch occurs in this many steps. ROUSED: minimum distance between stretches that bad or odd steps
+start."""
 
 
 class Attention:
-    """In which steps the order of the program's calls is followed, which costs a little at each of them.
+    """Selects the followed steps, in which the order of the program's calls is checked.
 
-    Where that is too much for steps as short as this program's, it is done in stretches: a mistake in the order of
-    calls is made again in every step. Now and then a bad or odd step starts a stretch by itself.
+    Following adds a small cost to each call. If that is too much for this program's short steps, it is done in
+    stretches: a mistake in the order of calls recurs in every step. From time to time a bad or odd step starts a
+    stretch by itself.
     """
 
     def __init__(self, share: float) -> None:
-        """share: of step time, for all that is done in every step."""
+        """Takes the share of step time for all work done in every step."""
         self.follows = True
         self.steps = 0
         self.length = YOUNG
@@ -136,7 +154,12 @@ class Attention:
         return True
 
     def turn(self, seconds: float, fixed: float) -> None:
-        """A stretch of `steps` is over, which took this long, `fixed` of it ours in any case."""
+        """Ends a stretch of `steps` and selects the next one.
+
+        Args:
+            seconds: duration of the stretch.
+            fixed: the part of it spent in Ammeter outside readings.
+        """
         each = max(0.0, fixed / self.steps)
         if self.follows:
             self._following = each
@@ -149,7 +172,7 @@ class Attention:
         self.steps = 0
 
     def _rest(self, step_seconds: float) -> int:
-        """Steps until the next stretch; 0 where following goes on."""
+        """Returns the number of steps until the next stretch; 0 if following continues."""
         allowed, more = self._share * step_seconds - self._resting, self._following - self._resting
         if more <= allowed:
             return 0
@@ -158,10 +181,18 @@ class Attention:
 
 
 class Governor:
-    """The budget of one run, shared out between the readings that can be sampled."""
+    """The budget of one run, divided among the readings that can be sampled."""
 
     def __init__(self, budget: float, preset: str = "default") -> None:
-        """budget: share of step time, 0.01 for 1 %. Raises ValueError outside (0, 1] or for an unknown preset."""
+        """Creates the buckets of a preset.
+
+        Args:
+            budget: share of step time, 0.01 for 1 %.
+            preset: one of PRESETS.
+
+        Raises:
+            ValueError: the budget is outside (0, 1], or the preset is unknown.
+        """
         if not 0 < budget <= 1:
             raise ValueError(f"budget is {budget!r}; use a share of step time above 0 and at most 1, such as 0.01")
         if preset not in PRESETS:
@@ -177,14 +208,21 @@ class Governor:
         self._poured = (0.0, 0.0)
 
     def earn(self, step_seconds: float, overhead: float = 0.0) -> None:
-        """A step took this long, and `overhead` of it was ours: what no schedule can leave out is paid first."""
+        """Adds the duration of a step, of which `overhead` seconds were spent in Ammeter.
+
+        The cost that no schedule can avoid is paid first.
+        """
         self._seconds += step_seconds
         self._ours += overhead
         if self._seconds - self._poured[0] >= POUR_SECONDS:
             self._pour()
 
     def follows(self, urgent: bool) -> bool:
-        """Whether the next step's calls are followed. Asked once when a step closes; urgent: it was bad or odd."""
+        """Whether the next step is followed. Called once per closed step.
+
+        Args:
+            urgent: the closed step was bad or odd.
+        """
         attention = self.attention
         attention.steps += 1
         if attention.steps >= attention.length or (urgent and attention.roused()):
@@ -194,7 +232,7 @@ class Governor:
         return attention.follows
 
     def due(self) -> bool:
-        """Whether any reading fits into the next step."""
+        """Whether any reading fits the budget of the next step."""
         return self.norms.fits or self.full.fits or self.weights.fits or self.kernels.fits
 
     def _pour(self) -> None:
@@ -205,5 +243,5 @@ class Governor:
         self._poured = self._fixed()
 
     def _fixed(self) -> tuple[float, float]:
-        """(seconds of training, what of them was ours and no reading) so far."""
+        """Returns (seconds of training, seconds of Ammeter outside readings) so far."""
         return self._seconds, self._ours - sum([bucket.spent for bucket in self._buckets])

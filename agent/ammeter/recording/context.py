@@ -1,4 +1,4 @@
-"""The part of a session that probes use: what they subscribe through, read from and write to."""
+"""The session interface that probes use: what they subscribe through, read and write."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from ammeter.torch_hooks.targets import Watched
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
-"""Makes a callback safe to give to torch."""
+"""Makes a callback safe to pass to torch; see Guarded.guard()."""
 
 
 class ProbeContext(Protocol):
-    """What a probe sees of the session that made it.
+    """The session as a probe sees it.
 
-    row: of the open step. follows: whether the order of calls is followed in this step. working: whether the program
-    works on the open step. thread: the ident of the one that trains. replay: whether bad steps are run once more.
+    Attributes:
+        row: the row of the open step.
+        follows: whether this is a followed step.
+        working: whether the program has begun work on the open step.
+        thread: the ident of the training thread.
+        replay: whether bad steps are replayed.
     """
 
     row: Row
@@ -58,7 +62,10 @@ class ProbeContext(Protocol):
 
 
 class ProbeKinds(NamedTuple):
-    """The classes of a session's probes. signals finish a row in this order, then user; resources closes every step."""
+    """The probe classes of a session.
+
+    signals finish a row in this order, then user; resources closes every step.
+    """
 
     signals: tuple[Any, ...]
     resources: Any

@@ -1,4 +1,4 @@
-"""What is noted of a step that is rested in, and where such steps wait, packed, until they become rows."""
+"""Notes of steps on the fast path, stored packed until they become rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 
 class FastStep:
-    """One step. seconds, overhead: that it took, and ours of them; time: of its end, ns since 1970.
+    """The notes of one step.
 
-    losses: as scale() or backward() got them. passes: of the model, where the last has not gone back yet. scale,
-    growth_tracker, after: around update(). logged: what the program said with run.log. row: where something else was
-    told in this step.
+    Attributes:
+        seconds, overhead: duration of the step, and the part of it spent in Ammeter.
+        time: end of the step, ns since 1970.
+        losses: losses passed to scale() or backward().
+        passes: forward passes of the model, set if the last one has not run backward yet.
+        scale, growth_tracker, after: scaler state before update(), and the scale after it.
+        logged: values from run.log.
+        row: the row of the step, if it holds other data.
     """
 
     seconds = overhead = 0.0
@@ -44,15 +49,17 @@ COLUMNS = (
     *("step_seconds", "overhead_seconds", "calls_followed", "applied", "skipped", "loss", "micro_batches"),
     *("samples", "tokens", "scale", "growth_tracker", "found_inf"),
 )
-"""Of steps in which one optimizer stepped and nothing special was."""
+"""Columns of a step in which the only optimizer stepped and nothing unusual happened."""
 
 _PACKED = struct.Struct(f"<q{len(COLUMNS)}d")
 _NAN = math.nan
 
 
 class Waiting:
-    """Numbers of steps in a row, the first of them `first`: eight bytes each, so that keeping them costs the program's
-    caches nothing."""
+    """Packed values of consecutive steps, the first of them `first`.
+
+    Each value takes eight bytes, so that storing them does not evict the program's cache lines.
+    """
 
     def __init__(self, most: int) -> None:
         self._buffer = bytearray(most * _PACKED.size)
@@ -61,7 +68,7 @@ class Waiting:
         self.count = 0
 
     def add(self, note: FastStep, losses: Mapping[str, float], samples: float, tokens: float) -> None:
-        """The next step. samples, tokens: 0 where unknown."""
+        """Adds the next step; samples and tokens are 0 if unknown."""
         at, scale, loss = self.count, note.scale, losses.get(LOSS, _NAN)
         scaled = (_NAN, _NAN, _NAN) if scale is None else (scale, note.growth_tracker or 0.0, 0.0)
         _PACKED.pack_into(
@@ -81,7 +88,7 @@ class Waiting:
         self.count += 1
 
     def take(self, layout: Layout) -> list[Steps]:
-        """The steps as rows of this layout; none waits any longer."""
+        """Returns the steps as rows of this layout and empties the buffer."""
         width = _PACKED.size // 8
         numbers = np.frombuffer(self._buffer, "<f8", self.count * width).reshape(-1, width)
         times = numbers[:, 0].view("<i8").tolist()

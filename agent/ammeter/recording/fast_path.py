@@ -1,8 +1,8 @@
-"""Steps between those that are looked at, of a program whose steps are short: a few numbers of each are noted.
+"""The fast path: notes a few numbers per step while steps are short.
 
-What an awake session hears at each call would cost such a step several percent. While it rests only a few calls are
-heard, by what stands here; at the first sign of something unusual the session wakes, within the same call, and knows
-of the step what it would have known. Notes become rows some ten times a second.
+The full set of callbacks would cost a short step several percent. On the fast path only a few calls have callbacks,
+those of this module. At the first sign of something unusual the session leaves the fast path within the same call, with
+the same knowledge of the step as if it had not used it. Notes become rows about ten times per second.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.1
 FLUSH_NOTES = 96
-"""Notes of so much time, or so many, become rows at once, and then it is decided whether to go on resting."""
+"""Notes become rows when they span FLUSH_SECONDS or exceed FLUSH_NOTES; then the session decides whether the fast path
+continues."""
 
 FULL_ROW_NS = 10**9
-"""From one row that is finished by all probes to the next."""
+"""Interval in ns between rows that all probes finish."""
 
 
 class Resting:
-    """Of one session. begin() with a step that has just begun; end() hands over to an awake session."""
+    """The fast path of one session.
+
+    begin() starts it with a step that has just begun; end() returns control to the full callbacks.
+    """
 
     name = "resting"
 
@@ -50,7 +54,7 @@ class Resting:
         self._notes: list[FastStep] = []
         self._waiting = Waiting(FLUSH_NOTES + 1)
         self._passed = (0.0, 0.0, 0)
-        """Seconds, ours of them, and number of the steps that were put to the rows since the last decision."""
+        """Seconds, seconds spent in Ammeter, and number of the steps that became rows since the last decision."""
         self.working = False
         self._early: set[str] = set()
         self._optimizer: Callable[[], Any] = _nobody
@@ -78,26 +82,29 @@ class Resting:
         return [*others, self._backward_place]
 
     def logs(self, names: Iterable[str], *, early: bool) -> None:
-        """The program says this with run.log: early in its steps, before the optimizer, or behind it."""
+        """Records that the program logs these names before its optimizer steps (early) or after."""
         (self._early.update if early else self._early.difference_update)(names)
 
     def able(self) -> bool:
-        """Whether the program is simple enough: one optimizer, at most one scaler, its numbers here on the host."""
+        """Whether the fast path can be used.
+
+        It needs one optimizer, at most one scaler, and their numbers on the host.
+        """
         return self._able and self._session.watched.alone()
 
     def never(self) -> None:
-        """This program is not one to rest from."""
+        """Disables the fast path for the rest of the run."""
         self._able = False
 
     def begin(self, now: float) -> None:
-        """From the step on that began now, in seconds of perf_counter."""
+        """Starts with the step that began now, in seconds of perf_counter."""
         watched = self._session.watched
         (optimizer,) = watched.optimizers
         self._optimizer, self._ids = weakref.ref(optimizer), frozenset({id(optimizer)})
         scaler = next((each for each in watched.scalers if each.is_enabled()), None)
         self._scaler = _nobody if scaler is None else weakref.ref(scaler)
         self._group.wake()
-        if scaler is None:  # with one, scale() gets the loss
+        if scaler is None:  # with a scaler, scale() receives the loss
             self._unscaled.wake()
         self._begin_flush(perf_counter())
         self._previous = now
@@ -105,7 +112,7 @@ class Resting:
         self._note = FastStep()
 
     def end(self) -> float:
-        """All that was noted is in the session's rows. Returns when the step that is open began."""
+        """Writes all notes to the session's rows; returns when the open step began."""
         self._group.rest()
         self._unscaled.rest()
         session = self._session
@@ -118,7 +125,10 @@ class Resting:
         return self._previous
 
     def log(self, values: dict[str, Any], columns: Container[str]) -> bool:
-        """Takes what run.log says, where it is one number each, here on the host, in columns that there are."""
+        """Notes values from run.log; returns whether it could.
+
+        Requires one number per value, on the host, and columns that exist already.
+        """
         numbers: dict[str, float] = {}
         early = not self._early.isdisjoint(values)
         for name, value in values.items():
@@ -184,17 +194,17 @@ class Resting:
             self._unusual(known, self._clip_place.place, args, kwargs)
 
     def _unusual(self, number: float | None, place: patch.Place, *args: Any) -> None:
-        """The number is not finite; one that is not here on the host never will be."""
+        """Leaves the fast path; disables it if the number is not on the host."""
         if number is None:
             self.never()
         self._again(place, 0, *args)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """In whatever thread: another one may be the one that trains from now on."""
+        """Handles step() from any thread, because another one may become the training thread."""
         session = self._session
         if optimizer is not self._optimizer() and optimizer not in session.watched.optimizers:
             return
-        if closure_in(args, kwargs) is not None:  # it may call anything
+        if closure_in(args, kwargs) is not None:  # a closure may call anything
             self.never()
         elif get_ident() == session.thread and optimizer is self._optimizer():
             if not session.row.stepped or self._goes_on():
@@ -221,7 +231,7 @@ class Resting:
         self._again(patch.place(type(scaler), "update"), 0, args, kwargs)
 
     def _skipped(self, scaler: Any) -> None:
-        """Says in the row what an awake session hears around step(), and has the gradients looked at."""
+        """Records the skip as the full callbacks around step() do, and notifies the probes."""
         session, optimizer = self._session, self._optimizer()
         session.leave_fast_path(odd=True)
         if _stage(scaler, optimizer) is OptState.STEPPED:
@@ -240,11 +250,15 @@ class Resting:
             self._close()
 
     def _goes_on(self) -> bool:
-        """Something is called behind an optimizer's step: the first thing of a new one. False when awake by now: of a
-        step with a scaler, update() should have come first."""
+        """Handles a call after the optimizer's step, which begins a new step.
+
+        Returns:
+            Whether the fast path continues. It does not in a step with a scaler, in which update() should have come
+                first.
+        """
         if self._note.scaled:
             self._session.leave_fast_path(odd=True)
-            self._session.stay_awake()  # the step that begins with this call, too
+            self._session.stay_awake()  # also for the step that begins with this call
         else:
             self._close()
         return not self._session.awake
@@ -266,7 +280,7 @@ class Resting:
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """The last note waits for run.log."""
+        """Writes all notes but the last, which waits for run.log."""
         self._begin_flush(now)
         if len(self._notes) > 1:
             self._put_all(but=1)
@@ -280,7 +294,7 @@ class Resting:
         return passed
 
     def _put_all(self, but: int = 0) -> None:
-        """All notes but the last."""
+        """Moves the notes to rows, except the last `but`."""
         notes, step = self._notes, self._session.row.step - len(self._notes)
         count = len(notes) - but
         for at in range(count):
@@ -289,8 +303,11 @@ class Resting:
         self._session.write_rested(self._waiting)
 
     def _put(self, note: FastStep, step: int) -> None:
-        """To the rows. One in a second is finished as any row, which keeps what is said now and then up to date; of the
-        others that have nothing special, the numbers are put together at once."""
+        """Moves a note to the rows.
+
+        One note per FULL_ROW_NS is finished by all probes like any row, which keeps occasional values current. Notes
+        without special data are packed.
+        """
         seconds, overhead, count = self._passed
         self._passed = seconds + note.seconds, overhead + note.overhead, count + 1
         waiting = self._waiting
@@ -306,7 +323,7 @@ class Resting:
             self._keep(note, step)
 
     def _keep(self, note: FastStep, step: int) -> None:
-        """As a row that is complete but for what run.log may say."""
+        """Queues a note as a row that is complete except for values from run.log."""
         session = self._session
         row = note.row or Row(step)
         row.stepped, row.time = self._ids, note.time
@@ -316,7 +333,7 @@ class Resting:
         session.keep(row)
 
     def _again(self, place: patch.Place, part: int, *args: Any) -> None:
-        """This call was not what it seemed."""
+        """Leaves the fast path and repeats this call's callbacks with the full set."""
         self._session.leave_fast_path(odd=True)
         self._session.replay_call(place.calls[part], *args)
 
@@ -326,7 +343,7 @@ def _nobody() -> None:
 
 
 def _stage(scaler: Any, optimizer: Any) -> OptState:
-    """How far the scaler is with this optimizer in this step."""
+    """Returns the scaler's state for this optimizer in this step."""
     state = getattr(scaler, "_per_optimizer_states", _NO_STATES).get(id(optimizer))
     return OptState.READY if state is None else state["stage"]
 

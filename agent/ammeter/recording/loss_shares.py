@@ -1,4 +1,4 @@
-"""Which share of the batch's loss a micro-batch's loss is, by what its summands were divided by."""
+"""Derives a micro-batch's share of the batch loss from the divisors of its summands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Parts = tuple[Part, ...]
 """The summands of one loss."""
 
 CLOSE = 0.004
-"""Share by which two factors that are the same may differ: that of bfloat16, in which a factor may be kept."""
+"""Relative tolerance for equal factors: bfloat16 precision, because a factor may be stored in bfloat16."""
 
 CLOSE_COUNT = 0.25
-"""The same of counted targets: a program may count those that a shift leaves out."""
+"""Relative tolerance for target counts: a program may include targets that a shift leaves out."""
 
 
 def common_divisors(parts: tuple[Part, ...]) -> list[float]:
-    """What all summands were divided by, and the product of these, last."""
+    """Returns the divisors common to all summands, followed by their product if there are several."""
     found = _divisors_of_all(parts)
     return [*found, math.prod(found)] if len(found) > 1 else found
 
@@ -36,7 +36,7 @@ def _divisors_of_all(parts: tuple[Part, ...]) -> list[float]:
 
 
 def _divisors(part: Part) -> list[float]:
-    """What it was divided by, without its sign. Nothing is known of what was multiplied by zero or by infinity."""
+    """Returns the absolute divisors of a summand; factors of zero or infinity are ignored."""
     found = [(abs(constant.number()), factor) for constant, factor in part.divisors]
     return [1 / number if factor else number for number, factor in found if 0 < number < math.inf]
 
@@ -50,7 +50,10 @@ def is_close(one: float, other: float, share: float = CLOSE) -> bool:
 
 
 def is_partition(divisors: list[list[float]]) -> bool:
-    """Whether the micro-batches were given shares that come to one, such as 1/N each: their sum is the batch's."""
+    """Whether the micro-batch shares, such as 1/N each, add up to one.
+
+    Then the sum of the micro-batch losses is the batch loss.
+    """
     if not all(divisors) or len({len(each) for each in divisors}) > 1:
         return False
     return any(_is_whole([1 / each for each in column]) for column in zip(*divisors, strict=True))
@@ -61,7 +64,7 @@ def _is_whole(shares: Sequence[float], share: float = CLOSE) -> bool:
 
 
 def may_be_own_mean(group: Sequence[Parts], divisors: list[list[float]]) -> bool:
-    """Whether what looks like the number of micro-batches may be that of the samples that each has summed up."""
+    """Whether the common divisor may be the samples per micro-batch, not the number of micro-batches."""
     if any(len(parts) > 1 or parts[0].kind != SUM or len(divisors[0]) > 1 for parts in group):
         return False
     return all(
@@ -71,15 +74,17 @@ def may_be_own_mean(group: Sequence[Parts], divisors: list[list[float]]) -> bool
 
 
 def is_share(group: Sequence[Parts]) -> bool | None:
-    """Whether several micro-batches that are not divided by their number were divided as parts of a batch; None where
-    nobody knows."""
+    """Whether micro-batch losses are shares of one batch loss; None if unknown.
+
+    Applies to micro-batches that are not divided by their number.
+    """
     every = [part for parts in group for part in parts]
     if any(part.kind == OPAQUE for part in every):
         return None
     if not any(part.kind == SUM for part in every):
         first, *others = [math.prod(_divisors_of_all(parts)) for parts in group]
         number = first > 1.5 and is_close(first, round(first)) and all(is_close(each, first) for each in others)
-        return None if number else False  # it may be the number of another batch's micro-batches, or a weight
+        return None if number else False  # may be another batch's number of micro-batches, or a weight
     if len({len(parts) for parts in group}) > 1:
         return None
     found = {_share_of(parts) for parts in zip(*group, strict=True)}
@@ -87,7 +92,7 @@ def is_share(group: Sequence[Parts]) -> bool | None:
 
 
 def _share_of(parts: Sequence[Part]) -> bool | None:
-    """The same of one summand of the loss."""
+    """Applies is_share() to one summand of the loss."""
     if all(part.kind == MEAN for part in parts):
         return False
     if not all(part.kind == SUM and _divisors(part) for part in parts):
@@ -96,7 +101,7 @@ def _share_of(parts: Sequence[Part]) -> bool | None:
     if len({len(each) for each in divisors}) > 1:
         return None
     if not all(is_close(each[-1], divisors[0][-1]) for each in divisors):
-        return False  # what covers the whole batch is the same for all of its micro-batches
+        return False  # a divisor of the whole batch is equal in all its micro-batches
     weights = [part.weight.number() for part in parts if part.weight is not None]
     counted = len(weights) == len(parts)
     counts = [[each] for each in weights] if counted else [_extents(part.sizes) for part in parts]
@@ -106,7 +111,7 @@ def _share_of(parts: Sequence[Part]) -> bool | None:
 
 
 def _covers(products: Sequence[float], counts: Sequence[Sequence[float]], share: float) -> bool | None:
-    """Whether the divisors count all micro-batches together, or each its own one; None for neither or both."""
+    """Whether the divisors count all micro-batches (True) or each its own (False); None if ambiguous."""
     whole = own = False
     for candidate in zip(*counts, strict=False):
         shares = [count / product for count, product in zip(candidate, products, strict=True)]
@@ -116,5 +121,5 @@ def _covers(products: Sequence[float], counts: Sequence[Sequence[float]], share:
 
 
 def _extents(sizes: Sequence[int]) -> list[float]:
-    """What a sum over such a tensor may be divided by: samples, samples times tokens, and so on."""
+    """Returns possible divisors of a sum over a tensor: samples, samples * tokens, ..."""
     return [float(math.prod(sizes[: at + 1])) for at in range(len(sizes))]

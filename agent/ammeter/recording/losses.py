@@ -1,7 +1,8 @@
-"""The losses of a step: which loss a backward pass was of, and what share of the batch's.
+"""The losses of a step, and the share of the batch loss that each represents.
 
-A program that accumulates gradients divides each micro-batch's loss, by their number or by all tokens of the batch, or
-does not divide it. Its division stands in the graph above the criterion. Where it does not, nothing is claimed.
+A program that accumulates gradients divides each micro-batch's loss by the number of micro-batches or by all tokens of
+the batch, or does not divide it. The division appears in the autograd graph above the criterion. If it does not, the
+loss is reported without a claim about the batch.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from ammeter.torch_hooks.loss_graph import MEAN, PLAIN, Part
 from ammeter.wire.frames import LOSS, LOSS_BACKWARD
 
 MAX_LOSS_COLUMNS = 16
-"""Columns for losses of one run; a program that calls backward() on ever new lines has no more."""
+"""Maximum number of loss columns of a run, for programs that call backward() on ever new lines."""
 
 
 class Caught:
-    """What one backward pass was called on. values: its losses, which are one loss, the sum, where there are several.
+    """The losses that one backward pass was called on.
 
-    attempts: optimizers that had been asked to step before in this step. touched: those whose gradients it changed.
+    Attributes:
+        values: the losses; several values count as one loss, their sum.
+        attempts: number of optimizers whose step was attempted earlier in this step.
+        touched: ids of the optimizers whose gradients the pass changed.
     """
 
     __slots__ = ("attempts", "parts", "place", "touched", "values")
@@ -50,7 +54,7 @@ Key = tuple[Any, ...]
 
 
 class Losses:
-    """Of one run: tells the losses of each of its steps, in their order."""
+    """Computes the loss columns of each step of a run; steps arrive in order."""
 
     def __init__(self) -> None:
         self._accumulated = 0.0
@@ -58,16 +62,19 @@ class Losses:
         self._named = False
         self._names: dict[Key, str] = {}
         self._codes: list[CodeType | None] = []
-        """Kept, so that no other code gets the identity of one that has a name."""
+        """Keeps code objects alive, so that no other code gets the id of one that has a name."""
 
     def is_plain(self, caught: Sequence[Caught]) -> bool:
-        """Whether a step has one loss, which is what backward() was called on."""
+        """Whether a step has a single loss, exactly the value that backward() was called on."""
         return len(caught) == 1 and caught[0].parts is PLAIN and not self._named
 
     def of(self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False) -> dict[str, float]:
-        """Column -> number, of what was caught in one step. attempts: the optimizers that were asked to step, in order.
+        """Returns column -> loss for the losses of one step.
 
-        in_turn: there are others, which were not.
+        Args:
+            caught: the backward passes of the step.
+            attempts: ids of the optimizers whose step was attempted, in order.
+            in_turn: the program also has optimizers that were not attempted.
         """
         first, count = caught[0], len(caught)
         if not self._named and not in_turn and self._accumulated == count and _are_alike(caught):
@@ -89,8 +96,10 @@ class Losses:
         return found
 
     def _merged(self, groups: list[tuple[Key, list[Caught]]]) -> list[tuple[Key, list[Caught]]]:
-        """Micro-batches that are divided by the number of all of them are one loss, also where the last one has a line
-        of its own."""
+        """Merges groups whose micro-batches are divided by the total number of micro-batches.
+
+        They are one loss, even if the last micro-batch has a line of its own.
+        """
         if len(groups) < 2 or len({key[4:] for key, _ in groups}) > 1:
             return groups
         every = [each for _, group in groups for each in group]
@@ -101,7 +110,7 @@ class Losses:
         return groups
 
     def _number(self, group: list[Caught]) -> tuple[float, bool]:
-        """(loss, whether it is that of the batch) of micro-batches of one loss; else their mean."""
+        """Returns (loss, whether it is the batch loss) of a group; otherwise (mean, False)."""
         numbers = [each.number() for each in group]
         count = len(numbers)
         mean = numbers[0] if count == 1 else sum(numbers) / count
@@ -139,7 +148,7 @@ class Losses:
 
 
 def _are_alike(caught: Sequence[Caught]) -> bool:
-    """Whether these are means that were divided once, of the same lines and optimizers, by the same number."""
+    """Whether these are means of the same lines and optimizers, divided by one equal number."""
     first = caught[0]
     if len(first.parts) != 1 or first.parts[0].kind != MEAN or len(first.parts[0].divisors) != 1:
         return False
@@ -161,7 +170,7 @@ def _are_alike(caught: Sequence[Caught]) -> bool:
 
 
 def _grouped(caught: Sequence[Caught], attempts: Sequence[int]) -> list[tuple[Key, list[Caught]]]:
-    """Micro-batches of one loss: of the same lines, and for the same optimizers."""
+    """Groups the micro-batches of one loss: same lines and same optimizers."""
     found: dict[Key, list[Caught]] = {}
     for each in caught:
         code, at, outer, outer_at = each.place

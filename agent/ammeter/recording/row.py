@@ -1,4 +1,4 @@
-"""One step under construction: what its probes have read so far, and what is still on its way to the host."""
+"""The row of the open step: values read so far and transfers still in flight."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Row:
-    """scalars: column -> number. stats: stat -> (indices of tensors, numbers). transfers: by the reading probe's key;
-    pending: what has not arrived yet.
+    """The values of one step, collected by the probes.
 
-    stepped, skipped, fused: ids of optimizers whose step() was entered, was kept back by a scaler seen on the
-    host, or hands the skip to its own kernel. scaler_used: of those that an enabled scaler unscales or steps.
-    clipped: the optimizers whose gradients are being clipped now; clip_is_finite: whether
-    torch found their norm to be. loss: all losses of the step together, once it is finished. urgent: not to wait for
-    company. began: when the step before it closed, in seconds of perf_counter.
+    Attributes:
+        scalars: column -> number.
+        stats: statistic -> list of (tensor indices, values).
+        transfers: probe key -> device-to-host transfers.
+        pending: transfers that have not arrived yet.
+        stepped: ids of optimizers whose step() was entered.
+        skipped: ids of optimizers whose step a scaler skipped on the host.
+        fused: ids of optimizers that pass the skip decision to their own kernel.
+        scaler_used: ids of optimizers that an enabled scaler unscales or steps.
+        clipped: the optimizers whose gradients are being clipped now.
+        clip_is_finite: whether torch reported a finite norm for that clipping.
+        loss: the sum of all losses of the step, set when the row is finished.
+        urgent: the row is written at once instead of in a batch.
+        began: end of the previous step, in seconds of perf_counter.
     """
 
     __slots__ = (
@@ -52,7 +60,10 @@ class Row:
         self.began = perf_counter()
 
     def fill(self, stat: str, indices: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
-        """Numbers of these tensors. What is finite stays so: float32's largest stands for what is larger."""
+        """Stores values of these tensors as float32.
+
+        Finite values beyond the float32 range are clipped to float32's largest number and so stay finite.
+        """
         with np.errstate(all="ignore"):
             narrow = numbers.astype(np.float32)
         if not np.isfinite(narrow).all():
@@ -60,7 +71,7 @@ class Row:
         self.stats.setdefault(stat, []).append((indices, narrow))
 
     def later(self, key: str, transfer: Transfer) -> None:
-        """Keeps a number that arrives; it is there, under its key, when the row is finished."""
+        """Stores a transfer under a key; the row is finished only after it has arrived."""
         kept = self.transfers.get(key)
         if kept is None:
             self.transfers[key] = [transfer]
@@ -70,7 +81,7 @@ class Row:
             self.wait_for(transfer)
 
     def wait_for(self, transfer: Transfer) -> None:
-        """The row is not finished before this is there; who reads it keeps it himself."""
+        """Delays the row until this transfer has arrived; the caller keeps the transfer itself."""
         if not transfer.here:
             self.pending = [*(self.pending or ()), transfer]
 
@@ -88,9 +99,9 @@ class Row:
         self.time = time.time_ns()
 
     def values(self, layout: Layout) -> bytes:
-        """The row as a `steps` frame carries it: columns behind the last measured one are left away.
+        """Encodes the row for a `steps` frame; columns after the last measured one are omitted.
 
-        A number of the program's own that does not fit into float32 is infinite then, and numpy warns of it.
+        A value logged by the program that exceeds float32 becomes infinite, and numpy warns about it.
         """
         values = layout.values(self.scalars, self._reach(layout) if self.stats else 0)
         for stat, parts in self.stats.items():
@@ -100,13 +111,16 @@ class Row:
         return values.tobytes()
 
     def _reach(self, layout: Layout) -> int:
-        """Columns up to the last one that may have been measured."""
+        """Returns the number of columns up to the last one that may have been measured."""
         last: int = max(layout.stats[stat] for stat in self.stats)
         return last + layout.tensors
 
 
 class Layout:
-    """Where the columns of a schema stand: scalar -> position, stat -> position of its first tensor."""
+    """Column positions of a schema.
+
+    Maps each scalar to its position and each statistic to the position of its first tensor.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -116,7 +130,7 @@ class Layout:
         self.stats = {stat: schema.span(stat).start for stat in schema.stats}
 
     def values(self, scalars: dict[str, float], reach: int = 0) -> npt.NDArray[np.float32]:
-        """float32[reach, at least the scalar columns] with these numbers, ABSENT elsewhere."""
+        """Returns float32[max(reach, scalar columns)] with these numbers and ABSENT elsewhere."""
         values = np.full(reach, ABSENT, "<f4") if reach else self.empty.copy()
         places = self.scalars
         for name, number in scalars.items():
@@ -128,5 +142,5 @@ class Layout:
 def _fitting(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     largest = np.finfo(np.float32).max
     fitting = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
-    fitting[np.isnan(fitting)] = np.nan  # one NaN for all: another one's bits may be those of ABSENT
+    fitting[np.isnan(fitting)] = np.nan  # a single NaN pattern: another could have the bits of ABSENT
     return fitting.astype(np.float32)

@@ -1,4 +1,4 @@
-"""The updates of gradient scalers within one step, and which optimizers they kept from stepping."""
+"""Scaler updates within one step, and the optimizer steps they skipped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Update:
-    """One update() of one scaler in a step. found: id of an optimizer -> what was found on each device, > 0 for Inf.
+    """One update() call of one scaler in a step.
 
-    number: the scaler's, in the order in which they were seen first. after: the scale that update() left.
+    Attributes:
+        number: index of the scaler, in the order of first use.
+        scale, growth_tracker: values before the update.
+        found: optimizer id -> found_inf per device; a value > 0 means Inf or NaN.
+        after: the scale after update().
     """
 
     number: int
@@ -27,9 +31,10 @@ class Update:
 
 
 def skipped_in(row: Row) -> Set[int]:
-    """ids of the optimizers that a finished row's step was kept from: on the host, or late by their own kernel.
+    """Returns the ids of the optimizers whose step was skipped in this finished row.
 
-    A fused optimizer steps in any case and applies nothing when its kernel reads found_inf.
+    A skip happens on the host, or for fused optimizers in their kernel: step() always runs there, but the kernel
+    applies nothing when it reads found_inf > 0.
     """
     updates: list[Update] = row.raw.get("updates", [])
     late = {key for each in updates for key, found in each.found.items() if key in row.fused and is_positive(found)}

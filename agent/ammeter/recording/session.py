@@ -1,4 +1,4 @@
-"""One watched run in this process: composes probes, boundary, schedule and journal."""
+"""One watched run in this process; composes probes, step boundary, schedule and journal."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ from ammeter.wire.frames import LOSS, STATS, Bye, Event, Frame, Hello, Lost, Sch
 log = logging.getLogger("ammeter")
 
 MAX_LATE_ROWS = 64
-"""Rows that wait for numbers from the device; a device that far behind loses the oldest, counted."""
+"""Maximum number of rows that wait for device data; if the device lags further, the oldest row is dropped and
+counted."""
 
 LAST_WAIT = 2.0
-"""Seconds that close() waits at most for numbers from the device; a device that hangs must not hold up the end."""
+"""Maximum seconds that close() waits for device data; a hanging device must not block the end of the program."""
 
 URGENT = frozenset(
     {"step.skipped", "gradient.nonfinite", "usage.clip_before_unscale", "weights.nonfinite", "moments.nonfinite"}
 )
-"""Events that are written when their step closes. Other rows wait for run.log, and to be written several at once."""
+"""Events that are written when their step closes. Other rows wait for run.log and are written in batches."""
 
 ALERT = 16
-"""Steps behind a bad one in which nobody rests."""
+"""Steps after a bad one that do not use the fast path."""
 
 HOLD_SECONDS = 0.02
 HOLD_ROWS = 32
-"""Rows that are not urgent are written when a step begins and they cover this much time, or are this many."""
+"""Non-urgent rows are written at the start of a step when they span HOLD_SECONDS or reach HOLD_ROWS in number."""
 
 
 class Session(Guarded):
-    """attach() starts it, close() ends it; in between it only reacts to what the program calls."""
+    """Records one run between attach() and close(), only in reaction to calls of the program."""
 
     def __init__(
         self,
@@ -110,13 +111,13 @@ class Session(Guarded):
         ]
 
     def attach(self) -> None:
-        """Writes the hello and subscribes. Nothing of torch is touched before this."""
+        """Writes the hello and subscribes. No torch object is patched before this."""
         self.journal.hello(self._described(self.schema))
         self.subscribe()
         _here.add(self)
 
     def subscribe(self) -> None:
-        """Hooks in; unsubscribe() undoes exactly this, and the two may alternate."""
+        """Installs all callbacks; unsubscribe() removes exactly these, and the two may alternate."""
         boundary, guard = Boundary(self), self.guard("boundary", any_thread=False)
         self._handles += self.forward.attach()
         self._handles += boundary.before_probes(guard)
@@ -128,18 +129,24 @@ class Session(Guarded):
         self.follows = self.awake = True
 
     def while_following(self, handles: list[Any]) -> list[Any]:
-        """Of attach(): what is only heard in steps in which the order of calls is followed."""
+        """Marks subscriptions made in attach() as active only in followed steps."""
         self._followers += handles
         return handles
 
     def while_awake(self, handles: list[Any]) -> list[Any]:
-        """Of attach(): what is only heard in steps in which something is read or followed, or went wrong."""
+        """Marks subscriptions made in attach() as inactive on the fast path.
+
+        They are active in steps with a reading, in followed steps and after a fault.
+        """
         self._readers += handles
         return handles
 
     def leave_fast_path(self, *, odd: bool = False) -> None:
-        """Everything is heard from here on. odd: for something in this step is not as in those before it, perhaps the
-        order of its calls, which is followed from the next one on."""
+        """Activates all callbacks from this point on.
+
+        Args:
+            odd: this step differs from earlier ones, perhaps in the order of its calls; the next step is followed.
+        """
         if self.awake:
             return
         self.working, self.awake, self._odd = self.resting.working, True, odd
@@ -155,7 +162,13 @@ class Session(Guarded):
         self.forward.rest()
 
     def skip_steps(self, seconds: float, overhead: float, steps: int, *, decide: bool = False) -> None:
-        """So many steps were rested in. decide: whether to go on."""
+        """Accounts for steps on the fast path.
+
+        Args:
+            seconds, overhead: total duration, and the part of it spent in Ammeter.
+            steps: number of steps.
+            decide: decide whether the fast path continues.
+        """
         if not steps:
             return
         self.governor.earn(seconds, overhead)
@@ -164,7 +177,7 @@ class Session(Guarded):
             self._attend(False)
 
     def write_rested(self, waiting: Waiting) -> None:
-        """Writes steps in which nothing special was, behind all rows that wait."""
+        """Writes fast-path steps without special data, after all waiting rows."""
         frames = self._finished()
         first, count = waiting.first, waiting.count
         if count:
@@ -175,11 +188,15 @@ class Session(Guarded):
                 rested(first, count)
 
     def keep(self, row: Row) -> None:
-        """A row that is complete but for what run.log may say."""
+        """Queues a row that is complete except for values from run.log."""
         self._closed.append(row)
 
     def apply_fast_step(self, row: Row, note: FastStep, *, here: bool = False) -> None:
-        """Brings what was noted into a row; here: into the open one, whose step goes on."""
+        """Copies the notes of a fast-path step into a row.
+
+        Args:
+            here: the row is the open one, whose step continues.
+        """
         for apply_fast_step in self._adopting:
             apply_fast_step(row, note, here)
         if note.logged:
@@ -187,17 +204,17 @@ class Session(Guarded):
                 row.later(f"user:{name}", async_copy.number(float(value)))
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """The scaler kept this optimizer from its step; the gradients are still as they were."""
+        """Notifies the probes that a scaler skipped this optimizer; its gradients are unchanged."""
         self.leave_fast_path()
         for look in self._on_skip:
             look(optimizer)
 
     def stay_awake(self, steps: int = 1) -> None:
-        """The next steps are to be heard, too."""
+        """Keeps the fast path off for the next steps."""
         self._alert = max(self._alert, steps)
 
     def _attach(self, probe: Any) -> None:
-        """A probe that does not find what it looks for, in another version of torch, is off; the others go on."""
+        """Attaches a probe; one that fails, such as in another torch version, is switched off."""
         try:
             with patch.all_or_nothing():
                 self._handles += probe.attach(self.guard(probe.name, any_thread=getattr(probe, "any_thread", False)))
@@ -224,17 +241,17 @@ class Session(Guarded):
             self._user.log(values)
 
     def log_at(self, step: float, values: dict[str, Any]) -> None:
-        """The same about an earlier step, whose row is written."""
+        """Logs values for an earlier step, whose row is already written."""
         self._user.log_at(step, values)
 
     @property
     def last_step(self) -> int:
-        """The last step in which an optimizer stepped or was kept from it."""
+        """The last step in which an optimizer stepped or was skipped."""
         row = self.row
         return row.step if row.stepped or row.skipped else row.step - 1
 
     def begin(self) -> None:
-        """The program works on a new step: what was said about the last one is complete."""
+        """Marks that the program works on a new step, which completes earlier rows."""
         if not self.working:
             self.working = True
             self.write_old()
@@ -243,12 +260,12 @@ class Session(Guarded):
         """Writes the rows that have waited long enough."""
         closed = self._closed
         if closed:
-            began = closed[0].began  # before any call, in which another thread may write it
+            began = closed[0].began  # read before any call, in which another thread may write the row
             if len(closed) >= HOLD_ROWS or perf_counter() - began >= HOLD_SECONDS:
                 self._flush()
 
     def close_step(self) -> None:
-        """The step has ended. Its row waits for run.log, unless it has something to tell at once."""
+        """Closes the step. Its row waits for run.log unless it is urgent."""
         self.working = False
         row, self.row = self.row, Row(self.row.step + 1)
         row.stamp()
@@ -263,20 +280,23 @@ class Session(Guarded):
             self.write_old()
 
     def loggable(self) -> Row | None:
-        """The row that run.log speaks of: of the step that closed last, or of the one the program works on now.
+        """Returns the row for run.log: the last closed step's, or the open step's.
 
-        None when the step closed, was written at once, and the program does not work on another yet.
+        None if the last closed row was written at once and the program has not begun another step.
         """
         if self.working or self.row.step == 0 or (not self.awake and self.resting.working):
             return self.row
         return self._closed[-1] if self._closed else None
 
     def emit_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None:
-        """Something is said about a step whose row is written, the one that closed last unless it is another."""
+        """Writes an event for an already written step, by default the last one."""
         self.journal.append(Event(event, self.row.step - 1 if step is None else step, time.time_ns(), data))
 
     def columns(self, names: Iterable[str], most: int) -> Container[str]:
-        """Those of the names that have a scalar column now: all, unless the program has `most` of its own already."""
+        """Returns the scalar columns after adding these names.
+
+        New columns are added until the program has `most` of its own.
+        """
         new = [name for name in names if name not in self._layout.scalars]
         room = self._own_scalars + most - len(self.schema.scalars)
         if new and room > 0:
@@ -286,7 +306,10 @@ class Session(Guarded):
     def losses(
         self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False
     ) -> dict[str, float]:
-        """Column -> loss of a step that is finished, in the order of steps. New columns are made for new losses."""
+        """Returns column -> loss of a finished step, adding columns for new losses.
+
+        Must be called in the order of steps.
+        """
         if self._losses.is_plain(caught) and not in_turn:
             return {LOSS: caught[0].number()}
         found = self._losses.of(caught, attempts, in_turn=in_turn)
@@ -294,16 +317,17 @@ class Session(Guarded):
         return {name: number for name, number in found.items() if name in columns}
 
     def emit(self, event: str, data: dict[str, Any]) -> None:
-        """Something happened in the open step."""
+        """Adds an event to the open step."""
         self.row.events.append((event, data))
 
     def on_close(self, call: Callable[[], Any]) -> None:
         self._on_close = call
 
     def close(self, reason: str = "closed", message: str = "") -> bool:
-        """Writes what is left and the bye, takes every hook away, and gives the journal back.
+        """Writes the remaining rows and the bye, removes all hooks and closes the journal.
 
-        Whether the stream ended by this: not for the second time, and not in a forked child.
+        Returns:
+            Whether this call ended the stream: False on a second call and in a forked child.
         """
         self.unsubscribe()
         if self._off:
@@ -316,7 +340,7 @@ class Session(Guarded):
         return True
 
     def _attend(self, urgent: bool) -> None:
-        """How closely the next step is looked at."""
+        """Selects the callbacks of the next step: fast path, full or followed."""
         follows = self.governor.follows(urgent or self._odd)
         self._odd = False
         if urgent:
@@ -330,7 +354,7 @@ class Session(Guarded):
             self._follow(follows)
 
     def _follow(self, follows: bool) -> None:
-        """From the next step on the order of calls is followed, by probes that begin anew, or is not."""
+        """Starts or stops following with the next step; on a start the probes reset."""
         self.follows = follows
         if not follows:
             self._groups[0].rest()
@@ -341,9 +365,12 @@ class Session(Guarded):
                 self.guard(probe.name)(probe.reset)()
 
     def trains_here(self) -> bool:
-        """Whether this thread is the one that trains. A run is what one thread trains: that which called watch(), or
-        another that steps before it did or when it is gone. Of several that train at the same time, each would close
-        the others' steps."""
+        """Whether the current thread is the training thread.
+
+        A run is trained by one thread: the one that called watch(), or another that steps before the first has trained
+        or after it has ended. If several threads train at the same time, each would close the steps of the others, so
+        that only one is recorded.
+        """
         if get_ident() == self.thread:
             return True
         row = self.row
@@ -377,11 +404,11 @@ class Session(Guarded):
         self.journal.append(Bye(reason, self.row.step - 1, time.time_ns(), message))  # type: ignore[arg-type]
 
     def _flush(self) -> None:
-        """Writes what waits, as one piece."""
+        """Writes all rows that are ready with one journal call."""
         self.journal.append(*self._finished())
 
     def _finished(self) -> list[Frame]:
-        """The rows that wait no longer. Non-finite numbers are data here, and no warning to the program."""
+        """Encodes the rows that are ready. Non-finite values are data and cause no numpy warning."""
         frames: list[Frame] = []
         if self._closed:
             with np.errstate(all="ignore"):
@@ -390,7 +417,10 @@ class Session(Guarded):
         return frames
 
     def _next_closed(self) -> Row | None:
-        """The oldest row that waits, if it waits no longer. None, too, where another thread was quicker."""
+        """Removes and returns the oldest row if it is ready or too many wait.
+
+        None otherwise, or if another thread removed it first.
+        """
         try:
             if len(self._closed) > MAX_LATE_ROWS or self._closed[0].ready():
                 return self._closed.popleft()
@@ -399,7 +429,7 @@ class Session(Guarded):
         return None
 
     def _encode_row(self, row: Row, frames: list[Frame]) -> None:
-        """Finishes a row, which may add to the open one's events, and puts what is to be written behind the others."""
+        """Finishes a row and appends its frames; may add events to the open row."""
         if not row.ready():
             frames.append(Lost("device-late", 1, len(row.events)))
             return
@@ -424,7 +454,7 @@ class Session(Guarded):
             self.leave_fast_path()
 
     def _said_layout(self, frames: list[Frame]) -> Layout:
-        """The layout to write with, which is said first where it is new."""
+        """Returns the current layout; a new one is announced first by a hello frame."""
         layout = self._layout
         if layout is not self._told:
             self._told = layout
@@ -432,7 +462,7 @@ class Session(Guarded):
         return layout
 
     def _describe(self, **columns: Any) -> None:
-        """Rows that are written from now on have other columns, which is said before the first of them."""
+        """Changes the schema of subsequent rows; a hello frame precedes the first of them."""
         self.schema = msgspec.structs.replace(self.schema, **columns)
         self._layout = Layout(self.schema)
 
@@ -441,7 +471,7 @@ class Session(Guarded):
 
 
 def watching() -> list[Session]:
-    """The sessions of this thread that have not ended and have their hooks in."""
+    """Returns the sessions of this thread that are attached and not closed."""
     return [each for each in _here if not each._off and each._handles and each.thread == get_ident()]
 
 

@@ -1,10 +1,13 @@
-"""Where one step ends and the next begins.
+"""Detects where one step ends and the next begins.
 
-A step closes at scaler.update(); with several scalers, when one that already updated is used again. Without a scaler,
-or where each that was used has updated, it closes when an optimizer that stepped is used again (zero_grad, step), or
-when the next training-mode forward, backward or scale is called and every optimizer has stepped: several optimizers
-that take turns, as in a GAN, are one step. What an optimizer does inside its own step() (L-BFGS and its closure)
-belongs to that step.
+A step closes at scaler.update(). With several scalers, it closes when one that already updated is used again. Without a
+scaler, or when each scaler that was used has updated, it closes at one of two points:
+
+- an optimizer that stepped is used again (zero_grad, step);
+- a training-mode forward, backward or scale is called after every optimizer has stepped. Several optimizers that
+  alternate, as in a GAN, therefore form one step.
+
+Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Boundary:
-    """Attached around the probes: before_probes settles whose row it is, after_probes closes it."""
+    """Step boundary detection, attached around the probes.
+
+    before_probes() selects the row that the probes write to; after_probes() closes it.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -33,7 +39,7 @@ class Boundary:
         self._inside: int | None = None
         self._used: set[int] = set()
         self._updated: set[int] = set()
-        """ids of the scalers that unscaled or stepped in this step, and of those that updated."""
+        """_used: ids of the scalers that unscaled or stepped in this step. _updated: ids of those that updated."""
 
     def before_probes(self, guard: Guard) -> list[Any]:
         session = self._session
@@ -61,7 +67,7 @@ class Boundary:
         self._session.begin()
 
     def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
-        """Between two steps it belongs to neither; only the rows that wait are written."""
+        """Writes waiting rows; an evaluation between two steps belongs to neither."""
         self._session.write_old()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
@@ -86,7 +92,10 @@ class Boundary:
             self._close()
 
     def _awaits_more(self) -> bool:
-        """Whether the step goes on in any case: inside an optimizer's step(), or until update() of the scalers used."""
+        """Whether the step must stay open.
+
+        True inside an optimizer's step(), and until update() of every scaler used.
+        """
         updated = self._used and self._used <= self._updated
         return self._inside is not None or bool(self._session.row.scaler_used and not updated)
 
@@ -95,7 +104,7 @@ class Boundary:
         if optimizer not in self._watched.optimizers or not session.trains_here():
             return
         closure = closure_in(args, kwargs)
-        if closure is not None:  # it may call anything
+        if closure is not None:  # a closure may call anything
             session.resting.never()
         self._once(optimizer)
         self._inside = id(optimizer)
@@ -144,7 +153,7 @@ class Boundary:
             self._session.skipped(optimizer)
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer steps once in a step; when it comes again, that is the next one."""
+        """Closes the step if this optimizer has already stepped in it."""
         row = self._session.row
         if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
             self._close()
@@ -158,7 +167,7 @@ class Boundary:
         self._close_if_updated(args[0])
 
     def _close_if_updated(self, scaler: torch.amp.GradScaler) -> None:
-        """With several scalers the step goes on until one that already updated is used again."""
+        """Closes the step when a scaler that already updated is used again."""
         if id(scaler) in self._updated:
             self._close()
 

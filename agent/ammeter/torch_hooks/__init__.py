@@ -1,1 +1,1 @@
-"""The only place that touches objects of torch."""
+"""Callbacks on torch objects; no other package patches torch."""

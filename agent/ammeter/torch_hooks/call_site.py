@@ -1,4 +1,4 @@
-"""Which line of the user's program led here."""
+"""Finds the line of the user's program that led to a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import CodeType, FrameType, TracebackType
 
 
 def line() -> str:
-    """'file.py:12' of the innermost frame that is neither torch's nor ours; '' when there is none."""
+    """Returns 'file.py:12' of the innermost frame outside torch and Ammeter, or ''."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _inside(frame.f_code.co_filename):
         frame = frame.f_back
@@ -17,13 +17,17 @@ def line() -> str:
 
 
 Place = tuple[CodeType | None, int, CodeType | None, int]
-"""Code and instruction of a call, and of the call that led there: one line may go back for several losses."""
+"""Code and instruction of a call and of its caller. Instructions are needed because one line may run backward for
+several losses."""
 
 NOWHERE: Place = (None, 0, None, 0)
 
 
 def place() -> Place:
-    """Where the program's own code led here, past frameworks that call for it, such as Lightning and accelerate."""
+    """Returns the innermost place in the program's own code.
+
+    Frames of frameworks that call on its behalf, such as Lightning and accelerate, are skipped.
+    """
     frame = _own(sys._getframe(1))
     if frame is None:
         return NOWHERE
@@ -34,7 +38,7 @@ def place() -> Place:
 
 
 def name_of(place: Place) -> str:
-    """'file.py:12', without the folder."""
+    """Returns 'file.py:12' of a place, without the folder."""
     code, at, *_ = place
     if code is None:
         return "unknown"
@@ -55,7 +59,7 @@ def _own(frame: FrameType | None) -> FrameType | None:
 
 
 def _is_between(path: str) -> bool:
-    """Whether a file's code calls on somebody else's behalf: ours, torch's, Python's own, a framework's."""
+    """Whether a file belongs to Ammeter, torch, Python or a framework, not to the program."""
     if path.startswith((_OURS, _torch_folder(), "<frozen", "<eval_with_key")):
         return True
     if f"-packages{os.sep}" in path:
@@ -64,7 +68,7 @@ def _is_between(path: str) -> bool:
 
 
 def line_in(trace: TracebackType | None) -> str:
-    """'file.py:12' of the innermost line in an error's traceback that is neither torch's nor ours; '' without one."""
+    """Returns 'file.py:12' of a traceback's innermost line outside torch and Ammeter, or ''."""
     theirs = [(frame, number) for frame, number in traceback.walk_tb(trace) if not _inside(frame.f_code.co_filename)]
     return _place(*theirs[-1]) if theirs else ""
 
@@ -98,6 +102,6 @@ _FRAMEWORKS = frozenset(
         *("lightning_utilities", "mmengine", "pytorch_lightning", "torch", "torch_xla"),
     }
 )
-"""What calls backward() for a program, which has said where the loss comes from further out."""
+"""Frameworks that call backward() for a program; the frame that names the loss is further out."""
 
 _between: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""Where torch clips gradients, and what a call of it clips: by norm or by value, in old and new versions."""
+"""Locates torch's gradient clipping, by norm or by value, in old and new versions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ _MODULE = torch.nn.utils.clip_grad
 _CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
 _CHANGING = ("clip_grad_value_", _CLIPS)
 CLIP_TELLS_NORM = hasattr(_MODULE, _CLIPS)
-"""Since torch 2.6. Before, all that clip_grad_norm_ calls by a name of its module is what sorts the gradients."""
+"""True since torch 2.6. Before that, the only function that clip_grad_norm_ calls by a name of its module is the one
+that groups the gradients."""
 
 _BY_NORM = "clip_grad_norm_"
 CLIP_ENDS = [(_MODULE, _CLIPS)] if CLIP_TELLS_NORM else [(_MODULE, _BY_NORM), (torch.nn.utils, _BY_NORM)]
-"""What has clipped when it returns. Of older versions one imported by name is not heard here."""
+"""Functions that have clipped when they return. In older versions, one that was imported by name gives no callback
+here."""
 
 
 def clip_function() -> tuple[Any, str]:
-    """Where torch clips by norm: a name it looks up itself, so that a clip_grad_norm_ imported by name is seen too."""
+    """Returns (module, name) of the function in which torch clips by norm.
+
+    torch looks the name up itself, so that clip_grad_norm_ is also observed if the program imported it by name.
+    """
     return _MODULE, _CLIPS if CLIP_TELLS_NORM else _GROUPS
 
 
 def sorting_function() -> tuple[Any, str]:
-    """What every function of torch that clips calls, by a name of its module, on the gradients that it is to change."""
+    """Returns (module, name) of the function that torch's clipping functions call on the gradients."""
     return _MODULE, _GROUPS
 
 
 def about_to_change(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The gradients that a call of sorting_function() is about, where whoever calls it changes them next."""
+    """Returns the gradients of a sorting_function() call if its caller changes them next, else []."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
         frame = frame.f_back
@@ -40,8 +45,11 @@ def about_to_change(args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def older_clip_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], float]:
-    """(gradients, max_norm) of torch before 2.6, whose clip_grad_norm_ has used up a generator of parameters by now.
-    Clipping by value sorts gradients, too, and gives none."""
+    """Returns (gradients, max_norm) of a clip_grad_norm_ call before torch 2.6.
+
+    By then clip_grad_norm_ has consumed a generator of parameters. Clipping by value also groups gradients; it returns
+    no gradients here.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
         frame = frame.f_back
@@ -51,7 +59,10 @@ def older_clip_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], flo
 
 
 def clip_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], float]:
-    """(parameters, max_norm) of a clipping call. A generator is not touched: its parameters stay unknown."""
+    """Returns (parameters, max_norm) of a clipping call.
+
+    A generator is not consumed: its parameters stay unknown.
+    """
     parameters = args[0] if args else kwargs.get("parameters", ())
     max_norm = args[1] if len(args) > 1 else kwargs.get("max_norm", float("nan"))
     if isinstance(parameters, torch.Tensor):

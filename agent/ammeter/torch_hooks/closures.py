@@ -1,4 +1,4 @@
-"""What an optimizer's step() calls inside of itself: the closure, as of L-BFGS and Lightning, and its evaluations."""
+"""The closure inside an optimizer's step(), as used by L-BFGS and Lightning, and its evaluations."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 
 
 class Closure:
-    """The closure of the step() that runs, and of the last one that ran.
+    """The closure of the current step(), or of the last one.
 
-    The step is of the loss and the gradients of the first evaluation, which is what step() returns. Later ones, as of
-    L-BFGS, are of weights that the optimizer has moved meanwhile.
+    The step's loss and gradients are those of the first evaluation, which step() returns. Later evaluations, as in
+    L-BFGS, use weights that the optimizer has already changed.
     """
 
     def __init__(self) -> None:
         self.optimizer: int | None = None
         self.evaluated = False
-        """Whether backward() was called in it."""
+        """Whether the closure has called backward()."""
         self.again = False
-        """Whether the optimizer has moved the weights and evaluated it once more."""
+        """Whether the optimizer has changed the weights and evaluated the closure again."""
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._weights: int | None = None
         self._gradient: tuple[int, int] | None = None
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """step(closure) begins."""
+        """Records the start of step(closure)."""
         self.optimizer, self.evaluated, self.again, self._gradient = id(optimizer), False, False, None
         self._stepping = weakref.ref(optimizer)
         self._weights = self._version()
@@ -36,27 +36,26 @@ class Closure:
         self.optimizer = None
 
     def evaluates(self) -> None:
-        """backward() is called in it."""
+        """Records a call of backward() in the closure."""
         self.again = self.again or (self.evaluated and self._version() != self._weights)
         self.evaluated = True
 
     def went_back(self) -> None:
-        """backward() has returned: these are the gradients, unless more are added."""
+        """Records the gradients after backward(); they are final unless more are added."""
         if self.optimizer is not None and not self.again:
             self._gradient = self._state()
 
     def untouched(self) -> bool:
-        """Whether the gradients are those that the only evaluation has left: nobody has clipped or changed them since,
-        as far as one of them shows."""
+        """Whether the gradients are unchanged since the only evaluation, judged by one of them."""
         return self.evaluated and not self.again and self._gradient is not None and self._gradient == self._state()
 
     def _state(self) -> tuple[int, int] | None:
-        """Of the first gradient that there is."""
+        """Returns (id, version) of the first existing gradient."""
         found = next((each.grad for each in self._parameters() if each.grad is not None), None)
         return None if found is None else (id(found), version(found))
 
     def _version(self) -> int | None:
-        """Of the first weight: another one where the optimizer has moved it."""
+        """Returns the version of the first weight, which changes when the optimizer updates it."""
         first = next(self._parameters(), None)
         return None if first is None else version(first)
 
@@ -67,12 +66,15 @@ class Closure:
 
 
 def closure_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The closure that an optimizer's step() was called with; None where there is none."""
+    """Returns the closure argument of an optimizer's step(), or None."""
     return args[1] if len(args) > 1 else kwargs.get("closure")
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place; 0 of one that was made in inference mode, which does not count."""
+    """Returns how often a tensor was changed in place.
+
+    0 for a tensor made in inference mode, which has no version counter.
+    """
     try:
         return tensor._version
     except RuntimeError:

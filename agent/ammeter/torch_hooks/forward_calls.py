@@ -1,7 +1,7 @@
-"""The door to the forward pass: calls back around each forward call of the watched model.
+"""Calls back around each forward call of the watched models.
 
-Nothing is put on the model itself: its class has a __call__ of its own while we watch, see tap.called. So a pickled
-or copied model knows nothing of us, and what torch.compile traces is the same with and without us.
+Nothing is set on the model itself: its class gets its own __call__ while it is watched, see patch.called. A pickled or
+copied model therefore contains nothing of Ammeter, and torch.compile traces the same code with and without Ammeter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 class Forward:
-    """Heard are the models given to watch(), with or without torch's wrappers around them, compiled or not.
+    """Forward calls of the models given to watch(), wrapped, compiled or not.
 
-    Of calls within a call only the outermost counts. A copy of the model is another model. A call inside a function
-    that torch.compile traces is not heard, nor one that torch.jit.trace or torch.export records.
+    Only the outermost of nested calls counts. A copy of a model is another model. There are no callbacks for calls
+    inside a function that torch.compile traces, nor for calls that torch.jit.trace or torch.export records.
     """
 
     def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
@@ -47,7 +47,7 @@ class Forward:
         skip_code(Forward._is_around_root.__code__)
 
     def attach(self) -> list[patch.Handle]:
-        """Subscribes to the classes of the models. A class that takes no attribute is not heard."""
+        """Subscribes to the classes of the models; a class that accepts no attributes is skipped."""
         self._classes = []
         for kind in dict.fromkeys([*map(type, self.models()), OptimizedModule]):
             with suppress(AttributeError, TypeError):
@@ -56,7 +56,7 @@ class Forward:
         return self._classes
 
     def rest(self) -> None:
-        """If nobody wants to hear of a call now, none is heard. The last one is kept, see latest()."""
+        """Pauses the callbacks if no subscriber is active; the last call is kept, see latest()."""
         if self._place.heard:
             return
         if self._heard:
@@ -69,7 +69,7 @@ class Forward:
         self._group.wake()
 
     def latest(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
-        """(module, args, kwargs) of the last call that nobody heard since rest(), and lets go of it."""
+        """Returns and releases (module, args, kwargs) of the last training call since rest()."""
         found = None
         for latest in self._latest():
             for each in self._kept:
@@ -87,21 +87,25 @@ class Forward:
         after: After | None = None,
         raised: After | None = None,
     ) -> patch.Handle:
-        """Before a call, trains gets (module, args, kwargs) where it is in training mode and gradients are recorded,
-        evaluates where it is not. after and raised get (module, args, kwargs, output): after in any case, with RAISED
-        as the output of a call that raised, and raised only then. Each made safe by a guard.
+        """Subscribes to forward calls. Each callback must be made safe by a guard.
 
-        module is what the program called: a wrapper around the model, or the model.
+        The module is the one that the program called: the model or a wrapper around it.
+
+        Args:
+            trains: receives (module, args, kwargs) before a call in training mode with gradients enabled.
+            evaluates: receives the same before any other call.
+            after: receives (module, args, kwargs, output) after every call; the output of a call that raised is RAISED.
+            raised: receives the same, only after a call that raised.
         """
         return self._place.join((trains, evaluates, after, raised))
 
     def models(self) -> list[torch.nn.Module]:
-        """The models that are still there, each also without torch's wrappers."""
+        """Returns the live models, each also without torch's wrappers."""
         found = [ref() for ref in self._roots.values()]
         return [each for each in found if each is not None]
 
     def prefix(self, model: torch.nn.Module) -> str:
-        """What stands before the names of this model's tensors and modules, where several models are watched."""
+        """Returns the prefix of this model's tensor and module names; '' for a single model."""
         return self._prefixes.get(id(model), "")
 
     def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,7 +125,7 @@ class Forward:
         return (each.place.latest for each in self._classes if isinstance(each.place, patch.Calls))
 
     def _is_around_root(self, model: torch.nn.Module) -> bool:
-        """torch.compile(model) may come after watch(model)."""
+        """Whether the module is a torch.compile wrapper, made after watch(), of a watched model."""
         inside = model.__dict__["_modules"].get("_orig_mod") if isinstance(model, OptimizedModule) else None
         ref = self._roots.get(id(inside))
         return ref is not None and ref() is inside
@@ -135,7 +139,7 @@ class Forward:
 
 
 def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """What lies inside torch's wrappers (DDP, DataParallel, FSDP, torch.compile) around a model, outermost first."""
+    """Yields the modules inside torch's wrappers (DDP, DataParallel, FSDP, torch.compile), outermost first."""
     while type(model).__module__.startswith("torch."):
         inside = (model._modules.get(name) for name in ("module", "_orig_mod", "_fsdp_wrapped_module"))
         found = next((each for each in inside if each is not None), None)
@@ -146,17 +150,17 @@ def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def innermost(model: torch.nn.Module) -> torch.nn.Module:
-    """The model that the program wrote, without torch's wrappers around it."""
+    """Returns the program's own model, without torch's wrappers."""
     return [model, *wrapped(model)][-1]
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether torch.compile runs in place of the module's forward."""
+    """Whether torch.compile replaces the module's forward."""
     return isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path, module) of the modules whose hooks run outside of what torch.compile made; a shared one once."""
+    """Yields (path, module) of modules whose hooks run outside compiled code, each once."""
     seen: set[int] = set()
 
     def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -1,4 +1,7 @@
-"""What stands above the criterion in the autograd graph of a loss: its summands, and what each was divided by."""
+"""Reads the summands of a loss, and their divisors, from its autograd graph.
+
+The relevant nodes are those above the criterion.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,18 @@ from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
 
 MAX_NODES = 64
-"""Nodes of a graph that are looked at, above the criterion."""
+"""Maximum number of graph nodes that are visited above the criterion."""
 
 MEAN, SUM, OPAQUE = "mean", "sum", "opaque"
 
 
 class Part(NamedTuple):
-    """A summand of a loss. divisors: (number, whether it is a factor) of what it was divided by, the last one first.
+    """A summand of a loss.
 
-    kind: how its criterion made one number of many; sizes, weight: of how many, where it has summed them up.
+    Attributes:
+        divisors: (number, whether it is a factor) of each division, the last one first.
+        kind: how the criterion reduced its elements to one number.
+        sizes, weight: shape and total weight of the elements that a sum reduced.
     """
 
     divisors: tuple[tuple[Transfer, bool], ...]
@@ -31,17 +37,17 @@ class Part(NamedTuple):
     weight: Transfer | None = None
 
     def transfers(self) -> list[Transfer]:
-        """What has to arrive before it says anything."""
+        """Returns the transfers that must arrive before the divisors and the weight are known."""
         found = [constant for constant, _ in self.divisors]
         return found if self.weight is None else [*found, self.weight]
 
 
 PLAIN = (Part((), MEAN),)
-"""As most are: a mean over the batch, and nothing above it."""
+"""The most frequent case: a mean over the batch without any node above it."""
 
 
 def look(root: Any) -> tuple[Part, ...]:
-    """What stands above the criterion in the graph of a loss. To be asked before backward() frees it."""
+    """Returns the summands of a loss. Must be called before backward() frees the graph."""
     node = unseen(lambda: root.grad_fn, (root,)) if _modes() else root.grad_fn
     if node is None:
         return PLAIN
@@ -57,7 +63,7 @@ def look(root: Any) -> tuple[Part, ...]:
 
 
 def _divided_mean(node: Any) -> tuple[Part, ...]:
-    """Of the quotient or product that most programs make of a mean over the batch; nothing where it is another one."""
+    """Handles the common case of one quotient or product of a batch mean, else ()."""
     behind = node.next_functions[0][0]
     if behind is None or (len(node.next_functions) > 1 and node.next_functions[1][0] is not None):
         return ()
@@ -110,7 +116,7 @@ def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]
 
 
 def _constant(node: Any) -> tuple[Transfer | None, bool]:
-    """(what a product or quotient of one loss has as its other operand, whether that is a factor)."""
+    """Returns (other operand of a product or quotient, whether it is a factor)."""
     first = node.next_functions[0][0] is not None
     factor = type(node).__name__.startswith("Mul")
     name = "_saved_other" if first else "_saved_self" if factor else ""
@@ -125,8 +131,11 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
 
 
 def _is_hooked(node: Any, name: str) -> bool:
-    """Whether reading what a node has saved would call a hook of the program's: that of checkpoint() runs its whole
-    block once more, that of save_on_cpu() waits for a copy. Also where it is freed: backward() will raise."""
+    """Whether reading a node's saved tensor would call a hook of the program.
+
+    The hook of checkpoint() runs its whole block again, that of save_on_cpu() waits for a copy. Also True if the saved
+    tensor is freed, in which case backward() will raise.
+    """
     raw = getattr(node, f"_raw{name}", None)
     if raw is None:
         return False
@@ -140,13 +149,13 @@ def _is_hooked(node: Any, name: str) -> bool:
 
 
 def hooks_seen(*_: Any) -> None:
-    """From now on what a graph has saved may have hooks: for a torch that does not tell of which tensors it is so."""
+    """Marks that saved tensors may have hooks, for torch versions that do not expose them."""
     global _hooks_seen
     _hooks_seen = True
 
 
 def _is_of_one(node: Any, kind: str, inputs: list[Any]) -> bool:
-    """A mean or a sum of one number is that number."""
+    """Whether the node is a mean or sum of one number, thus that number."""
     sizes = getattr(node, "_saved_self_sym_sizes", None) if kind in (_AVERAGING, _SUMMING) else None
     return sizes is not None and len(inputs) == 1 and math.prod(sizes) == 1
 
@@ -170,9 +179,9 @@ _NODE = re.compile(r"(\w+?)Backward\d+$")
 
 
 def _kind_of(node: type) -> str:
-    """What a node of autograd's graph does with what lies behind it, by the name that torch gives it."""
+    """Classifies a node of the autograd graph by the name that torch gives it."""
     match = _NODE.match(node.__name__)
-    if match is None:  # a class of the program's, which may make new ones all the time: none is kept
+    if match is None:  # a class of the program; not cached, because the program may create new ones all the time
         return _UNKNOWN
     name = match[1]
     if name in _FACTORS:
@@ -194,7 +203,7 @@ def _kind_of(node: type) -> str:
 
 
 SAVED_TELL_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
-"""Whether this torch tells of a saved tensor that it has hooks; older ones do not."""
+"""Whether this torch exposes the hooks of a saved tensor; older versions do not."""
 
 _hooks_seen = False
 

@@ -1,9 +1,10 @@
-"""Reversible patches of other people's functions: the only file that sets an attribute on an object not ours.
+"""Reversible patches of torch functions and methods.
 
-One tap per patched name, any number of subscribers, and the last one to leave puts the original back. Where
-somebody kept or wrapped our wrapper meanwhile, it stays there as a pass-through that does nothing.
+This is the only file that sets attributes on objects of other libraries. There is one tap per patched name, with any
+number of subscribers; when the last one leaves, the original is restored. If another library has stored or wrapped
+Ammeter's wrapper in the meantime, the wrapper remains there as a pass-through without effect.
 
-torch.compile never traces a callback of ours, and finds as many graphs and graph breaks as without us.
+torch.compile never traces an Ammeter callback, and finds as many graphs and graph breaks as without Ammeter.
 """
 
 from __future__ import annotations
@@ -29,17 +30,23 @@ Listen = Callable[[tuple[Any, ...], dict[str, Any]], After | None]
 Step = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 RAISED = object()
-"""What an after that is always called gets as the result of a call that raised."""
+"""Result passed to an always-called `after` when the call raised."""
 
 
 def method(
     kind: type, name: str, *, before: Before | None = None, after: After | None = None, always: bool = False
 ) -> Handle:
-    """Calls back around a method, wherever in the class's MRO it is defined.
+    """Calls back around a method, in whichever class of the MRO it is defined.
 
-    before gets (args, kwargs), after (args, kwargs, result); args[0] is the object. An override that calls
-    super() counts once. When the method raises, after is called with RAISED if always is true, else not at all.
-    Raises AttributeError for an unknown name.
+    An override that calls super() counts once.
+
+    Args:
+        before: receives (args, kwargs); args[0] is the object.
+        after: receives (args, kwargs, result).
+        always: if True, after is called with RAISED when the method raises; otherwise it is not called then.
+
+    Raises:
+        AttributeError: the name is unknown.
     """
     return _subscribe(_owner(kind, name), name, before, after, after if always else None)
 
@@ -47,15 +54,15 @@ def method(
 def methods(
     kinds: Iterable[type], name: str, *, before: Before | None = None, after: After | None = None
 ) -> list[Handle]:
-    """Calls back around this method of several classes; those that share one definition are heard once."""
+    """Calls back around this method of several classes, once per shared definition."""
     owners = dict.fromkeys(_owner(kind, name) for kind in kinds)
     return [_subscribe(owner, name, before, after) for owner in owners]
 
 
 def function(module: Any, name: str, *, before: Before | None = None, after: After | None = None) -> Handle:
-    """Calls back around a module-level function that its module looks up by name when it calls it.
+    """Calls back around a module-level function that its module calls by name.
 
-    Inside a region that torch.compile traces there are no callbacks: the function becomes part of the graph.
+    There are no callbacks inside a region that torch.compile traces: the function becomes part of the graph.
     """
     if not callable(getattr(module, name, None)):
         raise AttributeError(f"{module.__name__} has no function {name!r}")
@@ -63,29 +70,34 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
 
 
 def backward(*, before: Before | None = None, after: After | None = None) -> Handle:
-    """Calls back around torch.autograd.backward, which Tensor.backward calls, too; outputs() says of what. Also around
-    those that a checkpointed block, for one, calls inside of it: see inside_backward()."""
+    """Calls back around torch.autograd.backward, which Tensor.backward calls, too.
+
+    outputs() returns the tensors of a call. Nested calls, such as those of a checkpointed block, also cause callbacks:
+    see inside_backward().
+    """
     return function(autograd, "backward", before=before, after=after)
 
 
 def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call that backward() heard begins from: a tensor, or several."""
+    """Returns the tensor or tensors that a call of backward() starts from."""
     return args[0] if args else kwargs.get("tensors")
 
 
 def inside_backward() -> bool:
-    """Whether this is in the middle of a backward pass. What is called there belongs to the outer one."""
+    """Whether a backward pass is running; calls made there belong to the outer pass."""
     return _graph_task() != -1
 
 
 def called(kind: type, listen: Listen) -> Handle:
-    """Calls back around calls of a class's instances. listen gets (args, kwargs), args[0] being the instance, and
-    returns what is called with (args, kwargs, result) when the call has ended, with RAISED where it raised; None for
-    nothing.
+    """Calls back around calls of a class's instances.
 
-    A class that inherits its __call__ has one of its own until the last subscriber leaves; nothing is on an instance,
-    so a pickle or a copy of it knows nothing of us. What torch.compile or torch.export traces holds nothing of it: what
-    listen calls is to be safe from that by itself.
+    A class that inherits __call__ gets its own until the last subscriber leaves. Nothing is set on instances, so that a
+    pickle or copy of one contains nothing of Ammeter. Traces of torch.compile and torch.export do not contain it either,
+    but the functions that listen calls must themselves be safe from tracing.
+
+    Args:
+        listen: receives (args, kwargs), args[0] being the instance. Returns a function that is called with (args,
+            kwargs, result) at the end of the call, with RAISED if it raised, or None.
     """
     key = (id(kind), "__call__")
     if key not in _taps:
@@ -96,19 +108,19 @@ def called(kind: type, listen: Listen) -> Handle:
 
 
 def stepping(before: Step) -> Handle:
-    """Calls back before any optimizer's own step(), with what torch gives to its global pre-hooks."""
+    """Calls back before any optimizer's own step(), with the arguments of torch's global pre-hooks."""
     return _BEFORE_STEPS.join((before,))
 
 
 def stepped(after: Step) -> Handle:
-    """Calls back after any optimizer's own step(). Fused optimizers come here also where they applied nothing."""
+    """Calls back after any optimizer's own step(), including fused optimizers that applied nothing."""
     return _AFTER_STEPS.join((after,))
 
 
 def together(callbacks: Iterable[Any]) -> tuple[Any, ...]:
-    """The callbacks in their order, of which neighbours that can be made into one call are one.
+    """Returns the callbacks in their order, with joinable neighbours joined into one.
 
-    Such a callback has `part` and `join`: join(parts) is the one that does all of them.
+    A joinable callback has `part` and `join`: join(parts) is a callback that does all of them.
     """
     groups: list[list[Any]] = []
     for each in callbacks:
@@ -120,24 +132,28 @@ def together(callbacks: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def place(kind: type, name: str) -> Place:
-    """Where calls of this method are heard, as method() puts it. Raises KeyError where nobody asked for it."""
+    """Returns the Place of this method, as created by method().
+
+    Raises:
+        KeyError: the method has no subscribers.
+    """
     return _taps[id(_owner(kind, name)), name]
 
 
 def hear_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Calls back those who began to listen in the middle of a call of backward(), before it does anything."""
+    """Calls back subscribers that joined during a call of backward(), before it does anything."""
     for before in _taps[id(autograd), "backward"].calls[0]:
         before(args, kwargs)
 
 
 def attached() -> list[str]:
-    """The names that are patched now, for tests and for people: 'GradScaler.update'."""
+    """Returns the patched names, such as 'GradScaler.update', for tests and people."""
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
 
 
 @contextmanager
 def all_or_nothing() -> Iterator[None]:
-    """What is subscribed inside is removed again where it ends by an error."""
+    """Removes all subscriptions made inside if an error leaves the block."""
     made: list[Handle] = []
     _made.append(made)
     try:
@@ -151,7 +167,10 @@ def all_or_nothing() -> Iterator[None]:
 
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
-    """The same call, which torch.compile never traces; outside of compiled regions for next to nothing."""
+    """Returns the same call, which torch.compile never traces.
+
+    Outside compiled regions the extra cost is negligible.
+    """
     hidden: Callable[..., None] = disable(call)  # type: ignore[no-untyped-call]
     if compiling is None:
         return hidden
@@ -169,9 +188,11 @@ def _can_join(one: Any, other: Any) -> bool:
 
 
 class Place:
-    """Where callbacks of ours are called: any number of subscribers, those of a Group together awake or at rest.
+    """The subscribers to one event; a Group of them is paused and resumed together.
 
-    calls: for each part of a subscriber, such as before and after, who is called now. heard: whether anybody is.
+    Attributes:
+        calls: for each part of a subscriber, such as before and after, the active callbacks.
+        heard: whether any callback is active.
     """
 
     def __init__(self, parts: int) -> None:
@@ -210,7 +231,7 @@ class Place:
         self.arrange()
 
     def arrange(self) -> None:
-        """What is called is worked out once for all groups that rest at the same time."""
+        """Updates the active callbacks; the result is cached per set of paused groups."""
         calls = self._arranged.get(self._resting)
         if calls is None:
             awake = [each for each in self.subscribers if self._groups.get(id(each)) not in self._resting]
@@ -221,7 +242,7 @@ class Place:
 
 
 class Handle:
-    """One subscription. remove() undoes it; twice is fine."""
+    """One subscription. remove() ends it; a second call has no effect."""
 
     def __init__(self, place: Place, subscriber: tuple[Any, ...]) -> None:
         self.place = place
@@ -234,11 +255,14 @@ class Handle:
 
 
 class Group:
-    """Subscriptions that rest and wake together, wherever they are. A wrapper that nobody awake listens to stays where
-    it is and costs next to nothing: nothing that torch.compile may have looked at changes."""
+    """Subscriptions of any places that are paused and resumed together.
+
+    A wrapper without active subscribers remains installed at negligible cost, so that nothing changes that
+    torch.compile may have inspected.
+    """
 
     def __init__(self, handles: Iterable[Any]) -> None:
-        """Of the handles, those of taps."""
+        """Groups the handles that are patch.Handle; others are ignored."""
         taps = [each for each in handles if isinstance(each, Handle)]
         for each in taps:
             each.place.put(each.subscriber, self)
@@ -254,8 +278,12 @@ class Group:
 
 
 class _Tap(Place):
-    """overridden: whether a method of this name is patched on another class too, which may call this one for the same
-    object as its super()."""
+    """A patched function or method.
+
+    Attributes:
+        overridden: whether a method of this name is patched on another class, too, which may call this one through
+            super() for the same object.
+    """
 
     def __init__(self, owner: Any, name: str) -> None:
         super().__init__(parts=3)
@@ -280,12 +308,12 @@ class _Tap(Place):
         setattr(self.owner, self.name, self.original)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Whoever pickles a class by its value, as cloudpickle does, gets a pass-through that needs no ammeter."""
+        """Pickles as a pass-through that needs no ammeter, for classes pickled by value (cloudpickle)."""
         return SimpleNamespace, (), {"heard": False, "overridden": False, "subscribers": (), "name": self.name}
 
 
 class _Steps(Place):
-    """One global hook of torch for all who want to hear of an optimizer's step()."""
+    """One global torch hook for all subscribers to optimizers' step()."""
 
     def __init__(self, register: Callable[[Any], Any]) -> None:
         super().__init__(parts=1)
@@ -310,10 +338,11 @@ class _Steps(Place):
 
 
 class Calls(_Tap):
-    """Of a class's __call__, which it may inherit. Each subscriber is asked whether it wants to hear of an instance.
+    """A patched class's __call__, which may be inherited; each subscriber selects instances.
 
-    latest: of the instances with these ids, (args, kwargs) of the last call, for those who rest and may be woken by
-    what comes of it.
+    Attributes:
+        latest: instance id -> (args, kwargs) of its last call, for paused subscribers that may be resumed as a
+            consequence of that call.
     """
 
     def __init__(self, owner: type) -> None:
@@ -329,7 +358,10 @@ class Calls(_Tap):
         setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
 
     def restore(self) -> None:
-        """What was compiled meanwhile is valid for the class as it is: taking __call__ away would compile it again."""
+        """Restores __call__, or keeps it as a pass-through if torch has compiled code since.
+
+        Compiled code is valid for the class as it is; removing __call__ would cause a recompilation.
+        """
         if self.own:
             super().restore()
         elif convert_frame.FRAME_COUNTER != self.frames:
@@ -345,8 +377,8 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     traced = not _breaks_graphs(tap)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # While torch.compile traces, nothing but the original is there: fullgraph=True stays possible. It knows the
-        # first of the two questions, and does not ask the other, which is that of is_compiling() in fewer calls.
+        # While torch.compile traces, only the original is called, so that fullgraph=True remains possible. The compiler
+        # knows the first of the two conditions and does not evaluate the other, which is is_compiling() in fewer calls.
         if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not tap.heard:
             return original(*args, **kwargs)
         call = None
@@ -370,9 +402,9 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
             after(args, kwargs, result)
         return result
 
-    if traced:  # not a frame of its own to compile: of torch.autograd.backward, that would be one more graph break
+    if traced:  # not compiled as a frame of its own, which for torch.autograd.backward would add a graph break
         skip_code(wrapper.__code__)
-    else:  # not traced itself, while what the original calls, such as a compiled optimizer, still is
+    else:  # not traced itself; the functions that the original calls, such as a compiled optimizer, still are
         skip(wrapper)
     return functools.update_wrapper(wrapper, original)
 
@@ -403,13 +435,13 @@ def _wrap_calls(tap: Calls) -> Callable[..., Any]:
                 end(args, kwargs, result)
         return result
 
-    # Not a frame of its own to compile. Where it is part of the program's frame, only the original is left of it.
+    # Not compiled as a frame of its own. As part of the program's frame, it reduces to the original.
     skip_code(choose.__code__)
     return functools.update_wrapper(choose, tap.original)
 
 
 def _breaks_graphs(tap: _Tap) -> bool:
-    """Whether torch.compile ends a graph here in any case: it traces no method of torch's that we tap."""
+    """Whether torch.compile ends a graph here anyway: it traces none of torch's tapped methods."""
     return not isinstance(tap.owner, ModuleType) and tap.original.__module__.partition(".")[0] == "torch"
 
 
@@ -432,14 +464,14 @@ def _subscribe(
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
-"""Says what torch.compile looks at new frames with, None outside of its regions. Older versions of torch do not say."""
+"""Returns the callback of torch.compile for new frames, None outside its regions. Older versions of torch lack it."""
 
 _BEFORE_STEPS = _Steps(register_optimizer_step_pre_hook)
 _AFTER_STEPS = _Steps(register_optimizer_step_post_hook)
 
 _taps: dict[tuple[int, str], _Tap] = {}
 _made: list[list[Handle]] = []
-"""Of the blocks of all_or_nothing that are open: what was subscribed in each."""
+"""The subscriptions made in each open all_or_nothing block."""
 _inert: dict[tuple[int, str], _Tap] = {}
 _running: set[tuple[int, str]] = set()
-"""(object, method) now on the stack: an override and the super() it calls are one call."""
+"""Pairs of (object, method) on the stack: an override and the super() it calls count as one call."""

@@ -1,4 +1,4 @@
-"""The only place where a fault of ours is caught: counted, told once, and the probe that had it is switched off."""
+"""Catches faults of Ammeter: counts them, logs once and switches off the probe."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ log = logging.getLogger("ammeter")
 
 
 class Guarded:
-    """What makes callbacks of ours safe: each is timed, never raises, and is silent where it has nothing to look for.
+    """Makes callbacks safe: each is timed, never raises, and returns at once when inactive.
 
-    faults: name of a probe -> how often it failed. thread: the ident of the one that trains.
+    Attributes:
+        faults: probe name -> number of failures.
+        thread: ident of the training thread.
     """
 
     def __init__(self) -> None:
@@ -35,34 +37,38 @@ class Guarded:
         self._inside = False
 
     def failed(self, name: str, error: str) -> None:
-        """A probe has failed for the first time, and is switched off."""
+        """Called at the first failure of a probe, which is then switched off."""
 
     def take_overhead(self) -> float:
-        """Seconds spent inside Ammeter since the last call."""
+        """Returns the seconds spent in Ammeter since the last call."""
         spent, self._overhead = self._overhead, 0.0
         return spent
 
     def charge(self, seconds: float) -> None:
-        """Counts time of ours that no guard has measured."""
+        """Adds Ammeter time that no guard has measured."""
         self._overhead += seconds
 
     def guard(self, name: str, *, any_thread: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Makes a callback of ours safe to hand to torch: timed, silent when off, never raising, never compiled.
+        """Makes a callback safe for torch: timed, never raising, never compiled, silent when off.
 
-        anywhere: false for what is about the training, and silent in every thread but the one that trains.
+        Args:
+            any_thread: if False, the callback concerns the training and runs only in the training thread.
         """
         join = self._guarded if any_thread else self._guarded_here
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             guarded: Any = join([(name, call)])
-            guarded.part, guarded.join = (name, call), join  # for tap.together
+            guarded.part, guarded.join = (name, call), join  # for patch.together
             return guarded  # type: ignore[no-any-return]
 
         return safe
 
     def lightly(self, name: str, call: Callable[..., None], *, any_thread: bool = False) -> Callable[..., None]:
-        """guard() for what is called in every step while nothing else is: never within another one, on the CPU, and
-        asking nothing of a tensor that a function mode of the program could see."""
+        """Returns a cheaper guard() for callbacks of the fast path.
+
+        The callback must not run within another one, must not touch a device, and must not ask anything of a tensor
+        that a function mode of the program could observe.
+        """
 
         def light(*args: Any) -> None:
             if compiling and compiling() is not None:
@@ -124,7 +130,7 @@ class Guarded:
                     self._fault_in(name, error)
 
     def _call_unseen(self, parts: Sequence[tuple[str, Callable[..., None]]], args: tuple[Any, ...]) -> None:
-        """A function mode is about what the program asks of its tensors, not about what we do."""
+        """Runs the callbacks with function modes disabled: a mode observes the program, not Ammeter."""
         with torch._C.DisableTorchFunction():
             self._call(parts, args)
 
@@ -135,11 +141,11 @@ class Guarded:
             self.faults[name] = 1
 
     def switch_off(self) -> None:
-        """Stops all reading and writing at once, for a forked child that is not the run."""
+        """Stops all reading and writing at once, for a forked child process."""
         self._off, self.thread = True, -1
 
     def replay_call(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
-        """Who is awake by now hears a call that somebody at rest was the only one to hear."""
+        """Repeats a call for callbacks that were activated after the call had begun."""
         outermost, self._inside = not self._inside, True  # the time is counted already
         try:
             for call in calls:
@@ -148,7 +154,10 @@ class Guarded:
             self._inside = not outermost
 
     def _fault(self, name: str, error: Exception) -> None:
-        """Switches off and tells once. Called near the recursion limit, too, and with memory short."""
+        """Switches off a probe and logs its first failure.
+
+        Must work near the recursion limit and when memory is short.
+        """
         known, self.faults[name] = name in self.faults, self.faults.get(name, 0) + 1
         if known:
             return
@@ -167,7 +176,7 @@ class Guarded:
 
 
 def _capturing() -> bool:
-    """Nothing of ours may run while a CUDA graph is being captured: it would become part of the graph."""
+    """Whether a CUDA graph is being captured; Ammeter's operations would become part of it."""
     started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return started and torch.cuda.is_current_stream_capturing()
 

@@ -1,4 +1,4 @@
-"""What a session watches: the model's name for every tensor, the optimizers and the scalers. Held weakly."""
+"""The objects that a session watches: named tensors, optimizers and scalers. References are weak."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from ammeter.tensors.sharding import copies, is_partial, shard
 from ammeter.wire.frames import Tensor
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-"""Path parts that DDP, torch.compile and FSDP put in; a name is the same with and without them."""
+"""Path parts that DDP, torch.compile and FSDP insert; names omit them, so that they are equal with and without
+wrappers."""
 
 
 Thing = TypeVar("Thing")
 
 
 class Held(Generic[Thing]):
-    """Objects by identity, held weakly: a WeakSet that answers `in` without hashing, several times a step."""
+    """A set of weak references by identity.
+
+    Unlike a WeakSet it tests membership without hashing, which happens several times per step.
+    """
 
     def __init__(self, things: Iterable[Thing]) -> None:
         self._refs: dict[int, weakref.ref[Thing]] = {}
@@ -43,14 +47,17 @@ class Held(Generic[Thing]):
         return len(self._refs) < 2 or len(self) < 2
 
     def __len__(self) -> int:
-        """Of those that are still there; the others are forgotten."""
+        """Removes dead references and returns the number of live objects."""
         for key in [key for key, ref in self._refs.items() if ref() is None]:
             del self._refs[key]
         return len(self._refs)
 
 
 class Watched:
-    """Names are settled here once; everything else speaks of tensors by their index."""
+    """The watched objects; assigns each tensor a name and an index once.
+
+    All other code refers to tensors by index.
+    """
 
     def __init__(
         self,
@@ -62,7 +69,7 @@ class Watched:
         self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
         self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
         self._scaling: Held[torch.amp.GradScaler] = Held(())
-        """Scalers that have scaled something, whether or not watch() was given them."""
+        """Scalers that have scaled a loss, whether or not they were passed to watch()."""
         self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.by_several_threads = False
@@ -82,7 +89,10 @@ class Watched:
             self.parameters(optimizer)
 
     def parameters(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor], list[int]]:
-        """The optimizer's parameters and the index of each; one that is added or exchanged later gets a new index."""
+        """Returns the optimizer's parameters and their indices.
+
+        A parameter that is added or replaced later gets a new index.
+        """
         present = list(_parameters(optimizer))
         known, indices = self._plans.get(optimizer, ((), ()))
         if len(known) != len(present) or any(ref() is not each for ref, each in zip(known, present, strict=True)):
@@ -91,12 +101,12 @@ class Watched:
         return present, list(indices)
 
     def alive(self) -> list[tuple[int, torch.Tensor]]:
-        """The tensors that are still there, trained or not, each with its index."""
+        """Returns (index, tensor) of all live tensors, trained or not."""
         found = [(index, ref()) for ref, index in self._index.values()]
         return [(index, tensor) for index, tensor in found if tensor is not None]
 
     def join(self, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:
-        """Watches an optimizer that appears later, and under their names the models it trains."""
+        """Adds an optimizer created later, and the named tensors of the models it trains."""
         for model in models:
             prefix = f"model{len(self.models)}." if self.models else ""
             if any(not self.knows(each) for each in model.parameters()):
@@ -111,9 +121,10 @@ class Watched:
         return self._index_of(parameter) is not None
 
     def follow(self, name: str, copy: torch.nn.Module) -> None:
-        """Watches a copy of the model that the program keeps, such as an EMA: its tensors are called 'name.…'.
+        """Watches a copy of the model that the program keeps, such as an EMA.
 
-        copies gets (index, the tensor, the weight of which it is a copy if there is one of that name and shape).
+        Its tensors are named 'name.…'. Each adds (index, tensor, weight) to `copies`, where weight is the model's
+        tensor of that name and shape, or None.
         """
         weights = {self.tensors[index].name: tensor for index, tensor in self.alive()}
         for own, parameter in _named([copy]):
@@ -123,7 +134,10 @@ class Watched:
                 self.copies.append((self._add(f"{name}.{own}", parameter), weakref.ref(parameter), same))
 
     def optimizers_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
-        """The watched optimizers that own any of these parameters. The same ones again are not looked up again."""
+        """Returns the watched optimizers that own any of these parameters.
+
+        The result is cached for the last list of parameters.
+        """
         if not parameters:
             return []
         ends = (len(parameters), id(parameters[0]), id(parameters[-1]))
@@ -135,31 +149,40 @@ class Watched:
         return [owner for ref in owners if (owner := ref()) is not None]
 
     def optimizers_of_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
-        """The watched optimizers that own a parameter with any of these gradients."""
+        """Returns the watched optimizers that own a parameter with any of these gradients."""
         asked = set(map(id, gradients))
         return [each for each in self.optimizers if any(id(one.grad) in asked for one in _parameters(each))]
 
     def alone(self) -> bool:
-        """Whether there is one optimizer, and at most one scaler."""
+        """Whether there is at most one optimizer and at most one scaler."""
         return self.optimizers.at_most_one() and self.scalers.at_most_one()
 
     def use(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """This scaler unscales and steps this optimizer: from now on both are watched."""
+        """Records that this scaler unscales and steps this optimizer, and watches the scaler."""
         if self._scaler(optimizer) is not scaler:
             self.scalers.add(scaler)
             self._scaler_of[optimizer] = weakref.ref(scaler)
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
-        """This scaler scales a loss. Which optimizer's is known when it unscales or steps one."""
+        """Records that this scaler scales a loss.
+
+        Its optimizer is known only when it unscales or steps one.
+        """
         if scaler not in self._scaling:
             self._scaling.add(scaler)
 
     def owns(self, scaler: torch.amp.GradScaler) -> bool:
-        """Whether a scaler is ours. Where none was given, the first one the program uses is."""
+        """Whether a scaler is watched.
+
+        If none was given, every scaler counts as watched until the first one is used.
+        """
         return scaler in self.scalers or not self.scalers
 
     def scaling(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
-        """The scaler whose scale is in this optimizer's gradients now: not yet unscaled, not yet updated."""
+        """Returns the scaler whose scale is in this optimizer's gradients now, if any.
+
+        It has neither unscaled nor updated since.
+        """
         for scaler in self._scalers_of(optimizer):
             ready = _state(scaler, optimizer).get("stage", OptState.READY) is OptState.READY
             if scaler.is_enabled() and scaler._scale is not None and ready:
@@ -172,18 +195,18 @@ class Watched:
         return OptState.UNSCALED in stages
 
     def scaled_by_one(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether at most one scaler can have scaled this optimizer's loss, as far as calls have shown."""
+        """Whether at most one scaler can have scaled this optimizer's loss, from calls so far."""
         return len(self._scalers_of(optimizer)) < 2
 
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the scaler has found Inf in this optimizer's gradients in this step, as far as the host knows."""
+        """Whether the scaler found Inf in this optimizer's gradients, if the host knows it."""
         scaler = self._scaler(optimizer)
         state = {} if scaler is None else _state(scaler, optimizer)
         found = [each for each in state.get("found_inf_per_device", {}).values() if each.is_cpu]
         return bool(found) and unseen(lambda: any(float(each) > 0 for each in found), found)
 
     def _scalers_of(self, optimizer: torch.optim.Optimizer) -> tuple[torch.amp.GradScaler, ...]:
-        """The one that has used this optimizer, else all that may."""
+        """Returns the scaler that has used this optimizer, else all that may use it."""
         used = self._scaler(optimizer)
         if used is not None:
             return (used,)
@@ -202,7 +225,7 @@ class Watched:
         ]
 
     def _index_of(self, parameter: torch.Tensor) -> int | None:
-        """Of an id that another tensor had before, None."""
+        """Returns the index of a tensor; None if its id belonged to another tensor."""
         ref, index = self._index.get(id(parameter), (None, -1))
         return index if ref is not None and ref() is parameter else None
 
@@ -218,7 +241,10 @@ class Watched:
 
 
 def _kinds(kind: type) -> list[type]:
-    """A class and all that are derived from it so far: FSDP's ShardedGradScaler has methods of its own."""
+    """Returns a class and all its present subclasses.
+
+    FSDP's ShardedGradScaler, for example, has methods of its own.
+    """
     derived: list[type] = type.__subclasses__(kind)
     return [kind, *(each for one in derived for each in _kinds(one))]
 
@@ -228,18 +254,21 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What the scaler knows of this optimizer in this step; a disabled scaler has no such thing."""
+    """Returns the scaler's state of this optimizer in this step; empty for a disabled scaler."""
     states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
     return states.get(id(optimizer), {})
 
 
 def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a scaler's method was called with: scaler.step(optimizer), scaler.unscale_(optimizer=optimizer)."""
+    """Returns the optimizer argument of scaler.step(optimizer) or scaler.unscale_(optimizer=optimizer)."""
     return args[1] if len(args) > 1 else kwargs.get("optimizer")
 
 
 def gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """gradient() of each. Nothing is asked of torch for those that are as most are: dense, plain, without history."""
+    """Returns gradient() of each parameter.
+
+    Most gradients are dense, plain and without history; they need no further torch calls.
+    """
     found = [parameter.grad for parameter in parameters]
     rest = [at for at, each in enumerate(found) if not _is_usual(each)]
     if rest:
@@ -264,10 +293,10 @@ _USUAL = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a parameter's gradient as one dense real tensor of this rank, None when there are none to read.
+    """Returns the gradient of this rank as a dense real tensor, or None.
 
-    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective is started; where each
-    rank still holds only a summand of it, none. Complex: seen as pairs of reals.
+    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective starts; None if each rank
+    has only a summand of it. Complex: viewed as pairs of reals.
     """
     found = parameter.grad
     if found is None or is_partial(found):
@@ -292,5 +321,5 @@ def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tenso
 
 
 def plain_name(name: str) -> str:
-    """The path of a module or tensor without the parts that torch's wrappers put in."""
+    """Returns the path of a module or tensor without the parts that torch's wrappers add."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

@@ -1,1 +1,1 @@
-"""From one line in a training program to an attached session."""
+"""Starts a session from one line in a training program."""

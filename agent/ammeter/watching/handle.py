@@ -1,4 +1,4 @@
-"""The handle a program holds: say something about a step, and end the run."""
+"""The handle returned to the program: logs values for steps and ends the run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 
 auto_watchers: list[Callable[[], None]] = []
-"""What makes way when the program calls watch() itself: `ammeter run` watches only where nobody else does."""
+"""Callbacks that end automatic watching when the program calls watch() itself: `ammeter run` watches only programs that
+do not call it."""
 
 
 class Run:
-    """id: the run's UUID, '' when nothing is watched (AMMETER_DISABLE, or a fault of ours at the start).
+    """A watched run.
 
-    name: as people find it. path: the folder of its journals, for `ammeter report`.
+    Attributes:
+        id: the run's UUID, '' if nothing is watched (AMMETER_DISABLE, or a fault of Ammeter at the start).
+        name: the display name.
+        path: the folder of its journals, for `ammeter report`.
     """
 
     def __init__(
@@ -45,9 +49,14 @@ class Run:
     def autocast(
         self, device_type: str | None = None, dtype: torch.dtype | None = None, **options: Any
     ) -> torch.autocast:
-        """torch.autocast(device_type, dtype, **options), unless ammeter.guards.Precision has it be another dtype.
+        """Returns torch.autocast(device_type, dtype, **options).
 
-        device_type: else that of the model's first weight. dtype: else torch's own for the device.
+        ammeter.guards.Precision can replace the dtype.
+
+        Args:
+            device_type: defaults to that of the model's first weight.
+            dtype: defaults to torch's own for the device.
+            options: other arguments of torch.autocast.
         """
         import torch
 
@@ -58,23 +67,29 @@ class Run:
         return torch.autocast(device, dtype, **options)
 
     def log(self, *, step: float | None = None, **values: Any) -> None:
-        """Adds numbers to the step that closed last: run.log(loss=..., val_loss=..., samples=...).
+        """Adds values to the last closed step: run.log(loss=..., val_loss=..., samples=...).
 
-        step: an earlier one that they belong to, as run.step counted it, from 0 in each process.
-        A value is a number or a tensor with one element; a tensor is copied asynchronously, never waited for.
+        Args:
+            step: an earlier step to add to, as counted by run.step, from 0 in each process.
+            values: numbers or tensors with one element. Tensors are copied asynchronously, without waiting.
         """
         if self._session is not None:
             self._session.log(values) if step is None else self._session.log_at(step, values)
 
     @property
     def step(self) -> int:
-        """The step that closed last, from 0; -1 before the first, and where nothing is watched. To be kept where what
-        belongs to it comes later: run.log(step=kept, val_loss=...)."""
+        """The last closed step, from 0; -1 before the first or if nothing is watched.
+
+        Store it when values of that step arrive later: run.log(step=stored, val_loss=...).
+        """
         return -1 if self._session is None else self._session.last_step
 
     def close(self) -> None:
-        """Ends the run: writes what is left, undoes every hook, and waits at most AMMETER_FLUSH seconds for the
-        collector to have it. Called at exit by itself; twice is fine."""
+        """Ends the run: writes remaining rows, removes all hooks and waits for delivery.
+
+        The wait lasts at most AMMETER_FLUSH seconds, until the collector has acknowledged the data. Called
+        automatically at exit; a second call has no effect.
+        """
         session, self._session = self._session, None
         if session is not None and session.close() and self._await_end is not None:
             self._await_end()

@@ -1,6 +1,6 @@
-"""Facts of a run that comparisons need: what trains, how it is optimized, on which hardware, driver and libraries.
+"""Facts of a run for comparisons: model, optimizer, hardware, driver and libraries.
 
-Read once, at watch(). Every fact is a short text; one that cannot be read is left out.
+Read once, at watch(). Every fact is a short text; one that cannot be read is omitted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ammeter.torch_hooks.targets import Watched
 
 MAX_FACT_CHARS = 2_000
 MAX_SETTINGS = 48
-"""Settings of optimizers that are kept: the most that one of torch has are a dozen."""
+"""Maximum number of optimizer settings stored; torch's own optimizers have a dozen at most."""
 
 OPTIMIZER = "optimizer"
 
 NOT_SETTINGS = frozenset(
     ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 )
-"""Entries of a parameter group that are no settings of its own: tensors, names, and what schedulers keep there."""
+"""Entries of a parameter group that are not settings: tensors, names, and values stored by schedulers."""
 
 DRIVER = Path("/proc/driver/nvidia/version")
 CPU = Path("/proc/cpuinfo")
@@ -43,11 +43,11 @@ Facts = dict[str, str]
 
 
 def environment(watched: Watched) -> Facts:
-    """Everything that is known of where and how a run trains."""
+    """Returns all known facts of where and how a run trains."""
     found: Facts = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
     readers: tuple[Callable[[Watched], Facts], ...] = (_of_device, _of_model, _of_optimizers, _of_program)
     for read in readers:
-        with suppress(Exception):  # a class of the program's own may raise anything; the other facts stay
+        with suppress(Exception):  # a class of the program may raise anything; the other facts stay
             found |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
     found |= identity.launcher() | {"dtypes": ",".join(dtypes)}
@@ -70,14 +70,14 @@ def _of_nvidia(watched: Watched) -> Facts:
     found = capability() | uuids(watched)
     driver = _DRIVER_VERSION.search(_start_of(DRIVER))
     found |= {"driver": driver[0]} if driver else {}
-    with suppress(RuntimeError):  # libraries that do not fit each other: the program hears of it where it uses them
+    with suppress(RuntimeError):  # incompatible libraries: the program gets the error where it uses them
         version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         found |= {"cudnn": str(version)} if version else {}
     return found
 
 
 def capability() -> Facts:
-    """What NVIDIA calls the generation of a GPU, such as 8.0; others count in another way."""
+    """Returns the CUDA compute capability of the GPU, such as 8.0; empty for other vendors."""
     if torch.version.cuda is None:
         return {}
     major, minor = torch.cuda.get_device_capability()
@@ -85,7 +85,10 @@ def capability() -> Facts:
 
 
 def uuids(watched: Watched) -> Facts:
-    """The devices that the model lies on, as NVML names them; the present one where it is still on its way."""
+    """Returns the NVML UUIDs of the model's devices, or of the current one if none.
+
+    The model may not have been moved to a device yet.
+    """
     if torch.version.cuda is None:
         return {}
     properties = [torch.cuda.get_device_properties(each) for each in _devices(watched)]
@@ -94,7 +97,10 @@ def uuids(watched: Watched) -> Facts:
 
 
 def _devices(watched: Watched) -> list[torch.device]:
-    """Those that the model lies on or is replicated to; the present one where it is still on its way."""
+    """Returns the devices of the model and its replicas, or the current one if none.
+
+    The model may not have been moved to a device yet.
+    """
     found = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
     for ref in watched.models:
         model = ref()
@@ -104,7 +110,7 @@ def _devices(watched: Watched) -> list[torch.device]:
 
 
 def _of_model(watched: Watched) -> Facts:
-    """Counts of the whole model, also where ranks hold shards of it."""
+    """Returns the parameter counts of the whole model, even if ranks have shards."""
     own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
     known = [each for each in own.values() if not is_lazy(each)]
     if not known:
@@ -122,8 +128,11 @@ def _of_program(_: Watched) -> Facts:
 
 
 def _of_optimizers(watched: Watched) -> Facts:
-    """optimizer: their classes. optimizer.lr: of every parameter group in turn, once where all have the same; with a
-    scheduler it is what the schedule began with. optimizer.tensors: how many each group trains."""
+    """Returns the settings of the optimizers.
+
+    optimizer: the classes. optimizer.tensors: number of tensors in each group. optimizer.lr and other settings: one
+    value per parameter group, or a single one if all are equal. With a scheduler, lr is the initial value.
+    """
     optimizers = [innermost(each) for each in watched.optimizers]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not groups:
@@ -141,7 +150,7 @@ def _of_optimizers(watched: Watched) -> Facts:
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer that does the work, inside of those that wrap it for a precision or a launcher."""
+    """Returns the optimizer inside wrappers for a precision or a launcher."""
     seen = {id(optimizer)}
     while isinstance(inner := vars(optimizer).get("optimizer"), torch.optim.Optimizer) and id(inner) not in seen:
         seen.add(id(inner))
@@ -154,7 +163,7 @@ def _of_groups(values: Sequence[str], together: bool = True) -> str:
 
 
 def _setting(value: Any) -> str | None:
-    """A plain value as text. A tensor that is not on the host is not waited for."""
+    """Formats a plain value; a tensor on a device is not waited for."""
     if isinstance(value, torch.Tensor):
         known = async_copy.known(value)
         return "on the device" if known is None else repr(float(known))
@@ -174,7 +183,7 @@ def _number(value: Any) -> str | None:
 
 
 def _start_of(path: Path) -> str:
-    """What a file of /proc begins with; nothing where there is none."""
+    """Returns the start of a /proc file, or '' if it cannot be read."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(MAX_READ_BYTES).decode(errors="replace")
     return ""

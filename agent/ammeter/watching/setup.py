@@ -1,4 +1,4 @@
-"""From the arguments of watch() to an attached session, its journal and its shipper."""
+"""Turns the arguments of watch() into an attached session, its journal and its shipper."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ log = logging.getLogger("ammeter")
 HOT_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 HOT_FREE_BYTES = 256 * 2**20
 HOT_HOST_BYTES = 16 * 2**20
-"""tmpfs for open segments is used where this much is free, and all ranks of a host together take at most 16 MiB."""
+"""Open segments use tmpfs if HOT_FREE_BYTES are free; all ranks of a host together take at most HOT_HOST_BYTES (16
+MiB)."""
 
 _DICTS = {
     "config": "vars(arguments)",
@@ -48,7 +49,11 @@ _DICTS = {
 
 
 def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
-    """What ammeter.watch does, with torch imported. Raises TypeError or ValueError for arguments only."""
+    """Implements ammeter.watch, with torch imported.
+
+    Raises:
+        TypeError, ValueError: only for invalid arguments or settings.
+    """
     if options["preset"] not in PRESETS:
         raise ValueError(f"preset is {options['preset']!r}; use one of {', '.join(PRESETS)}")
     options = _with_launchers({"better": {}, **options})
@@ -87,8 +92,10 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
 
 
 def _with_launchers(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with what `ammeter run` was told; what the program says itself wins. Without any config, the options
-    of the script's command line are it."""
+    """Merges the options of `ammeter run` into the program's, which have priority.
+
+    Without any config, the script's command-line options are the config.
+    """
     if not auto_watchers or not all(isinstance(options[name], Mapping) for name in ("config", "tags")):
         return options
     said = launched()
@@ -97,12 +104,12 @@ def _with_launchers(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _directions(tags: Mapping[Any, Any]) -> dict[str, Any]:
-    """Those that tags say: better.NAME."""
+    """Returns the directions in tags of the form better.NAME."""
     return {str(key)[len(BETTER) :]: value for key, value in tags.items() if str(key).startswith(BETTER)}
 
 
 refused: list[str] = []
-"""Why watch() could not watch, each time that it could not: what the log was told, for who asks later."""
+"""The reason of each failed watch(), as logged, for later queries."""
 
 
 def _unwatched(error: Exception) -> Run:
@@ -113,14 +120,15 @@ def _unwatched(error: Exception) -> Run:
 
 
 def _end_those_before(optimizers: list[torch.optim.Optimizer]) -> None:
-    """A cell of a notebook is run again: what it watched ends here, whether its objects are the same or were made anew.
+    """Ends earlier runs of the same objects, such as those of a rerun notebook cell.
 
-    Runs that train other parameters go on, as several in one program do.
+    A run ends if its optimizers are gone or train the same parameters. Runs that train other parameters go on, as
+    several runs in one program do.
     """
     before = watching()
     if not before:
         return
-    gc.collect()  # optimizers lie in cycles, and what a cell has made anew may not have been freed
+    gc.collect()  # optimizers are in reference cycles; objects that a rerun cell replaced may not be freed yet
     mine = set(_parameters(optimizers))
     for session in before:
         present = list(session.watched.optimizers)
@@ -135,7 +143,7 @@ def _parameters(optimizers: list[torch.optim.Optimizer]) -> Iterator[int]:
 
 
 def _guards(given: Any, models: list[torch.nn.Module]) -> tuple[Any, ...]:
-    """Nothing of them is imported where none is asked for."""
+    """Checks the guards; imports nothing if none is given."""
     if isinstance(given, list | tuple) and not given:
         return ()
     from ammeter import guards
@@ -144,7 +152,7 @@ def _guards(given: Any, models: list[torch.nn.Module]) -> tuple[Any, ...]:
 
 
 def _said_of_a_baseline(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's tags, as they will be told, with the baseline that its config may name."""
+    """Returns the run's tags as sent, with the baseline named in tags or config."""
     named = options["tags"].get("baseline") or options["config"].get("baseline")
     return {**_tags(options), "baseline": named}
 
@@ -188,7 +196,7 @@ def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
 def _on_duty(
     session: Session, writer: Any, guards: tuple[Any, ...], await_delivery: Callable[[], None]
 ) -> Callable[[], None]:
-    """Attaches the guards. Returns a wait for delivery that ends the guards first."""
+    """Attaches the guards; returns a delivery wait that ends the guards first."""
     from ammeter.guards.runner import GuardRunner
 
     def leave(message: str) -> None:
@@ -209,7 +217,7 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
     project = options["project"] or "default"
     run, said = identity.run_id(project)
     rank, world_size = identity.rank()
-    config, tags = here.plain(options["config"]), here.tags(_tags(options))  # first: what is withheld is known then
+    config, tags = here.plain(options["config"]), here.tags(_tags(options))  # first: it registers the secrets
     return Hello(
         run=run,
         stream=uuid.uuid4().hex,
@@ -228,21 +236,26 @@ def _hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
 
 
 def _tags(options: Mapping[str, Any]) -> dict[Any, Any]:
-    """With the directions of metrics among them."""
+    """Returns the tags, with the directions of metrics and the silenced verdicts."""
     quiet = _silenced(options["tags"])
     better = {f"{BETTER}{name}": direction for name, direction in options["better"].items()}
     return {**options["tags"], **better, **({silence.TAG: quiet} if quiet else {})}
 
 
 def _silenced(tags: Mapping[Any, Any]) -> str:
-    """The verdicts that nobody wants to hear of, by the run's tag and AMMETER_SILENCE.
+    """Returns the silenced verdicts, from the run's tag and AMMETER_SILENCE.
 
-    Raises ValueError for a name that is none."""
+    Raises:
+        ValueError: a name is not a verdict.
+    """
     return ",".join(silence.names([str(tags.get(silence.TAG) or ""), silenced()]))
 
 
 def _hot_folder(hello: Hello) -> Path | None:
-    """Where the open segment lies, so that no write of ours waits behind somebody else's dirty pages."""
+    """Returns the tmpfs folder of the open segment, or None.
+
+    On tmpfs, journal writes do not wait behind dirty pages of other processes.
+    """
     try:
         free = os.statvfs(HOT_FOLDER)
         if free.f_bavail * free.f_frsize < HOT_FREE_BYTES:
@@ -254,7 +267,10 @@ def _hot_folder(hello: Hello) -> Path | None:
 
 
 def _start_process(writer: journal.Journal, chosen: Settings) -> None:
-    """The shipper, or without a collector the mirror; where it cannot be started the journal goes to the disk."""
+    """Starts the shipper, or the mirror if there is no collector.
+
+    If the mirror cannot start, the journal is written to disk instead.
+    """
     from ammeter.shipper import process as ship
 
     refused = ship.start(writer.folder.parent, chosen.url, chosen.token)
@@ -267,11 +283,14 @@ def _start_process(writer: journal.Journal, chosen: Settings) -> None:
 
 
 def _bring_home(folder: Path, seconds: float) -> None:
-    """What lies on tmpfs goes to the stream's folder: now, for the process may be all that keeps its container."""
+    """Moves the journal from tmpfs to the stream's folder.
+
+    Done before exit, because the container may end with this process.
+    """
     from ammeter.shipper.disk_cap import Keeper
 
     deadline = time.monotonic() + seconds
-    with suppress(OSError):  # the mirror goes on trying
+    with suppress(OSError):  # the mirror keeps retrying
         while (held := journal.lock(folder / "shipper")) is None:
             if time.monotonic() > deadline:
                 return
@@ -283,9 +302,12 @@ def _bring_home(folder: Path, seconds: float) -> None:
 
 
 def _wait_for_collector(folder: Path, chosen: Settings) -> None:
-    """Waits until the collector has everything, bounded: what ends this process may end the shipper too."""
+    """Waits, at most chosen.flush seconds, until the collector has acknowledged everything.
+
+    The event that ends this process may end the shipper, too.
+    """
     deadline = time.monotonic() + chosen.flush
-    with suppress(OSError):  # a folder that is gone or closed to us: nobody will acknowledge what lay there
+    with suppress(OSError):  # folder removed or unreadable: no acknowledgement will come
         end = journal.end_of(folder)
         while time.monotonic() < deadline and journal.acknowledged(folder) < end:
             time.sleep(0.01)
@@ -308,7 +330,10 @@ def _tell_undelivered(folder: Path, chosen: Settings) -> None:
 
 
 def _close_at_exit(session: Session, await_delivery: Callable[[], None]) -> None:
-    """A process that ends says so: by atexit, and where multiprocessing ends a child without it, by its Finalize."""
+    """Closes the session when the process ends.
+
+    Uses atexit, and multiprocessing's Finalize for children that end without atexit.
+    """
 
     def ended() -> None:
         error = _fatal_error()
@@ -330,7 +355,10 @@ def _close_at_exit(session: Session, await_delivery: Callable[[], None]) -> None
 
 
 def _fatal_error() -> BaseException | None:
-    """What ends this process: an uncaught error, or the one behind the exit code of a multiprocessing child."""
+    """Returns the error that ends this process, if any.
+
+    Either an uncaught error, or the one behind the exit code of a multiprocessing child.
+    """
     error = sys.exc_info()[1] or (None if _is_interactive() else getattr(sys, "last_value", None))
     if isinstance(error, SystemExit):
         error = error.__context__ if error.code else None
@@ -338,7 +366,7 @@ def _fatal_error() -> BaseException | None:
 
 
 def _is_interactive() -> bool:
-    """Whether an error ends a cell or a line that was typed, and not the program: in a notebook, IPython, a console."""
+    """Whether an error ends only a notebook cell or console line, not the program."""
     outer = getattr(sys, "last_traceback", None)
     return hasattr(sys, "ps1") or (outer is not None and outer.tb_frame.f_globals.get("__name__") == "code")
 

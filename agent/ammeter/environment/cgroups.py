@@ -1,4 +1,4 @@
-"""What the kernel says of memory in a process's control group: its limit, and how often it killed for want of it."""
+"""Reads the memory limit and OOM kill count of a process's control group."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 
 UNLIMITED_BYTES = 2**60
-"""Version 1 has a number of this size where there is no limit."""
+"""Lower bound of the number that cgroup version 1 reports if there is no limit."""
 
 
 def groups_of(process: int | None = None) -> str:
-    """The text of /proc/PID/cgroup, of this process without one; '' where it cannot be read."""
+    """Returns the text of /proc/PID/cgroup; '' if it cannot be read.
+
+    Without a process id, that of this process.
+    """
     try:
         return Path(f"/proc/{process or 'self'}/cgroup").read_text()
     except OSError:
@@ -20,9 +23,15 @@ def groups_of(process: int | None = None) -> str:
 
 
 def oom_kills(groups: str | None = None, root: Path = CGROUPS) -> int | None:
-    """How many processes of the group the kernel has killed so far; None where it cannot be known.
+    """Returns the number of processes in the group that the kernel has OOM-killed.
 
-    A kill counts in the group of whoever is killed, whichever limit above it was reached. groups: of groups_of().
+    A kill counts in the group of the killed process, whichever limit above it was reached.
+
+    Args:
+        groups: result of groups_of(); default: that of this process.
+
+    Returns:
+        The count, or None if it is unknown.
     """
     for file in _files(groups_of() if groups is None else groups, root, "memory.events", "memory.oom_control"):
         try:
@@ -36,7 +45,7 @@ def oom_kills(groups: str | None = None, root: Path = CGROUPS) -> int | None:
 
 
 def memory_limit(groups: str, root: Path = CGROUPS) -> int:
-    """The lowest limit in bytes of the group and those above it; 0 where there is none or it cannot be read."""
+    """Returns the lowest limit in bytes of the group and its ancestors; 0 if none."""
     found = []
     for file in _files(groups, root, "memory.max", "memory.limit_in_bytes"):
         for folder in _upwards(file.parent, root):
@@ -50,12 +59,15 @@ def memory_limit(groups: str, root: Path = CGROUPS) -> int:
 
 
 def _upwards(folder: Path, root: Path) -> Iterable[Path]:
-    """The folder and those above it, as long as they lie below the root."""
+    """Returns the folder and its ancestors up to the root."""
     return [each for each in (folder, *folder.parents) if each == root or root in each.parents]
 
 
 def _files(groups: str, root: Path, version_2: str, version_1: str) -> list[Path]:
-    """Where a file of the group may lie, by version; in a container its own group is the root."""
+    """Returns possible paths of a group's file, by cgroup version.
+
+    In a container, its own group is the root.
+    """
     found = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)

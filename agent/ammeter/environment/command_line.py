@@ -1,4 +1,4 @@
-"""A script's command line as settings: what a run was given where nobody said its config."""
+"""Parses a script's command line into settings, for runs without a config."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _HYDRA = re.compile(r"(\+\+?|~)?([A-Za-z_][\w.@/-]*)=(.*)$", re.DOTALL)
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 POSITIONAL = "argument"
-"""Words that belong to no option: argument.1, argument.2."""
+"""Prefix of words that belong to no option: argument.1, argument.2."""
 
 MAX_SETTINGS = 500
-"""Settings that are taken from one command line; more are file names from a shell's *."""
+"""Maximum settings of one command line; a larger number means file names from a shell's *."""
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Setting -> value, of `--lr 3e-4`, `--lr=3e-4`, `-x 3`, `--amp`, `model.width=64`.
+    """Returns setting -> value of `--lr 3e-4`, `--lr=3e-4`, `-x 3`, `--amp`, `model.width=64`.
 
-    An option that another one follows, or nothing, is a flag: True. One that is said several times, or that several
-    numbers follow, has a list. Numbers, true, false and none are what they say; the rest is text.
+    An option followed by another option, or by nothing, is a flag: True. A repeated option, or one followed by several
+    numbers, has a list. Numbers, true, false and none are converted; the rest is text.
     """
     found: dict[str, Any] = {}
     positional = 0
@@ -50,7 +50,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
 
 
 def value_of(said: str) -> Any:
-    """A number, True, False or None where the text says one; else the text."""
+    """Returns a number, True, False or None if the text is one; else the text."""
     if said.lower() in _WORDS:
         return _WORDS[said.lower()]
     if not _NUMBER.match(said):
@@ -63,7 +63,10 @@ def _is_option(word: str) -> bool:
 
 
 def _belongs(word: str, values: Sequence[Any]) -> bool:
-    """Whether a word is a value of the option before it: the first one that is no option, and further numbers."""
+    """Whether a word is a value of the preceding option.
+
+    True for the first word that is no option, and for further numbers.
+    """
     if _is_option(word) or word == "--" or (not values and _HYDRA.match(word) and not word.startswith(("{", "["))):
         return False
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)

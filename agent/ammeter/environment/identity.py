@@ -1,4 +1,4 @@
-"""Which run this process belongs to, and which rank it is: agreed with the other ranks without waiting for any."""
+"""Finds the run id and rank of this process, without waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from typing import Any
 log = logging.getLogger("ammeter")
 
 NAMESPACE = uuid.UUID("5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11")
-"""Root of the UUIDv5 that a name in AMMETER_RUN_ID becomes."""
+"""Namespace of the UUIDv5 made from a name in AMMETER_RUN_ID. It never changes, so that all ranks derive the same
+id."""
 
 _JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "TORCHELASTIC_RUN_ID")
 _STORE_KEY = "ammeter/run_id"
 
 
 def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """(run id, name): the UUID that all ranks of this job share, and the name it was made from, '' if none.
+    """Returns (run id, name): the UUID shared by this job's ranks, and its name.
 
-    In this order: AMMETER_RUN_ID, torchrun's id where it is a UUID, the default store of torch.distributed,
-    TORCHELASTIC_RUN_ID, a new one. torchrun --standalone makes up a UUID, which stays when ranks are started again
-    and their store does not; an id that a person has typed may be that of yesterday's job.
+    The name is the text of AMMETER_RUN_ID if that is not a UUID, else ''. Sources of the id, in this order:
+    AMMETER_RUN_ID, torchrun's id if it is a UUID, the default store of torch.distributed, TORCHELASTIC_RUN_ID, a new
+    one. torchrun --standalone generates a UUID, which survives a restart of the ranks while their store does not; an id
+    typed by a person may be that of yesterday's job.
     """
     said = environment.get("AMMETER_RUN_ID", "")
     if said:
@@ -41,7 +43,7 @@ def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[s
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, world size) from torch.distributed when it is up, else from the launcher, else (0, 1)."""
+    """Returns (rank, world size) from torch.distributed if initialized, else the launcher, else (0, 1)."""
     distributed = _distributed()
     if distributed is not None:
         return distributed.get_rank(), distributed.get_world_size()
@@ -49,13 +51,13 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def launcher(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """How often the launcher starts processes again that died, where it does: {"max_restarts": "2"}."""
+    """Returns the launcher's restart limit, such as {"max_restarts": "2"}; empty without restarts."""
     said = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
     return {"max_restarts": said} if said != "0" else {}
 
 
 def host() -> str:
-    """This machine's name, lowercase, as GPU exporters label it."""
+    """Returns the machine's name in lowercase, as GPU exporters label it."""
     return socket.gethostname().lower()
 
 
@@ -67,7 +69,10 @@ def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple
 
 
 def _is_uuid(said: str) -> bool:
-    """Whether it is one that a run can have: those of the variant that is kept for the future only collectors give."""
+    """Whether the text is a UUID that a run can have.
+
+    UUIDs of the variant reserved for the future are assigned only by collectors.
+    """
     try:
         return uuid.UUID(said).variant != uuid.RESERVED_FUTURE
     except ValueError:
@@ -75,7 +80,7 @@ def _is_uuid(said: str) -> bool:
 
 
 def _tell_alone(environment: Mapping[str, str]) -> None:
-    """One rank says it for all, once: what the others share they do not know."""
+    """Warns once, on rank 0, that the ranks do not share a run id."""
     if environment.get("RANK") != "0" or rank(environment)[1] < 2 or _told:
         return
     _told.append(True)
@@ -91,7 +96,10 @@ _told: list[bool] = []
 
 
 def _agreed_in_store() -> str | None:
-    """The first rank to ask decides; compare_set answers at once, a get could block on a rank that never comes."""
+    """Returns the run id from the default store, which the first rank sets.
+
+    compare_set returns at once; a get could block on a rank that never arrives.
+    """
     distributed = _distributed()
     if distributed is None:
         return None
@@ -103,6 +111,6 @@ def _agreed_in_store() -> str | None:
 
 
 def _distributed() -> Any:
-    """torch.distributed with a process group; a process that has not imported it has none."""
+    """Returns torch.distributed if it is imported and initialized, else None."""
     distributed: Any = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None

@@ -1,4 +1,4 @@
-"""The agent's settings: what watch() was given, else AMMETER_* in the environment, else the default."""
+"""The agent's settings: arguments of watch(), else AMMETER_* variables, else defaults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ MAX_FLUSH = 3600.0
 
 @dataclass(frozen=True)
 class Settings:
-    """url: collector, None for none. dir: where journals lie. budget: share of step time. flush: seconds that
-    close() waits at most for the collector's acknowledgement, 0 for never."""
+    """The settings of one watch() call.
+
+    Attributes:
+        url: the collector, None for none.
+        token: the token sent to the collector, None for none.
+        dir: the folder of the journals.
+        budget: share of step time.
+        flush: maximum seconds that close() waits for the collector's acknowledgement, 0 for no wait.
+    """
 
     url: str | None
     token: str | None
@@ -29,8 +36,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Launched:
-    """What `ammeter run` hands on to the processes it starts. name, project: '' for none said. profile: whether
-    kernels are to be named. tags, config: of the run."""
+    """Options that `ammeter run` passes to the processes it starts.
+
+    Attributes:
+        name, project: '' if not given.
+        profile: whether kernels are to be named.
+        tags, config: those of the run.
+    """
 
     name: str
     project: str
@@ -41,12 +53,12 @@ class Launched:
 
 
 def silenced(environment: Mapping[str, str] = os.environ) -> str:
-    """The verdicts that AMMETER_SILENCE names, between commas."""
+    """Returns the verdicts in AMMETER_SILENCE, separated by commas."""
     return environment.get("AMMETER_SILENCE", "")
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched:
-    """What `ammeter run` was told, for the process in which training is watched."""
+    """Returns the options of `ammeter run`, in the process that trains."""
     return Launched(
         name=environment.get("AMMETER_NAME", ""),
         project=environment.get("AMMETER_PROJECT", ""),
@@ -63,11 +75,16 @@ def settings(
     budget: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Raises ValueError, naming the value and the remedy, for one that cannot be used, OSError for a missing home."""
+    """Returns the settings from arguments, environment and defaults.
+
+    Raises:
+        ValueError: a value cannot be used; the message names it and the remedy.
+        OSError: the user has no home folder.
+    """
     said_url = url or environment.get("AMMETER_URL") or None
     if said_url and not said_url.startswith(("http://", "https://")):
         name = "url" if url else "AMMETER_URL"
-        from ammeter.redaction import text  # not where Ammeter is disabled: then nothing else of it is loaded
+        from ammeter.redaction import text  # imported late: if Ammeter is disabled, nothing else of it is loaded
 
         raise ValueError(f"{name} is {text(said_url, 200)!r}; use http:// or https://, such as http://127.0.0.1:8480")
     share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
@@ -87,17 +104,17 @@ def settings(
 
 
 def disabled(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether AMMETER_DISABLE turns everything off, wrong settings included."""
+    """Whether AMMETER_DISABLE turns everything off, including the check of settings."""
     return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All of the environment: what is a secret there is cut from what a program says."""
+    """Returns the whole environment, whose secrets are removed from the program's texts."""
     return dict(environment)
 
 
 def proxies(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables that name a proxy for HTTP."""
+    """Returns the names of variables that set an HTTP proxy."""
     return [name for name in environment if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")]
 
 
@@ -112,7 +129,7 @@ def _folder(said: Path) -> Path:
 
 
 def _object(environment: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Names with values, in JSON."""
+    """Parses a variable with a JSON object."""
     said = environment.get(name, "")
     try:
         found = json.loads(said or "{}")

@@ -1,7 +1,7 @@
-"""The git commit that a program was started from, read from the files of its repository.
+"""Reads the git commit that a program was started from, from its repository's files.
 
-No git is run: a call of it can wait for a lock, a hook or a file system. What is read lies beside the script, which
-Python has just read from there, and every read is bounded. Whether files were changed since the commit is not known.
+git is not run: it can wait for a lock, a hook or a file system. The files read are next to the script, which Python has
+just read from there, and every read is bounded. Uncommitted changes are not detected.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from pathlib import Path
 MAX_PARENTS = 32
 MAX_HEAD_BYTES = 4_096
 MAX_PACKED_BYTES = 4 * 2**20
-"""Of packed-refs, with some 60 bytes for each reference."""
+"""Size limit for packed-refs, which has about 60 bytes per reference."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def commit_of(script: str) -> str:
-    """The commit that HEAD names in the repository around this script; "" where there is none or it cannot be read."""
+    """Returns the commit of HEAD in the script's repository; "" if there is none.
+
+    Also "" if it cannot be read.
+    """
     if not script or script in ("-", "-c"):
         return ""
     with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links

@@ -1,24 +1,27 @@
-"""Numbers read out of tensors: one pass, one interface, one file per kind of device."""
+"""Reads statistics of tensors: one pass, one interface, one file per device type."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 NORM, ABSMAX, NANS, INFS, ZEROS, SUBNORMALS, SMALL, GRID = range(8)
-"""Columns of what a reading of n tensors returns, float64[n, 8].
+"""Columns of a reading of n tensors, float64[n, 8].
 
-NORM: the L2 norm to float64's precision, finite only where every element is; NaN where one is NaN.
-ABSMAX: the largest |x| of the finite elements, 0 without one.
-NANS, INFS, ZEROS: elements; -0 is a zero. SUBNORMALS: elements with 0 < |x| < 2^-14, float16 has fewer bits for them.
-SMALL: elements with 0 < |x| < 2^-3. GRID: those of them that are multiples of 2^-24, the spacing of small float16.
+NORM: the L2 norm to float64's precision; finite only if every element is, NaN if one is NaN. ABSMAX: the largest |x| of
+the finite elements, 0 if there is none. NANS, INFS, ZEROS: number of elements; -0 is a zero. SUBNORMALS: elements with
+0 < |x| < 2^-14, where float16 has less precision. SMALL: elements with 0 < |x| < 2^-3. GRID: those of them that are
+multiples of 2^-24, the spacing of small float16.
 """
 
 COLUMNS = 8
 
 
 def available() -> dict[str, str]:
-    """How gradients are read here, for each kind of device: "cpu" and "cuda" -> by what, and if slowly, why."""
-    from ammeter.tensors import native  # needs torch, which not everything here does
+    """Returns how gradients are read here, per device type, and why if slowly.
+
+    The keys are "cpu" and "cuda".
+    """
+    from ammeter.tensors import native  # needs torch, which some uses of this package do not
 
     instructions = ("every processor's instructions", "AVX2", "AVX-512")[native.LEVEL]
     slowly = "torch's operators, rarely, as the budget allows"
@@ -29,7 +32,10 @@ def available() -> dict[str, str]:
 
 
 def _triton() -> str:
-    """Its version; "" when it is not installed. Not imported: that is for programs with a GPU."""
+    """Returns Triton's version, "" if it is not installed.
+
+    Triton is not imported, because only programs with a GPU need it.
+    """
     try:
         return version("triton")
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Numbers on their way from a device to the host, without a synchronisation.
+"""Copies numbers from a device to the host without synchronization.
 
-On CPU they are there at once. On CUDA a copy into pinned memory is queued behind the work that makes them, and
-ready() asks an event whether it has passed; the row that waits for it is written a step late.
+On the CPU they are available at once. On CUDA a copy into pinned memory is queued after the work that produces them,
+and ready() queries an event; the row that waits for them is written a step later.
 """
 
 from __future__ import annotations
@@ -19,25 +19,32 @@ Array = npt.NDArray[np.floating[Any]]
 
 
 class Transfer(Protocol):
-    """float32[n] or float64[n] that arrives. here: it has, from the beginning."""
+    """A float32[n] or float64[n] array that arrives later.
+
+    Attributes:
+        here: whether it was available from the beginning.
+    """
 
     here: bool
 
     def ready(self) -> bool: ...
     def array(self) -> Array: ...
     def number(self) -> float:
-        """The first of them."""
+        """Returns the first number."""
 
 
 def of(values: torch.Tensor) -> Transfer:
-    """The present numbers of a tensor of any shape, flattened; later changes of the tensor do not show."""
+    """Transfers the present values of a tensor, flattened; later changes have no effect."""
     if _dispatch_modes() or _function_modes():
         return unseen(lambda: _sent(values), (values,))
     return _sent(values)
 
 
 def known(values: Any) -> float | None:
-    """The one number of a tensor on the CPU; None where it is not known here yet, is one of several, or no tensor."""
+    """Returns the single number of a CPU tensor, else None.
+
+    None for a tensor on a device, with several numbers, or for other objects.
+    """
     if type(values) is not torch.Tensor and not (isinstance(values, torch.Tensor) and is_plain(values)):
         return None
     if _dispatch_modes() or _function_modes():
@@ -46,13 +53,13 @@ def known(values: Any) -> float | None:
 
 
 def number(value: float) -> Transfer:
-    """A number the host has already."""
+    """Wraps a number that is already on the host."""
     return Number(value)
 
 
 def _sent(values: torch.Tensor) -> Transfer:
     if values.is_cpu and not values.dim():
-        number = values.item()  # it is here already: nothing is waited for
+        number = values.item()  # already on the host: no wait
         if type(number) is not complex:
             return Number(number)
     if values.device.type == "cuda":
@@ -73,7 +80,7 @@ def _known(values: torch.Tensor) -> float | None:
 
 
 class Number:
-    """One number that the host has."""
+    """One number that is already on the host."""
 
     __slots__ = ("_value",)
     here = True
@@ -93,7 +100,7 @@ class Number:
 
 
 class Arrived:
-    """Numbers that the host has."""
+    """Numbers that are already on the host."""
 
     __slots__ = ("_values",)
     here = True
@@ -112,7 +119,7 @@ class Arrived:
 
 
 class Stopwatch:
-    """How long a device works on what is queued between begin and end; nobody waits for it. 0 on the CPU."""
+    """Measures device time between begin and end without waiting; 0 on the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -124,7 +131,7 @@ class Stopwatch:
         return self
 
     def seconds(self) -> float:
-        """Once what was queued behind the end has arrived."""
+        """Returns the seconds, after the work queued before end() has completed."""
         return self._marks[0].elapsed_time(self._marks[1]) / 1000 if self._marks else 0.0
 
     def _mark(self) -> None:

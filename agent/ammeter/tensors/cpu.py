@@ -1,7 +1,7 @@
-"""Gradient statistics by the operators of torch and numpy, where there is no compiled reader.
+"""Gradient statistics with torch and numpy operators, for machines without a compiled reader.
 
-Norms are one foreach call for all tensors, on any device. The rest reads every gradient many times. Inputs are real,
-floating-point tensors with numbers; nothing here changes or keeps them.
+Norms are one foreach call for all tensors, on any device. The other statistics read every gradient many times. Inputs
+are real, floating-point tensors with values; they are neither changed nor stored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ import torch
 from ammeter.tensors import ABSMAX, COLUMNS, NORM
 
 TINY = 2.0**-63
-"""A norm below it was summed from squares that are subnormal in float32 or vanished."""
+"""A smaller norm was summed from squares that are subnormal or zero in float32."""
 
 TINY64 = 2.0**-450
-"""A float64 norm below it may have lost squares that are subnormal."""
+"""A smaller float64 norm may have lost squares that are subnormal."""
 
 PART = 2**16
-"""Elements that are widened to float64 at a time."""
+"""Elements that are converted to float64 at a time."""
 
 
 class Bits(NamedTuple):
-    """Patterns of non-negative numbers, which are in the numbers' order, and what rounds them to multiples of 2^-24."""
+    """Bit patterns of non-negative numbers, which sort as the numbers do.
+
+    rounder is the constant whose addition rounds to multiples of 2^-24.
+    """
 
     integer: torch.dtype
     infinite: int
@@ -43,7 +46,7 @@ BITS = {
 
 
 def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
-    """float64[n, COLUMNS] of real, floating-point tensors on the CPU: the numbers of native.Reader.read.
+    """Returns float64[n, COLUMNS] of real, floating-point CPU tensors, equal to native.Reader.read.
 
     Takes about twenty times as long.
     """
@@ -51,9 +54,10 @@ def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """float32[n]: the L2 norm of each gradient, accumulated in float32 or wider. All on one device.
+    """Returns float32[n], the L2 norm of each gradient, accumulated in float32 or wider.
 
-    No gradient is copied. Where doubtful() says so, squares left the range of float32: norm() knows better.
+    All gradients are on one device; none is copied. If doubtful() marks a norm, its squares left the range of float32
+    and norm() gives the exact value.
     """
     dtypes = {each.dtype for each in gradients}
     if dtypes == {torch.float32}:
@@ -68,14 +72,20 @@ def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Where norms() may be wrong: not finite although the gradient is, or too small to be exact."""
+    """Returns the indices at which norms() may be wrong.
+
+    Such norms are not finite although the gradient may be, or too small to be exact.
+    """
     if norms.min() >= TINY and norms.max() < math.inf:  # both False for NaN
         return _NOWHERE
     return np.flatnonzero(~((norms >= TINY) & (norms < np.inf)))
 
 
 def norm(gradient: torch.Tensor) -> float:
-    """The L2 norm of a gradient on the CPU to float64's precision; NaN or Inf only when an element is."""
+    """Returns the L2 norm of a CPU gradient in float64 precision.
+
+    NaN or Inf only if an element is.
+    """
     low, high = torch.aminmax(gradient)
     largest = max(abs(float(low)), abs(float(high)))
     if not 0 < largest < math.inf:
@@ -97,7 +107,10 @@ def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
 
 
 def _part(part: torch.Tensor) -> tuple[float, ...]:
-    """A row of read() with the sum of squares for the norm. Counts are by bits: a program may flush subnormals."""
+    """Returns a row of read() with the sum of squares in place of the norm.
+
+    Counts use bits, because a program may flush subnormals to zero.
+    """
     wide = torch.float64 if part.dtype is torch.float64 else torch.float32
     known = BITS[wide]
     magnitude = part.to(wide).abs()
@@ -111,7 +124,7 @@ def _part(part: torch.Tensor) -> tuple[float, ...]:
     nearest = ((values + known.rounder) - known.rounder).view(bits.dtype)
     length = float(torch.linalg.vector_norm(magnitude, dtype=torch.float64))
     return (
-        length * length,  # ** would raise where it overflows
+        length * length,  # ** would raise on overflow
         float(top),
         nans,
         infs - nans,

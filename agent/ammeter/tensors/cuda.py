@@ -1,6 +1,7 @@
-"""Gradients on a GPU: read in one pass by the kernels of triton.py, else by torch's operators. The same numbers.
+"""Reads gradients on a GPU with the kernels of triton.py, else with torch's operators.
 
-Nothing here waits for the device; the numbers stay there until somebody sends them.
+The kernels read in one pass; both give the same numbers. Nothing here waits for the device; results stay there until
+the caller transfers them.
 """
 
 from __future__ import annotations
@@ -21,41 +22,48 @@ from ammeter.tensors.layout import Gone, in_one_piece, looks
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
 MIN_BLOCKS = 8
-"""Blocks in a chunk: 128 KiB of float32, so that 1 GB of gradients are 8,000 programs."""
+"""Minimum blocks in a chunk: 128 KiB of float32, so that 1 GB of gradients takes 8,000 programs."""
 
 MAX_CHUNKS = 2**17
-"""Rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
+"""Maximum rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
 
 PART = 2**20
-"""Elements that torch's operators read at a time: what they need beside is 20 MiB."""
+"""Elements that torch's operators read at a time: their temporaries take 20 MiB."""
 
 ALIGNMENT = 16
-"""Bytes that a thread loads at once where every tensor starts at a multiple of them."""
+"""Bytes that a thread loads at once if every tensor starts at a multiple of them."""
 
 
 class Device:
-    """Reads one set of tensors on one device step after step; whether they still look the same is checked in each.
+    """Reads one set of tensors on one device at every step.
 
-    No tensor is kept. Memory there is allocated when the looks or the stream change, at most 32 MiB. Call it on the
-    stream on which the tensors are ready; not shared between threads. The first call compiles, for a second or so,
-    what is not in Triton's cache: make it where a program may wait, with tensors that look like the gradients.
+    Each read checks that the layout is unchanged. No tensor is stored. Device memory is allocated when the layout or the stream changes, at most 32 MiB. Call it on
+    the stream on which the tensors are ready. Not thread-safe. The first call compiles kernels that are not in Triton's
+    cache, for about a second: make it at a point where the program may wait, with tensors that have the gradients'
+    layout.
     """
 
     def __init__(self) -> None:
         self.slow = ""
-        """Why torch's operators read here; "" where the kernels do."""
+        """Why torch's operators are used; "" if the kernels are."""
         self._plan: _Plan | None = None
 
     def read(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """float64[n, COLUMNS] of real, floating-point tensors on one device, there; valid until the next call.
+        """Returns float64[n, COLUMNS] on the device; valid until the next call.
 
-        What does not lie in one piece, or is float64, is read by rows(). Raises Gone for a tensor whose memory was
-        given back.
+        The tensors are real, floating-point and on one device. Those in several pieces or in float64 are read by
+        rows().
+
+        Raises:
+            Gone: a tensor's memory was freed.
         """
         return self._read(tensors, spectrum=False)[0]
 
     def read_with_spectrum(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and int64[spectrum.BINS] of every element that the kernels read; zeros where they read none."""
+        """Returns the result of read() and int64[exponents.BINS] of all elements the kernels read.
+
+        The histogram is zero if the kernels read none.
+        """
         return self._read(tensors, spectrum=True)
 
     def _read(self, tensors: Sequence[torch.Tensor], *, spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +83,7 @@ class Device:
                 with torch.inference_mode(False):
                     plan = _Plan(tensors)
                 if self._plan is None:
-                    plan.launch(tensors, spectrum=not spectrum)  # compiles what a later call would wait for
+                    plan.launch(tensors, spectrum=not spectrum)  # compiles the kernels that a later call would wait for
                 self._plan = plan
             plan.launch(tensors, spectrum)
         others = {at: [tensors[at]] for at in plan.others}
@@ -87,9 +95,9 @@ class Device:
 
 
 def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What Device.read returns, by torch's operators: dozens of launches for each tensor.
+    """Returns the result of Device.read with torch's operators: dozens of launches per tensor.
 
-    The norm of float64 tensors is right where their squares stay in float64.
+    The norm of float64 tensors is correct if their squares stay within float64.
     """
     if not tensors:
         return torch.zeros((0, COLUMNS), dtype=torch.float64)
@@ -111,7 +119,7 @@ def _row(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _part(part: torch.Tensor) -> torch.Tensor:
-    """A row with the sum of squares for the norm."""
+    """Returns a row with the sum of squares in place of the norm."""
     wide = torch.float64 if part.dtype is torch.float64 else torch.float32
     known = cpu.BITS[wide]
     magnitude = part.to(wide).abs()
@@ -132,9 +140,9 @@ def _part(part: torch.Tensor) -> torch.Tensor:
 
 
 class _Plan:
-    """How the tensors of one look are cut into chunks, and the memory that is used for them in each step.
+    """The division of tensors into chunks, and the memory reused in each step.
 
-    Chunks of a tensor follow one another, tensors of a dtype, too: each dtype is one launch.
+    Chunks of a tensor are contiguous, and so are tensors of a dtype: each dtype is one launch.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -180,7 +188,7 @@ class _Plan:
         return self._same(*(tensors[at] for at in self._chosen) if self.others else tensors)
 
     def launch(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> None:
-        """Queues the kernels; rows and histogram hold the numbers when they have run."""
+        """Queues the kernels; rows and histogram are valid when they have run."""
         from ammeter.tensors import triton
 
         self._point_at(tensors)
@@ -202,7 +210,7 @@ class _Plan:
         triton.add_chunks[(self._number,)](self._partials, self._firsts, self._lasts, self.rows, triton.SLOTS)
 
     def _point_at(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Sends the addresses when they have changed; kernels that are queued already see the old ones."""
+        """Sends the addresses if they have changed; queued kernels still see the old ones."""
         if self.others:
             left_out = set(self.others)
             pointers = [0 if at in left_out else each.data_ptr() for at, each in enumerate(tensors)]
@@ -220,13 +228,19 @@ class _Plan:
         return self._pinned(numbers).to(self._where, non_blocking=True)
 
     def _pinned(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
-        """torch keeps pinned memory until the copies out of it have passed, and then uses it again."""
+        """Returns the numbers in pinned memory.
+
+        torch reuses pinned memory only after the copies from it have completed.
+        """
         host = torch.from_numpy(numbers)
         return host.pin_memory() if self._where.type == "cuda" else host
 
 
 def blocks_in_chunk(elements: int, block: int, most: int) -> int:
-    """A power of two, so that few variants exist; MOST_CHUNKS chunks hold the elements where that is possible."""
+    """Returns the blocks per chunk, MIN_BLOCKS times a power of two.
+
+    Powers of two keep the number of variants small. MAX_CHUNKS chunks contain all elements unless that takes more than `most` blocks per chunk.
+    """
     blocks = MIN_BLOCKS
     while blocks * block * MAX_CHUNKS < elements and blocks < most:
         blocks *= 2
@@ -234,7 +248,7 @@ def blocks_in_chunk(elements: int, block: int, most: int) -> int:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Returns a context that makes the device current, on which Triton launches."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

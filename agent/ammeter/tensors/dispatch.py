@@ -1,4 +1,7 @@
-"""Gradients on the CPU: read by the compiled reader where it is installed, else by torch. The same numbers."""
+"""Reads gradients on the CPU with the compiled reader if installed, else with torch.
+
+Both give the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,22 @@ Array = npt.NDArray[np.float64]
 
 
 class Host:
-    """Reads one set of tensors step after step: real, dense, floating-point ones on the CPU. None of them is kept."""
+    """Reads one set of real, dense, floating-point CPU tensors at every step; stores none."""
 
     def __init__(self) -> None:
         self._reader = Reader()
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these look as those that were read the last time, and can be read as they are."""
+        """Whether these tensors match the last ones in layout and each is in one piece."""
         return self._reader.fits(tensors)
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Array:
-        """float64[n, COLUMNS]: everything about each."""
+        """Returns float64[n, COLUMNS], all statistics of each tensor."""
         found = self._reader.read(tensors)
         return cpu.read(tensors) if found is None else found
 
     def norms(self, tensors: Sequence[torch.Tensor]) -> Array:
-        """float64[n]: the L2 norm of each, not finite exactly where an element is not."""
+        """Returns float64[n], the L2 norm of each; not finite exactly if an element is not."""
         found = self._reader.norms(tensors)
         return _norms(tensors) if found is None else found
 

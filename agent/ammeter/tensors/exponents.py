@@ -1,4 +1,4 @@
-"""How large the elements of many tensors are: a histogram of their binary exponents, from a sample on the CPU.
+"""Histogram of the binary exponents of many tensors, from a sample on the CPU.
 
 A histogram of all elements would cost thirty times as much as reading them.
 """
@@ -18,19 +18,20 @@ LOWEST, HIGHEST = -40, 16
 """Exponents with a bin of their own; smaller and larger elements are counted in the outermost bins."""
 
 ZERO, NONFINITE = HIGHEST - LOWEST + 1, HIGHEST - LOWEST + 2
-"""Bins of what has no exponent."""
+"""Bins of values without an exponent: zeros, and NaN or Inf."""
 
 BINS = NONFINITE + 1
 
 SAMPLE = 65_536
-"""Elements that are read at most."""
+"""Maximum number of sampled elements."""
 
 
 def spectrum(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
-    """int64[BINS]: in bin e - LOWEST the elements with floor(log2|x|) = e, then the zeros, then NaN and Inf.
+    """Returns int64[BINS], the number of elements with floor(log2|x|) = e in bin e - LOWEST.
 
-    Of real, floating-point tensors with numbers on the CPU. Where they have more than SAMPLE elements in all, of evenly
-    spaced ones, more in a larger tensor, the same in every call.
+    The bins ZERO and NONFINITE count zeros, and NaN and Inf. The tensors are real, floating-point, with values, on the
+    CPU. If they have more than SAMPLE elements in all, evenly spaced ones are read, more of a larger tensor, the same
+    in every call.
     """
     found = np.zeros(BINS, np.int64)
     for elements in unseen(lambda: _sampled(tensors), tensors):
@@ -39,7 +40,7 @@ def spectrum(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
 
 
 def _sampled(tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[np.float64]]:
-    """The elements, of each dtype together."""
+    """Returns the sampled elements, concatenated per dtype."""
     total = sum(each.numel() for each in tensors)
     every = 1 if total <= SAMPLE else math.ceil(total / max(1, SAMPLE - len(tensors)))
     parts: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -49,7 +50,10 @@ def _sampled(tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[np.float64]]:
 
 
 def _beside(every: int, tensor: torch.Tensor) -> int:
-    """A distance at least as large that does not fall on the same columns of the tensor in each of its rows."""
+    """Returns a stride >= every that is coprime to the number of columns.
+
+    Samples therefore do not fall on the same columns in each row.
+    """
     columns = tensor.shape[-1] if tensor.dim() and every > 1 else 1
     while math.gcd(every, columns) > 1:
         every += 1
@@ -57,7 +61,10 @@ def _beside(every: int, tensor: torch.Tensor) -> int:
 
 
 def _bins(elements: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Every float32, float16 and bfloat16 is a normal float64, so its exponent is a field of its bits."""
+    """Returns the bin of each element from its exponent bits.
+
+    Every float32, float16 and bfloat16 value is a normal float64.
+    """
     bits = elements.view(np.int64) & 0x7FFF_FFFF_FFFF_FFFF
     exponents = (bits >> 52) - 1023
     bins: npt.NDArray[np.int64] = np.clip(exponents, LOWEST, HIGHEST) - LOWEST

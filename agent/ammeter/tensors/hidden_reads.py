@@ -1,5 +1,7 @@
-"""Reading without being seen: the program's own dispatch and function modes, such as a FLOP counter or a default
-device, are about the program's operators."""
+"""Reads tensors without triggering the program's dispatch and function modes.
+
+Such modes, for example a FLOP counter or a default device, are meant for the program's operators.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ Result = TypeVar("Result")
 
 
 def unseen(read: Callable[[], Result], tensors: Iterable[torch.Tensor]) -> Result:
-    """What read() returns; torch's operators in it pass by every mode.
+    """Returns read(), in which torch's operators bypass every mode.
 
-    A tensor that implements its own operators, a fake one for instance, has no memory to read behind their back:
-    where one of the tensors is such, nothing is passed by.
+    A tensor that implements its own operators, such as a fake tensor, has no memory that can be read directly. If one
+    of the tensors is of this kind, no mode is bypassed.
     """
     if not (torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()):
         return read()
@@ -31,5 +33,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_numbers(tensor: torch.Tensor) -> bool:
-    """Whether there is something to read: not in a fake or meta tensor, and in a sharded one only a part of it."""
+    """Whether the tensor has values to read.
+
+    False for fake and meta tensors, and for a sharded tensor, of which only the local shard has values.
+    """
     return is_plain(tensor) and not tensor.is_meta

@@ -1,4 +1,4 @@
-"""Whether tensors may be read by address: where their elements lie, and that they still look as they did."""
+"""Checks whether tensors may be read by address and have kept their layout."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ class Gone(ValueError):
 
 
 def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
-    """Whether its elements, of one of these dtypes, are one piece of memory without gaps, in any order.
+    """Whether the elements fill one piece of memory without gaps, in any order.
 
-    Raises Gone where that memory was given back.
+    False also for a dtype that is not among these.
+
+    Raises:
+        Gone: the memory was freed.
     """
     if type(tensor) not in PLAIN or tensor.dtype not in dtypes or tensor.device.type not in ("cpu", "cuda"):
         return False
@@ -36,10 +39,11 @@ def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
 
 
 def looks(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Whether as many others have the types, dtypes, devices, shapes and strides of these, in 50 ns for each.
+    """Returns a check that tensors match these in type, dtype, device, shape and stride.
 
-    torch's own test for a compiled graph. A torch without it has every step's tensors looked at one by one. Only for
-    tensors in one piece: torch ends the process for some others.
+    It is torch's guard for compiled graphs and takes 50 ns per tensor. Without it in torch the check is always False,
+    so that every step's tensors are inspected one by one. Only for tensors in one piece: torch aborts the process for
+    some others.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -50,7 +54,7 @@ def looks(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def _has_no_gaps(tensor: torch.Tensor) -> bool:
-    """Whether it is a permutation of a contiguous tensor, as a transposed or a channels-last one is."""
+    """Whether the tensor is a permutation of a contiguous one, such as transposed or channels-last."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -1,6 +1,7 @@
-"""One pass over many tensors on the CPU by the compiled reading.c, about as fast as their memory can be read once.
+"""Reads many CPU tensors in one pass with the compiled reading.c.
 
-The same numbers as cpu.py. The library is compiled when the package is installed; without it nothing is read here.
+It takes about as long as one read of their memory and gives the same numbers as cpu.py. The library is compiled when
+the package is installed; without it this module reads nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ Array = npt.NDArray[np.float64]
 
 LIBRARY = Path(__file__).with_name("libreading.so")
 VERSION = 1
-"""Of the functions in reading.c and what they take and return; a library of another one is not used."""
+"""Version of the functions in reading.c and their signatures; a library of another version is not used."""
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
-"""reading.c's numbers for the dtypes it reads."""
+"""Dtype numbers of reading.c."""
 
 LONG_BYTES = 2**20
-"""Reading this much takes 30 us or more: other threads may run meanwhile. A shorter call would only wait for them."""
+"""A read of this size takes 30 us or more and releases the GIL, so that other threads run meanwhile. A shorter call
+would only wait to get the GIL back."""
 
 
 class Reader:
-    """Reads one set of tensors step after step; whether they still look the same is checked in each.
+    """Reads one set of tensors at every step and checks that their layout is unchanged.
 
-    No tensor is kept. Not shared between threads. level: the vector instructions to use, 0 for those every processor
-    has; as a rule the best that this one has.
+    No tensor is stored. Not thread-safe.
+
+    Args:
+        level: the vector instructions to use, 0 for those of every processor; by default the best of this one.
     """
 
     def __init__(self, level: int | None = None) -> None:
@@ -44,19 +48,21 @@ class Reader:
         self._plan: _Plan | None = None
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these look as those that were read the last time, and are in one piece each."""
+        """Whether these tensors match the last ones in layout and each is in one piece."""
         return self._plan is not None and self._plan.fits(tensors)
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Array | None:
-        """float64[n, COLUMNS] of real, floating-point tensors with numbers on the CPU; None where there is no library.
+        """Returns float64[n, COLUMNS] of real, floating-point CPU tensors; None without a library.
 
-        What does not lie in one piece, or is of another dtype, is read by cpu.read. Raises Gone for a tensor
-        whose memory was given back.
+        Tensors in several pieces or of another dtype are read by cpu.read.
+
+        Raises:
+            Gone: a tensor's memory was freed.
         """
         return self._read(tensors, COLUMNS)
 
     def norms(self, tensors: Sequence[torch.Tensor]) -> Array | None:
-        """float64[n]: the first column of read() alone, which is cheaper."""
+        """Returns float64[n], the first column of read(), which is cheaper alone."""
         found = self._read(tensors, 1)
         return None if found is None else found[:, 0]
 
@@ -75,17 +81,17 @@ class Reader:
 
 
 def read(tensors: Sequence[torch.Tensor]) -> Array | None:
-    """What Reader.read returns, of tensors that are read once."""
+    """Applies Reader.read to tensors that are read once."""
     return Reader().read(tensors)
 
 
 def norms(tensors: Sequence[torch.Tensor]) -> Array | None:
-    """What Reader.norms returns, of tensors that are read once."""
+    """Applies Reader.norms to tensors that are read once."""
     return Reader().norms(tensors)
 
 
 class _Plan:
-    """What stays the same about tensors of which each lies in one piece; only their addresses are asked each time."""
+    """Cached properties of tensors in one piece each; only their addresses are read each time."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._number = len(tensors)
@@ -108,7 +114,7 @@ class _Plan:
 
 
 def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
-    """Those that lie in one piece by one call, the others by plain torch."""
+    """Reads tensors in one piece with one call, the others with plain torch."""
     found = np.empty((len(tensors), width))
     if dense:
         chosen = [tensors[at] for at in dense]
@@ -120,7 +126,7 @@ def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level:
 
 
 def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
-    """(best level, why there is no library or "", long call? -> width -> function)."""
+    """Returns (best level, why the library is missing, long call? -> width -> function)."""
     if not LIBRARY.is_file():
         return 0, f"{LIBRARY.name} is not there: Ammeter was installed without a C compiler", {}
     try:
@@ -137,7 +143,7 @@ def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
 
 
 def _known() -> int:
-    """The level of this processor, as torch has found it out."""
+    """Returns the vector level of this processor, as detected by torch."""
     try:
         name = torch.backends.cpu.get_cpu_capability()
     except AttributeError:  # before torch 2.1
@@ -146,4 +152,5 @@ def _known() -> int:
 
 
 LEVEL, MISSING, _CALLS = _loaded()
-"""LEVEL: 0 for any processor's instructions, 1 AVX2, 2 AVX-512. MISSING: why there is no library, "" when there is."""
+"""LEVEL: 0 for any processor's instructions, 1 AVX2, 2 AVX-512. MISSING: why there is no library, "" if there is
+one."""

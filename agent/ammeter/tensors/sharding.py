@@ -1,4 +1,4 @@
-"""What of a tensor lies on this rank. Nothing here talks to the other ranks."""
+"""The part of a tensor that is on this rank. Starts no communication."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import torch
 
 
 def shard(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor (DTensor), any other tensor as it is. No collective, no copy."""
+    """Returns this rank's part of a DTensor, any other tensor as it is.
+
+    No collective, no copy.
+    """
     found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return found
 
 
 def copies(tensor: torch.Tensor) -> int:
-    """On how many ranks each element of a sharded tensor lies; 0 for a tensor that is not sharded.
+    """Returns on how many ranks each element of a tensor is; 0 if not sharded.
 
-    A mesh of some ranks only is taken to have its like among the others, as where FSDP goes across tensor parallelism.
-    The first FSDP leaves no word about any of it with its parameters; it is taken to shard fully.
+    A mesh of only some of the ranks is assumed to have equal counterparts among the others, as with FSDP across tensor
+    parallelism. FSDP version 1 stores nothing of this on its parameters; it is assumed to shard fully.
     """
     if _placements(tensor):
         mesh = tensor._spec.mesh  # type: ignore[attr-defined]
@@ -28,7 +31,7 @@ def copies(tensor: torch.Tensor) -> int:
 
 
 def is_partial(tensor: torch.Tensor) -> bool:
-    """Whether each rank holds only a summand of the tensor, so that nothing can be said of it before they are added."""
+    """Whether each rank has only a summand, so that no statistic is valid before reduction."""
     return any(place.is_partial() for place in _placements(tensor))
 
 

@@ -1,6 +1,7 @@
-"""Fixed slices of many tensors, side by side in one buffer per device, so that a few operators compare all of them.
+"""Copies fixed slices of many tensors into one buffer per device.
 
-What a reading costs is bounded by the number of tensors, not by their size. Buffers are made once and used again.
+A few operators then compare all of them. The cost of a reading is bounded by the number of tensors, not by their size.
+Buffers are allocated once and reused.
 """
 
 from __future__ import annotations
@@ -15,29 +16,30 @@ from torch.nn.parameter import is_lazy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 
 MOST = 4096
-"""Elements of one tensor that are read at most."""
+"""Maximum number of elements read of one tensor."""
 
 TOGETHER = 16
-"""Elements of a slice that lie side by side: reading one costs a cache line, and the line has its neighbours."""
+"""Adjacent elements per run of a slice: reading one element costs a cache line, which contains its neighbours."""
 
 BLOCK = 256
-"""Elements that are summed on the device; sums over a tensor's blocks are taken on the host, in float64."""
+"""Elements that are summed on the device; a tensor's block sums are added on the host, in float64."""
 
 UPDATES_BYTES = 24 * 2**20
 COPIES_BYTES = 8 * 2**20
-"""Memory of all buffers of a run: for what steps do to the weights, and for copies of the model."""
+"""Memory of all buffers of a run: UPDATES_BYTES for changes of the weights by steps, COPIES_BYTES for copies of the
+model."""
 
 ELEMENT_BYTES = 5 * 4
 """Five float32 buffers; float64 tensors, which are rare, take twice as much."""
 
 COMPARED = ("norm", "norm_before", "update", "lost", "meant", "nonfinite", "product", "gradient", "earlier")
-"""What compare() says of each block: L2 norms, counts of elements, and a scalar product."""
+"""Rows of the result of compare(), per block: L2 norms, counts of elements, and a scalar product."""
 
 Numbers = npt.NDArray[np.float64]
 
 
 def most_of(tensors: int, limit: int) -> int:
-    """Elements to read of each of so many tensors, at least one BLOCK, so that buffers keep within the limit."""
+    """Returns the elements to read per tensor, at least one BLOCK, within the memory limit."""
     most = MOST
     while most > BLOCK and tensors * most * ELEMENT_BYTES > limit:
         most //= 2
@@ -45,12 +47,15 @@ def most_of(tensors: int, limit: int) -> int:
 
 
 def most_tensors(limit: int) -> int:
-    """Tensors that can be read at all within the limit of bytes."""
+    """Returns the number of tensors that can be read within the limit in bytes."""
     return limit // (BLOCK * ELEMENT_BYTES)
 
 
 def positions(numel: int, most: int = MOST) -> npt.NDArray[np.int64]:
-    """Which elements of a flattened tensor are read: all of a small one, else runs of 16 from its begin to its end."""
+    """Returns the indices of the elements read of a flattened tensor.
+
+    All of a small one, else runs of 16 spread from its begin to its end.
+    """
     if numel <= most:
         return np.arange(numel)
     runs, gap = _runs(numel, most)
@@ -58,9 +63,10 @@ def positions(numel: int, most: int = MOST) -> npt.NDArray[np.int64]:
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a tensor as real ones of this rank: of a DTensor the local shard, complex ones as pairs.
+    """Returns the tensor as real numbers of this rank, or None.
 
-    None when there are none to read: sparse, quantized, integers, empty, fake, or freed for the moment as by FSDP.
+    Of a DTensor the local shard, complex numbers as pairs. None if there are no values to read: sparse, quantized,
+    integer, empty, fake, or freed temporarily, as by FSDP.
     """
     if type(tensor) not in _PLAIN or tensor.dtype not in _USUAL:
         tensor = getattr(tensor, "_local_tensor", tensor)
@@ -75,7 +81,10 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 class Buffer:
-    """Room for the slices of all tensors. blocks: [blocks, BLOCK], zero behind the end of each slice."""
+    """Memory for the slices of all tensors.
+
+    blocks has the shape [blocks, BLOCK] and is zero behind the end of each slice.
+    """
 
     def __init__(self, slices: Slices) -> None:
         unseen(lambda: self._allocate(slices), ())
@@ -90,13 +99,14 @@ class Buffer:
 
 
 class Slices:
-    """Where the slices of some tensors of one device lie. Reading goes into buffers of the same Slices only.
+    """The positions of slices of tensors on one device.
 
-    float64 tensors are compared in float64, all others in float32, which holds every narrower number.
+    Slices can be read only into buffers made for the same Slices. float64 tensors are compared in float64, all others
+    in float32, which represents every narrower number exactly.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], most: int = MOST) -> None:
-        """tensors: as readable() gives them, of one device and either all float64 or none."""
+        """Takes results of readable(), of one device, either all float64 or none."""
         self.device = tensors[0].device
         self.dtype = torch.float64 if tensors[0].dtype is torch.float64 else torch.float32
         self.numels = [each.numel() for each in tensors]
@@ -110,7 +120,10 @@ class Slices:
         self.total = int(blocks.sum()) * BLOCK
 
     def take(self, tensors: Sequence[torch.Tensor | None], into: Buffer) -> None:
-        """Reads the slices of these tensors; where one is None, or not as it was, its place becomes zero."""
+        """Copies the slices of these tensors into a buffer.
+
+        If a tensor is None or has changed its size or device, its place becomes zero.
+        """
         usable = [
             each is not None and each.numel() == numel and each.device == self.device
             for each, numel in zip(tensors, self.numels, strict=True)
@@ -123,7 +136,7 @@ class Slices:
             torch._foreach_copy_(rooms, found)
 
     def sums(self, table: npt.NDArray[np.floating]) -> Numbers:
-        """[rows, tensors]: the sums of [rows, blocks] over the blocks of each tensor."""
+        """Returns [rows, tensors], the sums of [rows, blocks] over the blocks of each tensor."""
         return np.add.reduceat(table, self._first_blocks, axis=1, dtype=np.float64)
 
     def _slice(self, tensor: torch.Tensor | None, number: int) -> torch.Tensor:
@@ -135,11 +148,11 @@ class Slices:
 
 
 def compare(before: Buffer, after: Buffer, gradient: Buffer, earlier: Buffer, flags: Buffer) -> torch.Tensor:
-    """[len(COMPARED), blocks]: what a step did to the weights, and how its gradient lies to an earlier one.
+    """Returns [len(COMPARED), blocks]: a step's changes, and its gradient compared with an earlier one.
 
-    lost: elements that are the same although their gradient is not zero; meant: all whose gradient is not zero.
-    `before`, `after` and `flags` are used up: no other memory of their size is needed. Flags are numbers: on the
-    CPU a comparison that writes truth values takes five times as long.
+    lost: elements that are unchanged although their gradient is not zero; meant: all elements whose gradient is not
+    zero. `before`, `after` and `flags` are overwritten: no other memory of their size is needed. Flags are
+    floating-point numbers: on the CPU a comparison that writes booleans takes five times as long.
     """
     old, new, slope = before.blocks, after.blocks, gradient.blocks
     norm, norm_before = _norm(new), _norm(old)
@@ -153,13 +166,16 @@ def compare(before: Buffer, after: Buffer, gradient: Buffer, earlier: Buffer, fl
 
 
 def nonfinite(buffer: Buffer, flags: Buffer) -> torch.Tensor:
-    """[blocks]: NaN and infinite elements of each block. Both buffers are used up."""
-    numbers = torch.sub(buffer.blocks, buffer.blocks, out=buffer.blocks)  # zero, or NaN for both
+    """Returns [blocks], the number of NaN and infinite elements. Both buffers are overwritten."""
+    numbers = torch.sub(buffer.blocks, buffer.blocks, out=buffer.blocks)  # zero, or NaN for NaN and Inf
     return torch.ne(numbers, numbers, out=flags.blocks).sum(1)
 
 
 def squares(table: npt.NDArray[np.floating], norms: Sequence[int]) -> Numbers:
-    """The table in float64, with the rows of norms squared: they add up over blocks and tensors then."""
+    """Returns the table in float64 with the norm rows squared.
+
+    Squares can be added over blocks and tensors.
+    """
     wide = table.astype(np.float64)
     wide[list(norms)] **= 2
     return wide
@@ -175,7 +191,10 @@ def _norm(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _runs(numel: int, most: int) -> tuple[int, int]:
-    """(runs, elements from one to the next): odd where possible, or all would lie in the same columns of a matrix."""
+    """Returns (number of runs, distance in elements from one run to the next).
+
+    The distance is odd if possible; otherwise all runs could fall in the same columns of a matrix.
+    """
     runs = most // TOGETHER
     gap = (numel - TOGETHER) // max(1, runs - 1)
     return runs, gap - 1 if gap % 2 == 0 and gap > TOGETHER else gap

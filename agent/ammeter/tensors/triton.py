@@ -1,4 +1,4 @@
-"""The kernels of device.py: one pass over many tensors, and the sums of what it found.
+"""The Triton kernels of cuda.py: one pass over many tensors, and its sums.
 
 Imported only where a GPU is in use; Triton comes with the program's torch.
 """
@@ -11,18 +11,18 @@ from ammeter.tensors import ABSMAX, COLUMNS, NORM
 from ammeter.tensors.exponents import HIGHEST, LOWEST, NONFINITE, ZERO
 
 BLOCK = tl.constexpr(4096)
-"""Elements that a program holds at a time: 16 a thread."""
+"""Elements that a program processes at a time: 16 per thread."""
 
 WARPS = 8
 
 MAX_BLOCKS = 2**11
-"""Blocks in a chunk at most: the elements of a thread are counted in 16 bits."""
+"""Maximum blocks in a chunk: the elements of a thread are counted in 16 bits."""
 
 BINS = tl.constexpr(64)
-"""Of the histogram here: spectrum.BINS, and the last one for what is not an element."""
+"""Bins of the kernel's histogram: exponents.BINS, then padding; the last one counts lanes that are not elements."""
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.int16, torch.float16: tl.float16}
-"""What a kernel takes the elements for: a bfloat16 is the upper half of the float32 of the same value."""
+"""The dtype as which a kernel loads the elements: a bfloat16 is the upper half of the float32 of the same value."""
 
 SLOTS = 32
 """Chunks of one tensor that are added up at a time."""
@@ -30,7 +30,7 @@ SLOTS = 32
 INFINITE = tl.constexpr(0x7F800000)
 NORMAL_HALF = tl.constexpr(0x38800000)
 GRID_LIMIT = tl.constexpr(0x3E000000)
-"""Bits of infinity, 2^-14 and 2^-3 as float32; those of non-negative numbers are in the numbers' order."""
+"""Bits of infinity, 2^-14 and 2^-3 as float32; non-negative numbers sort as their bits do."""
 
 _LOWEST, _HIGHEST, _ZERO, _NONFINITE = map(tl.constexpr, (LOWEST, HIGHEST, ZERO, NONFINITE))
 _NORM, _ABSMAX, _COLUMNS = map(tl.constexpr, (NORM, ABSMAX, COLUMNS))
@@ -38,7 +38,7 @@ _NORM, _ABSMAX, _COLUMNS = map(tl.constexpr, (NORM, ABSMAX, COLUMNS))
 
 @triton.jit
 def _magnitude(elements):
-    """The bits of |element|, as float32."""
+    """Returns the bits of |element| as float32."""
     if elements.dtype == tl.int16:
         return (elements.to(tl.int32) << 16) & 0x7FFFFFFF
     return elements.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -46,7 +46,10 @@ def _magnitude(elements):
 
 @triton.jit
 def _added(bits, squares, top, few, fine):
-    """The sums with one more block; each row of it stays in one thread. few and fine: two counts of 16 bits each."""
+    """Returns the sums with one more block; each row of it stays in one thread.
+
+    few and fine each contain two counts of 16 bits.
+    """
     value = bits.to(tl.float32, bitcast=True)
     wide = value.to(tl.float64)
     small = bits < GRID_LIMIT
@@ -58,7 +61,7 @@ def _added(bits, squares, top, few, fine):
 
 @triton.jit
 def _binned(bits, here):
-    """int32[BINS]: how many of the elements that are `here` have each exponent."""
+    """Returns int32[BINS], the number of elements marked by `here` per exponent."""
     bins = tl.minimum(tl.maximum((bits >> 23) - 127, _LOWEST), _HIGHEST) - _LOWEST
     bins = tl.where(bits == 0, _ZERO, tl.where(bits >= INFINITE, _NONFINITE, bins))
     return tl.histogram(tl.reshape(tl.where(here, bins, BINS - 1), [BLOCK]), BINS)
@@ -79,9 +82,9 @@ def read_chunks(
     aligned: tl.constexpr,
     spectrum: tl.constexpr,
 ):
-    """Each program reads `blocks` blocks of the tensor that owns its chunk, and writes one row of partials.
+    """Each program reads `blocks` blocks of its chunk's tensor and writes one row of partials.
 
-    together: elements in 16 bytes, which a thread loads at once where the tensors are aligned.
+    together: number of elements in 16 bytes, which a thread loads at once if the tensors are aligned.
     """
     chunk = from_chunk + tl.program_id(0)
     owner = tl.load(owners + chunk)
@@ -112,7 +115,7 @@ def read_chunks(
 
     highest = tl.max(top)
     nans, infs = highest * 0, highest * 0
-    if highest >= INFINITE:  # rare: read again, for what else would cost every program
+    if highest >= INFINITE:  # rare: reads again, because counting always would slow every program
         strange = tl.zeros([rows], tl.int32)
         top = tl.zeros([rows], tl.int32)
         for block in range(whole + 1):
@@ -130,7 +133,7 @@ def read_chunks(
     tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
     tl.store(row + 2, nans.to(tl.float64))
     tl.store(row + 3, infs.to(tl.float64))
-    tl.store(row + 4, (zeros - (whole + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end were zeros, too
+    tl.store(row + 4, (zeros - (whole + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end counted as zeros
     tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
     tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
     tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))
@@ -138,7 +141,7 @@ def read_chunks(
 
 @triton.jit
 def add_chunks(partials, firsts, lasts, rows, slots: tl.constexpr):
-    """Each program adds up the partials of one tensor: sums, and the largest of the largest."""
+    """Each program reduces the partials of one tensor: sums, and the maximum of ABSMAX."""
     tensor = tl.program_id(0)
     columns = tl.arange(0, _COLUMNS)
     lanes = tl.arange(0, slots)

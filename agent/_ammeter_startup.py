@@ -1,27 +1,28 @@
-"""What `ammeter run` does at the start of each Python below it: waits for torch, and leaves notes for the launcher.
+"""Runs in each Python process below `ammeter run`: waits for torch and notifies the launcher.
 
-Imported by ammeter_startup.pth, where ammeter is installed, or by launcher/site/sitecustomize.py, by way of PYTHONPATH;
-whichever comes first. It imports nothing: a program without torch pays for a comparison of names per import. Any
-Python 3 must be able to read this.
+Imported by ammeter_startup.pth where ammeter is installed, or by launcher/site/sitecustomize.py through PYTHONPATH,
+whichever comes first. The module itself imports only os and sys: a program without torch pays one comparison of names
+per import. Any Python 3 must be able to parse this file.
 """
 
 import os
 import sys
 
 READY = "torch._dynamo"
-"""The package that torch imports for its first optimizer, in whatever process trains."""
+"""The package that torch imports for its first optimizer, in any process that trains."""
 
 LAUNCHES = "/dev/shm/ammeter-launches-%d"  # noqa: S108 - who owns it is looked at
-"""Where launchers leave what a command that has cleared its environment cannot hand on; %d is the user's id."""
+"""Folder in which launchers store the settings that a command with a cleared environment cannot inherit; %d is the user
+id."""
 
 MOST_BYTES = 65536
-"""Of notes. Who starts thousands of Pythons does not need to hear of each."""
+"""Size limit of the notes file; a launcher of thousands of Python processes does not need a note of each."""
 
 MOST_ANCESTORS = 64
 
 
 class _Waits:
-    """A finder that finds nothing, but hears when torch and the package are asked for."""
+    """An import finder that observes imports of torch and READY and provides no module itself."""
 
     asked = False
 
@@ -45,7 +46,7 @@ class _Waits:
 
 
 class _Loads:
-    """The package's own loader, and Ammeter behind it."""
+    """Wraps the package's own loader and starts Ammeter after the import."""
 
     def __init__(self, loader, finder, launch):
         self._loader = loader
@@ -66,7 +67,7 @@ class _Loads:
 
 
 def note(launch, event, text=""):
-    """A line for the launcher: this process, what happened, and words about it. Never raises."""
+    """Appends a line for the launcher: process id, event and text. Never raises."""
     said = "\t".join([str(os.getpid()), event, " ".join(str(text).split())[:1000]]) + "\n"
     try:
         file = os.open(os.path.join(launch, "notes"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -82,7 +83,10 @@ def note(launch, event, text=""):
 
 
 def _arm(launch):
-    """Words of what keeps us out go to the launcher, which says them at the end, and at once to the terminal."""
+    """Starts watching in this process, or reports why it cannot.
+
+    The reason goes to the launcher, which prints it at the end, and at once to the terminal.
+    """
     try:
         refused = _refused_by_versions()
         if not refused:
@@ -128,7 +132,10 @@ def _refused_by_import(error):
 
 
 def _at_exit(launch):
-    """torch was imported; whether an optimizer came after it, only the end tells."""
+    """Notes at exit that torch was imported, or that its import did not complete.
+
+    Only the end of the process shows that no optimizer followed.
+    """
     import atexit
 
     process = os.getpid()
@@ -143,9 +150,9 @@ def _at_exit(launch):
 
 
 def _launch():
-    """The folder of the launcher below which this process runs, '' where there is none.
+    """Returns the folder of the launcher above this process, '' if there is none.
 
-    Where the command has cleared its environment it is looked for among the ancestors of this process.
+    If the command has cleared its environment, the folder is found through the ancestors of this process.
     """
     said = os.environ.get("AMMETER_LAUNCH")
     if said:
@@ -166,18 +173,18 @@ def _launch():
             if process <= 1:
                 return ""
     except (OSError, IndexError, ValueError):
-        pass  # a /proc that is hidden from us, or an ancestor that has just ended
+        pass  # /proc is hidden, or an ancestor has just ended
     return ""
 
 
 def _status(process):
-    """Fields of proc(5) behind the name: state, parent, ...; the time it was started is the 20th."""
+    """Returns the fields of /proc/PID/stat after the name; the start time is the 20th."""
     with open(f"/proc/{process}/stat", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def _take_what_was_cleared(launch):
-    """What `ammeter run` was told, as this process would have it if nobody had cleared the environment."""
+    """Restores the settings of `ammeter run` if the command has cleared the environment."""
     if "AMMETER_LAUNCH" in os.environ:
         return
     with open(os.path.join(launch, "environment"), encoding="utf-8") as file:

@@ -1,6 +1,7 @@
-"""Compiles ammeter/tensors/reading.c into the package where there is a C compiler; else the package is pure Python.
+"""Compiles ammeter/tensors/reading.c into the package if there is a C compiler.
 
-Nothing is compiled when a program runs. ammeter.tensors.available() says what an installation has.
+Without a compiler the package is pure Python. Nothing is compiled when a program runs. ammeter.tensors.available()
+reports the result for an installation.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TENSORS = Path("ammeter") / "tensors"
 FLAGS = ("-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-ffp-contract=fast")
-"""Not CFLAGS: -ffast-math there would lose NaN, and flush subnormals in the whole process that loads the library."""
+"""Compiler flags. CFLAGS is ignored: -ffast-math there would break NaN handling, and flush subnormals in the whole
+process that loads the library."""
 
 
 class Compiling(BuildHookInterface[Any]):
-    """Before a wheel, editable or not, is put together."""
+    """Build hook that runs before a wheel, editable or not, is assembled."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / TENSORS
@@ -40,9 +42,13 @@ class Compiling(BuildHookInterface[Any]):
 
 
 def compile_into(folder: Path) -> list[str]:
-    """Compiles reading.c in this folder to libreading.so beside it. Returns what went wrong; then none is left."""
+    """Compiles reading.c in this folder to libreading.so beside it.
+
+    Returns:
+        The errors of all attempts; empty on success. After a failure there is no library.
+    """
     source, library = folder / "reading.c", folder / "libreading.so"
-    made = folder / f".libreading.{os.getpid()}.so"  # a running program keeps the old one: exchanged, not written
+    made = folder / f".libreading.{os.getpid()}.so"  # running programs keep the old one: replaced, not overwritten
     checksum = zlib.crc32(source.read_bytes())
     failures: list[str] = []
     for compiler in compilers():
@@ -59,7 +65,7 @@ def compile_into(folder: Path) -> list[str]:
 
 
 def compilers() -> list[list[str]]:
-    """Command lines of the compilers to try; CC alone when it is set."""
+    """Returns the command lines of the compilers to try; only CC if it is set."""
     asked = os.environ.get("CC")
     if asked:
         return [shlex.split(asked)]
@@ -67,7 +73,7 @@ def compilers() -> list[list[str]]:
 
 
 def attempt(words: list[str], made: Path, checksum: int) -> str | None:
-    """None when the command made a library that loads here, else why not."""
+    """Runs a compiler; returns None if the library loads here, else the reason."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     except (OSError, subprocess.TimeoutExpired) as error:

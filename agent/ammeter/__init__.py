@@ -1,7 +1,9 @@
 """Ammeter watches automatic mixed precision training without changing it.
 
-import ammeter
-run = ammeter.watch(model, optimizer, scaler)
+Usage:
+
+    import ammeter
+    run = ammeter.watch(model, optimizer, scaler)
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ __all__ = ["Run", "Stopped", "guards", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports guards, which need torch, on demand. `block` is the 0.1 name of `ammeter.wire.columns`."""
+    """Imports guards, which need torch, on demand.
+
+    `block` is the name of `ammeter.wire.columns` in version 0.1.
+    """
     if name == "block":
         return import_module("ammeter.wire.columns")
     if name not in ("guards", "Stopped"):
@@ -52,29 +57,34 @@ def watch(
     guards: Sequence[Any] = (),
     replay: bool = False,
 ) -> Run:
-    """Watches a training run from here on, and returns its handle. Call it once, before the first step.
+    """Watches a training run and returns its handle. Call it once, before the first step.
 
     optimizer and scaler may be lists, as in a GAN; scaler may be None, as in float32 and bfloat16 training.
 
-    url: the collector, http:// or https://; else AMMETER_URL; without either the journal stays in `dir` (else
-    AMMETER_DIR, else ~/.ammeter), and `ammeter report` reads it.
-    name, project: what people look for; else the script's name, and "default".
-    config: settings worth seeing beside the run. Plain values are kept, objects by their fields, others as text;
-    secrets are not, nor anywhere else (docs/secrets.md). tags: words to find the run by.
-    better: of metrics that run.log() names which values are better, {"val_accuracy": "higher"}: these are compared with
-    the baseline's, as val_loss is, of which lower is better. The same as the tag `better.val_accuracy`.
-    budget: share of step time that sampled readings may take, 0.01 for 1 %; else AMMETER_BUDGET.
-    preset: "light" (norms only), "default", or "full" (everything at every step, whatever it costs; while it counts
-    the operators of a backward pass, now and then, torch computes the gradient of prod in another order).
-    also: copies of the model that the program keeps, {"ema": ema_model}: whether they move is watched too. torch's
-    AveragedModel is found by itself.
-    guards: what may act on the run, [ammeter.guards.Stop()]; without any nothing does. docs/guards.md has them all.
-    replay: keep the inputs of each step until its optimizer steps, and run the forward pass of a bad step once more to
-    name the module where its NaN was born, also when that happens once in a run. A bad step takes that pass longer;
-    weights, buffers and random numbers stay as they are, hooks of the program's own on its modules are called again.
+    Args:
+        model, optimizer, scaler: the objects to watch, or lists of them.
+        url: the collector, http:// or https://; default AMMETER_URL. Without a collector the journal stays in `dir`,
+            and `ammeter report` reads it.
+        dir: the folder of the journals; default AMMETER_DIR, else ~/.ammeter.
+        name, project: names shown to people; default the script's name, and "default".
+        config: settings to store with the run. Plain values are stored as they are, objects by their fields, others as
+            text. Secrets are never stored (docs/secrets.md).
+        tags: words to find the run by.
+        better: which values of a metric logged with run.log() are better, {"val_accuracy": "higher"}. Such metrics are
+            compared with the baseline, like val_loss, for which lower is better. Same as the tag `better.val_accuracy`.
+        also: copies of the model that the program keeps, {"ema": ema_model}, whose changes are also watched. torch's
+            AveragedModel is detected automatically.
+        budget: share of step time that sampled readings may take, 0.01 for 1 %; default AMMETER_BUDGET.
+        preset: "light" (norms only), "default", or "full" (everything at every step, at any cost). While "full" counts
+            the operators of a backward pass, from time to time, torch computes the gradient of prod in another order.
+        guards: guards that may act on the run, [ammeter.guards.Stop()]; by default none. See docs/guards.md.
+        replay: store the inputs of each step until its optimizer steps, and repeat the forward pass of a bad step to
+            name the module in which its first NaN appeared, even if that happens once in a run. A bad step takes longer
+            by one forward pass. Weights, buffers and random numbers are unchanged; the program's own hooks on its
+            modules are called again.
 
-    Raises TypeError or ValueError for arguments that cannot be meant; whatever else goes wrong is told once in the
-    log and training goes on unwatched.
+    Raises:
+        TypeError, ValueError: an argument is invalid. Any other fault is logged once, and training continues unwatched.
     """
     from ammeter.environment.settings import disabled
 

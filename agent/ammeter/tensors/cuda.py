@@ -37,10 +37,10 @@ ALIGNMENT = 16
 class Device:
     """Reads one set of tensors on one device at every step.
 
-    Each read checks that the layout is unchanged. No tensor is stored. Device memory is allocated when the layout or the stream changes, at most 32 MiB. Call it on
-    the stream on which the tensors are ready. Not thread-safe. The first call compiles kernels that are not in Triton's
-    cache, for about a second: make it at a point where the program may wait, with tensors that have the gradients'
-    layout.
+    Each read checks that the layout is unchanged. No tensor is stored. Device memory is allocated when the layout or
+    the stream changes, at most 32 MiB. Call it on the stream on which the tensors are ready. Not thread-safe. The first
+    call compiles kernels that are not in Triton's cache, for about a second: make it at a point where the program may
+    wait, with tensors that have the gradients' layout.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,8 @@ class _Plan:
 def blocks_in_chunk(elements: int, block: int, most: int) -> int:
     """Returns the blocks per chunk, MIN_BLOCKS times a power of two.
 
-    Powers of two keep the number of variants small. MAX_CHUNKS chunks contain all elements unless that takes more than `most` blocks per chunk.
+    Powers of two keep the number of variants small. MAX_CHUNKS chunks contain all elements unless that takes more than
+    `most` blocks per chunk.
     """
     blocks = MIN_BLOCKS
     while blocks * block * MAX_CHUNKS < elements and blocks < most:

@@ -92,7 +92,7 @@ def called(kind: type, listen: Listen) -> Handle:
     """Calls back around calls of a class's instances.
 
     A class that inherits __call__ gets its own until the last subscriber leaves. Nothing is set on instances, so that a
-    pickle or copy of one contains nothing of Ammeter. Traces of torch.compile and torch.export do not contain it either,
+    pickle or copy of one contains nothing of Ammeter. Traces of torch.compile and torch.export contain none either,
     but the functions that listen calls must themselves be safe from tracing.
 
     Args:

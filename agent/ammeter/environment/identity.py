@@ -84,7 +84,7 @@ def _tell_alone(environment: Mapping[str, str]) -> None:
     if environment.get("RANK") != "0" or rank(environment)[1] < 2 or _told:
         return
     _told.append(True)
-    with suppress(Exception):  # somebody's log handler may raise
+    with suppress(Exception):  # the program's log handler may raise
         log.warning(
             "ammeter: watch() came before init_process_group(), so each of the %s ranks becomes a run of its own; call"
             " it afterwards, use `ammeter run`, or set AMMETER_RUN_ID",

@@ -1,4 +1,4 @@
-"""The session interface that probes use: what they subscribe through, read and write."""
+"""The session interface for probes: subscriptions, and the state they read and write."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Guarded:
 
     def replay_call(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
         """Repeats a call for callbacks that were activated after the call had begun."""
-        outermost, self._inside = not self._inside, True  # the time is counted already
+        outermost, self._inside = not self._inside, True  # the time is already counted
         try:
             for call in calls:
                 call(*args)
@@ -167,7 +167,7 @@ class Guarded:
             said = ""
         told = text(f"{type(error).__name__}: {said}", 500)
         self.failed(name, told)
-        with suppress(Exception):  # somebody's log handler may raise
+        with suppress(Exception):  # the program's log handler may raise
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.lineno}"
             log.warning(

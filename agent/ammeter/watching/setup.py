@@ -114,7 +114,7 @@ refused: list[str] = []
 
 def _unwatched(error: Exception) -> Run:
     refused.append(f"{type(error).__name__}: {error}")
-    with suppress(Exception):  # somebody's log handler may raise
+    with suppress(Exception):  # the program's log handler may raise
         log.warning("ammeter cannot watch this run (%s: %s); training goes on without it", type(error).__name__, error)
     return Run()
 
@@ -278,7 +278,7 @@ def _start_process(writer: journal.Journal, chosen: Settings) -> None:
         writer.leave_tmpfs()
         _bring_home(writer.folder, 0)
     elif refused:
-        with suppress(Exception):  # somebody's log handler may raise
+        with suppress(Exception):  # the program's log handler may raise
             log.warning("ammeter: %s", refused)
 
 
@@ -319,7 +319,7 @@ def _tell_undelivered(folder: Path, chosen: Settings) -> None:
     from ammeter.shipper import process as ship
 
     run_folder = folder.parent
-    with suppress(Exception):  # somebody's log handler may raise
+    with suppress(Exception):  # the program's log handler may raise
         said = (run_folder / ship.LOG).read_text(errors="replace").splitlines()
         said += [journal.refusal(folder)] if journal.refusal(folder) else []
         log.warning(

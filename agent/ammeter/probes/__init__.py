@@ -1,4 +1,7 @@
-"""The list of probes. A probe reads one kind of signal; it subscribes, and fills its columns when a step ends."""
+"""The list of probes.
+
+A probe measures one kind of signal. It subscribes to calls of the program and fills its columns when a step ends.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,17 @@ from ammeter.recording.context import ProbeKinds
 
 
 class Handle(Protocol):
-    """What attaching returns; remove() undoes it, and twice is fine."""
+    """A subscription or patch. remove() undoes it and may be called twice."""
 
     def remove(self) -> None: ...
 
 
 class Probe(Protocol):
-    """attach subscribes through `session` and returns the handles; finish, where there is one, fills a row whose
-    numbers have arrived."""
+    """The interface of a probe.
+
+    attach() subscribes through `session` and returns the handles. The optional finish() fills a row after all its
+    transfers have arrived.
+    """
 
     name: str
 
@@ -51,4 +57,4 @@ ALL = ProbeKinds(
     resources=Resources,
     user=User,
 )
-"""In the order in which they finish a row. Usage stands before gradients: it sees a call before its effect is read."""
+"""In the order in which they attach and finish a row. Usage precedes Gradients, which needs its clipped optimizers."""

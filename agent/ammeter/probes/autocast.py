@@ -1,4 +1,4 @@
-"""Which low precision the forward pass asks for: each (device, dtype, with gradients or without) is told once."""
+"""Reports autocast contexts, once per combination of device, dtype and gradient mode."""
 
 from __future__ import annotations
 

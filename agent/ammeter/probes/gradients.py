@@ -1,4 +1,4 @@
-"""The gradients of each optimizer, read once per step, while they are still scaled where a scaler is used."""
+"""Reads the gradients of each optimizer once per step, before a scaler unscales them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 NAMED = 20
-"""Non-finite tensors that an event names; their number is always told."""
+"""Non-finite tensors that an event names, so that it stays small; their number is always reported."""
 
 LARGEST = float(np.finfo(np.float32).max)
 
 TOLD_AGAIN = 100
-"""Steps after which the same tensors being non-finite, step after step, is told again."""
+"""Steps after which an unchanged list of non-finite tensors is reported again."""
 
 SPECTRUM_EVERY = 8
-"""Full readings from one histogram of exponents to the next."""
+"""One spectrum is read per this many full readings."""
 
 COUNTED_STEPS = 10
-"""Non-finite steps in a row whose elements are counted exactly; later ones only as the governor allows."""
+"""Consecutive non-finite steps whose elements are counted exactly; later counts need the governor's permission."""
 
 HOST = "cpu"
 
@@ -48,10 +48,11 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Part:
-    """What was read of the gradients on one device, still multiplied by scale; numbers may be on their way.
+    """A reading of the gradients on one device, still multiplied by the scale; transfers may be pending.
 
-    numbers: their norms, or, where everything was read, the columns of stats one gradient behind the other.
-    counted: (which of them, those columns) for gradients that are not finite, where only norms were read.
+    Attributes:
+        numbers: the norms, or after a full reading (`whole`) the statistics columns, one gradient after the other.
+        counted: (tensor indices, statistics columns) of the non-finite gradients, if only norms were read.
     """
 
     indices: Indices
@@ -72,8 +73,10 @@ class Gradients:
         self._whole_readings = 0
         self._told: tuple[list[int], int] = ([], -TOLD_AGAIN)
         self._found: set[int] = set()
-        """Optimizers that had gradients when watching began, until they get others: whether those were clipped or are
-        still scaled is not known."""
+        """Optimizers that had gradients when watching began, until they receive new ones.
+
+        The probe does not know whether these gradients were clipped or are still scaled.
+        """
         self._hosts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Host] = weakref.WeakKeyDictionary()
         self._devices: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.device, Device]]
         self._devices = weakref.WeakKeyDictionary()
@@ -95,14 +98,20 @@ class Gradients:
         )
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Read whatever the governor said; the non-finite numbers are still in the gradients."""
+        """Reads the gradients of a skipped step, even without the governor's permission.
+
+        The non-finite numbers are still in the gradients.
+        """
         self.read(optimizer, always=True)
 
     def read(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
-        """Takes the statistics of this optimizer's gradients, once per step. always: whatever the governor says.
+        """Reads the statistics of this optimizer's gradients, once per step.
 
-        What is known to be skipped is read in any case, and before a clip turns all of it into NaN. Of several
-        optimizers that step in turn all are read, or none: a norm is that of all gradients.
+        A step that is known to be skipped is always read, before a clip turns all its gradients into NaN. Of several
+        optimizers in one step all are read or none, because the norm covers all gradients.
+
+        Args:
+            always: read even if the governor does not allow a reading.
         """
         row, key, governor = self._session.row, id(optimizer), self._session.governor
         asked: dict[int, bool] = row.raw.setdefault("gradients_read", {})
@@ -147,7 +156,10 @@ class Gradients:
             self._found.clear()
 
     def _resetting(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Inside of step(closure) this may be the second evaluation, of other weights, that resets the first one's."""
+        """Reads gradients that zero_grad() would discard inside step(closure).
+
+        A second evaluation of the closure uses other weights and resets the gradients of the first one.
+        """
         self._found.discard(id(args[0]))
         closure = self._session.closure
         if closure.optimizer == id(args[0]) and closure.evaluated and not closure.again:
@@ -157,7 +169,10 @@ class Gradients:
         self._read_if_watched(optimizer_in(args, kwargs))
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The usage probe, which is asked before, has found whose gradients are clipped."""
+        """Reads the gradients before a clip by norm.
+
+        The usage probe runs earlier and has stored the clipped optimizers in the row.
+        """
         row = self._session.row
         if row.clipped:
             for optimizer in row.clipped:
@@ -165,7 +180,7 @@ class Gradients:
             row.clipped = ()
 
     def _changing(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Clipping by value, or in another way of torch's."""
+        """Reads the gradients before a clip by value, or before another clipping function of torch."""
         session = self._session
         asked = session.row.raw.get("gradients_read", ())
         if not all(id(each) in asked for each in session.watched.optimizers):
@@ -192,14 +207,17 @@ class Gradients:
         self.read(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """A closure has made the gradients while the step was under way, and they are still there."""
+        """Reads the gradients that a closure computed during step(); they still exist after it."""
         if optimizer in self._session.watched.optimizers and closure_in(args, kwargs) is not None:
             if not self._session.closure.untouched():
                 self._leave(optimizer)
             self.read(optimizer)
 
     def _leave(self, optimizer: torch.optim.Optimizer) -> None:
-        """They are not as backward() left them, or nobody knows: what is read in this step was read before."""
+        """Prevents later readings of this step, except forced ones.
+
+        The gradients are no longer as backward() left them, or their state is unknown.
+        """
         self._session.row.raw.setdefault("gradients_read", {}).setdefault(id(optimizer), False)
 
     def _read_if_watched(self, optimizer: Any) -> None:
@@ -207,7 +225,10 @@ class Gradients:
             self.read(optimizer)
 
     def _collect(self, optimizer: torch.optim.Optimizer) -> tuple[Indices, list[torch.Tensor]]:
-        """The gradients that there are. Where they look as they did the last time, nothing more is asked about them."""
+        """Indices and gradients of the parameters that have one.
+
+        Gradients with the layout of the last reading are not examined again.
+        """
         parameters, indices = self._session.watched.parameters(optimizer)
         found = [parameter.grad for parameter in parameters]
         there = [each for each in found if each is not None]
@@ -219,7 +240,7 @@ class Gradients:
         return np.array(indices, np.int64), there
 
     def _scale(self, optimizer: torch.optim.Optimizer) -> async_copy.Transfer:
-        """The scale that is in the gradients now, 1 without one."""
+        """The scale that the gradients are multiplied by now, 1 without a scaler."""
         row = self._session.row
         scaled = row.raw.get("scaled") or id(optimizer) in row.scaler_used
         scaler = self._session.watched.scaling(optimizer) if scaled else None
@@ -252,7 +273,10 @@ class Gradients:
     def _on_host(
         self, row: Row, host: Host, indices: Indices, found: list[torch.Tensor], scale: async_copy.Transfer, whole: bool
     ) -> Part:
-        """Reads what is asked for; elements that are not finite are counted in any case, at least at first."""
+        """Reads norms or all statistics on the CPU, and counts non-finite elements.
+
+        After COUNTED_STEPS consecutive bad steps a reading of norms counts only if the governor allows a full reading.
+        """
         numbers = host.read(found) if whole else host.norms(found)
         bad = np.flatnonzero(~np.isfinite(numbers[:, NORM] if whole else numbers))
         counted = None
@@ -266,7 +290,10 @@ class Gradients:
     def _on_device(
         self, device: Device, indices: Indices, found: list[torch.Tensor], scale: async_copy.Transfer, whole: bool
     ) -> Part:
-        """The kernels read everything in one pass; without them all but the norms is read as rarely as on the host."""
+        """Reads on a device. Ammeter's kernels read all statistics in one pass.
+
+        Without these kernels, statistics other than norms are read as rarely as on the host.
+        """
         watch = async_copy.Stopwatch(found[0].device)
         whole = whole or not device.slow
         if self._spectrum_is_due(whole):
@@ -280,7 +307,10 @@ class Gradients:
         return whole and self._whole_readings % SPECTRUM_EVERY == 1
 
     def _prepare(self) -> None:
-        """Kernels are compiled now, while a program may wait for a second: weights look as their gradients will."""
+        """Compiles the kernels at watch(), when a delay of about a second is acceptable.
+
+        The weights serve as input, because their gradients will have the same shapes, dtypes and devices.
+        """
         for optimizer in self._session.watched.optimizers:
             parameters = self._session.watched.parameters(optimizer)[0]
             for device in {each.device for each in parameters if each.device.type == "cuda"}:
@@ -318,7 +348,7 @@ class Gradients:
 
 
 def _is_whole(row: Row) -> bool:
-    """Whether all were read that stepped or were to step."""
+    """Whether the gradients of all optimizers that stepped or were skipped have been read."""
     asked: dict[int, bool] = row.raw.get("gradients_read", {})
     return all(asked.get(each, True) for each in row.stepped | row.skipped)
 
@@ -337,7 +367,7 @@ def _counts(row: Row, index: int) -> dict[str, int]:
 
 
 def _tell_spectrum(row: Row, parts: list[Part]) -> None:
-    """How large the elements are, still multiplied by the scale, as float16 had to hold them."""
+    """Reports the spectrum, still multiplied by the scale, as float16 had to represent the elements."""
     if parts:
         counts = sum(part.spectrum.array() for part in parts if part.spectrum)
         data = {"lowest": LOWEST, "counts": np.asarray(counts).astype(int).tolist(), "scale": parts[0].scale.number()}
@@ -345,7 +375,7 @@ def _tell_spectrum(row: Row, parts: list[Part]) -> None:
 
 
 def _fill(row: Row, part: Part) -> npt.NDArray[np.float64]:
-    """Puts a part into the row, unscaled; returns the norms as the row holds them."""
+    """Stores a part in the row, divided by the scale; returns the norms as stored (float32 precision)."""
     scale = part.scale.number()
     numbers = part.numbers.array().astype(np.float64)
     if part.whole:
@@ -370,7 +400,7 @@ def _fill_all(row: Row, indices: Indices, columns: npt.NDArray[np.float64], scal
 
 
 def _count(row: Row, indices: Indices, columns: npt.NDArray[np.float64]) -> None:
-    """NaN and Inf elements: of all in all, of each gradient that has some."""
+    """Counts NaN and Inf elements: their sum, and per gradient where there are any."""
     counts = columns[:, NANS] + columns[:, INFS]
     row.scalars["grad_nonfinite"] = row.scalars.get("grad_nonfinite", 0.0) + float(counts.sum())
     bad = counts > 0

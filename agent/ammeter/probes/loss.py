@@ -1,4 +1,4 @@
-"""The losses, caught where scale() or backward() is called on them, so that nobody has to log them."""
+"""Records losses at the calls of scale() and backward(), so that no logging code is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Loss:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._out_of_scale: set[int] = set()
-        """ids of what scale() returned last: what backward() is called on then is not the loss but a multiple."""
+        """ids of the latest results of scale(): backward() on one of them receives a multiple of the loss."""
         self._before: dict[int, State] = {}
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -91,7 +91,7 @@ class Loss:
             self._before = self._gradients()
 
     def _went_back(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
-        """Which of several optimizers it was for shows in their gradients."""
+        """Assigns the losses to the optimizers whose gradients this backward pass changed."""
         if not self._before or patch.inside_backward():
             return
         before, self._before = self._before, {}
@@ -101,11 +101,14 @@ class Loss:
                 each.touched = touched
 
     def _gradients(self) -> dict[int, State]:
-        """Of each optimizer one gradient, by identity and version."""
+        """Identity and version of one gradient of each optimizer."""
         return {id(each): _state(each) for each in self._session.watched.optimizers}
 
     def _catch(self, row: Row, outputs: Any) -> None:
-        """Several outputs are one loss, their sum. Later evaluations of a closure are not that of the step."""
+        """Records a loss. Several outputs are one loss, their sum.
+
+        Only the first evaluation of a closure counts: later ones do not belong to the step's own weights.
+        """
         closure = self._session.closure
         roots = _several(outputs)
         if not all(_is_number(each) for each in roots) or (closure.optimizer is not None and closure.again):

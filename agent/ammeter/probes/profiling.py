@@ -1,7 +1,7 @@
-"""The kernels of five steps by name, for `ammeter run --profile`.
+"""Profiles the kernels of five steps by name, for `ammeter run --profile`.
 
-torch has one profiler per process, and a second one breaks the first: none is started where the program has made
-one, and ours makes way at once when the program does.
+torch supports one profiler per process, and a second one breaks the first. Ammeter therefore starts none if the
+program has created one, and stops its own as soon as the program creates one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROFILERS = (profile, emit_nvtx, emit_itt, _KinetoProfile)
 
 
 class Profiling:
-    """attach() returns what removes it. It counts the steps at which backward begins and reads once."""
+    """Counts the steps that call backward() and profiles once, after WARM_UP of them."""
 
     name = "profiling"
 
@@ -46,14 +46,14 @@ class Profiling:
         return [self, *made, patch.backward(before=guard(self._backward))]
 
     def remove(self) -> None:
-        """Stops a profiler of ours that still runs; what it has seen is left alone."""
+        """Stops Ammeter's profiler if it still runs, and discards its measurements."""
         self._over = True
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        """Every step is counted once, however many backward passes it has."""
+        """Counts each step once, independent of its number of backward passes."""
         step = self._session.row.step
         if self._over or step == self._seen:
             return
@@ -92,12 +92,12 @@ class Profiling:
 
 
 def _is_profiler(thing: Any) -> bool:
-    """Whether it is a profiler, asked of its type only."""
+    """Whether an object is a profiler. Only its type is examined, so no code of the object runs."""
     return issubclass(type(thing), _PROFILERS)
 
 
 def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
-    """The longest of them: on a device what ran there, else the operators of the CPU."""
+    """The MAX_KERNELS entries with the most time: kernels of a device, else operators of the CPU."""
     rows = [_row(each) for each in profiler.key_averages()]
     devices = [each for each in rows if each["device"] != "cpu"]
     rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))

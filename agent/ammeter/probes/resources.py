@@ -1,4 +1,4 @@
-"""What a step costs and how much it does: wall time, our share of it, memory, samples and tokens."""
+"""Measures per step: wall time, overhead of Ammeter, memory, samples and tokens."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 MEMORY_NS = 10**9
-"""Between two readings of memory: each takes some system calls, and memory of a run changes slowly."""
+"""Interval between two readings of memory: each takes some system calls, and the memory of a run changes slowly."""
 
 SMOOTHING = 0.05
-"""Weight of the newest step in the mean step time, so that one slow step says nothing about the schedule."""
+"""Weight of the newest step in the moving averages, so that one slow step hardly changes the schedule."""
 
 NEWS = 0.1
 SAY_NS = 10**7
-"""A schedule that changes by less than this share is not written again, nor one that was written just now."""
+"""A schedule is written again only after a relative change of more than NEWS; it is checked once per SAY_NS."""
 
 TOKENS = (torch.int64, torch.int32)
 
@@ -45,15 +45,16 @@ class Resources:
         self._every: dict[str, float] = {}
         self._said_by_program = False
         self._usual = dict.fromkeys(_COUNTS, 0.0)
-        """In a micro-batch of the steps whose forward pass was heard: the mean, in which the newest count most."""
+        """Moving average per micro-batch, over the steps whose forward pass was observed."""
         self._heard = 0
+        """Steps whose forward pass was observed."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        self.previous = None  # the time that a session spent unsubscribed was no step
+        self.previous = None  # the time between detach and attach belongs to no step
         return self._session.while_awake([self._session.forward.subscribe(trains=guard(self._forward))])
 
     def close(self, row: Row) -> None:
-        """The step ends now."""
+        """Records the step time and the overhead at the step boundary."""
         now, overhead = perf_counter(), self._session.take_overhead()
         if self.previous is not None:
             row.scalars["step_seconds"] = now - self.previous
@@ -62,13 +63,16 @@ class Resources:
         row.scalars["overhead_seconds"] = overhead
 
     def counted(self, note: FastStep) -> tuple[float, float]:
-        """(samples, tokens) that a step that was rested in usually has, 0 where unknown or said by the program."""
+        """Estimates (samples, tokens) of a step on the fast path from its backward passes.
+
+        0 stands for unknown, and for samples that the program logs itself.
+        """
         self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
         samples, tokens = self._usual.values()
         return 0.0 if self._said_by_program else note.backwards * samples, note.backwards * tokens
 
     def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
-        """The forward pass was not heard in this step, or not in its first part."""
+        """Marks a row whose forward pass was not observed, at least not in its first part."""
         if self._session.working or not here:
             row.raw["rested"] = True
 
@@ -109,8 +113,10 @@ class Resources:
                 row.scalars[name] = count
 
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Adds up what each watched model gets in training. Of several, one of a GAN for instance, the least counts:
-        the other may see every batch twice."""
+        """Adds up the inputs of each watched model in training.
+
+        Of several models the smallest count is reported: the discriminator of a GAN may process every batch twice.
+        """
         self._add(self._session.row, module, batch(args, kwargs))
 
     def _add(self, row: Row, module: torch.nn.Module, more: tuple[int, int]) -> None:
@@ -123,7 +129,10 @@ class Resources:
 
 
 def every(bucket: Bucket, step_seconds: float) -> float | None:
-    """Steps from one reading to the next as the budget has it, at least 1; None while nothing is known or bounded."""
+    """Steps between two readings that the budget allows, at least 1.
+
+    None until the cost of a reading is known, and for a bucket that allows no reading or any number of them.
+    """
     earned = bucket.share * step_seconds
     if not bucket.cost or not 0 < earned < math.inf:
         return None
@@ -131,15 +140,16 @@ def every(bucket: Bucket, step_seconds: float) -> float | None:
 
 
 def batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """(samples, tokens) in a call of a model, 0 where unknown, by counts()."""
+    """(samples, tokens) in the arguments of a model's call, 0 where unknown; see counts()."""
     return counts((tensor.dtype, tensor.shape) for tensor in _tensors((*args, *kwargs.values())))
 
 
 def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
-    """(samples, tokens) in a call of a model with tensors of these dtypes and shapes, 0 where unknown.
+    """Estimates (samples, tokens) from the dtypes and shapes of a model's inputs, 0 where unknown.
 
-    Samples: the first extent of the first tensor. Tokens: elements of the first integer tensor that is a batch of
-    sequences or comes first of all; labels and masks of its shape are not counted again, time steps not at all.
+    Samples are the first dimension of the first tensor. Tokens are the elements of the first integer tensor that has
+    at least two dimensions or is the first input. Labels and masks of the same shape are therefore not counted again,
+    and one-dimensional time steps are not counted.
     """
     samples = tokens = 0
     for at, (dtype, shape) in enumerate(inputs):
@@ -154,14 +164,17 @@ def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
 
 
 def memory(devices: Iterable[torch.device]) -> dict[str, float]:
-    """Bytes that this process holds: resident on the host, and on the CUDA devices of these tensors together."""
+    """Memory of this process in bytes: resident on the host, and the sum over these CUDA devices."""
     found = {} if (resident := _resident()) is None else {"host_rss_bytes": resident}
     cuda = {device for device in devices if device.type == "cuda"}
     return found | (device_memory([torch.cuda.memory_stats(device) for device in cuda]) if cuda else {})
 
 
 def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """torch.cuda.memory_stats of several devices, added up. It asks the allocator on the host, not the device."""
+    """Adds up torch.cuda.memory_stats of several devices.
+
+    These statistics come from the allocator on the host, so reading them does not synchronize with the device.
+    """
     several = list(stats)
     return {
         column: float(sum(each.get(name, 0) for each in several))
@@ -174,11 +187,11 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 MAX_INPUTS = 16
-"""Inputs of a model that are looked at."""
+"""Inputs of a model that counts() examines, so that a call with very many tensors stays cheap."""
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among these, also those in a list or dict, as a batch may come."""
+    """The tensors among these values, including those in a list, tuple or dict, one level deep."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -189,7 +202,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _resident() -> float | None:
-    """proc(5): the second number of statm is the resident set, in pages."""
+    """Resident set size in bytes; None without /proc. The second number of statm is in pages (proc(5))."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return float(file.read(128).split()[1]) * _PAGE

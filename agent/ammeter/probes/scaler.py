@@ -1,4 +1,4 @@
-"""Every GradScaler: its scale, its growth tracker, and for each optimizer whether it found Inf and skipped."""
+"""Records each GradScaler's scale, growth tracker and, per optimizer, overflows and skips."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Scaler:
         ]
 
     def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
-        """A step that was rested in has one scaler, whose numbers are known."""
+        """Records the update of a step on the fast path, which has one scaler with known numbers."""
         if note.scale is not None and not here:
             number = async_copy.number
             found = {optimizer: [number(0.0)] for optimizer in row.stepped}
@@ -107,7 +107,7 @@ class Scaler:
             self._session.emit("scaler.restored", {"scale": float(state["scale"]), **self._which(number)})
 
     def _number(self, scaler: Any) -> int:
-        """The scaler's place among those that were seen; it is introduced when it is new."""
+        """The scaler's number in the order of first use; emits scaler.seen for a new scaler."""
         if scaler not in self._seen:
             self._numbers[id(scaler)] = len(self._numbers)
             self._seen.add(scaler)

@@ -1,4 +1,4 @@
-"""What the program itself says with run.log(...): losses, samples, and any number of its own."""
+"""Records the values that the program passes to run.log(...): losses, samples or other numbers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("ammeter")
 
 MAX_NAMES = 256
-"""Columns a program may add to its stream; further names are told in the log once each, not written."""
+"""Columns that a program may add to its stream; each further name is not written but logged once."""
 
 MAX_TOLD = 20
-"""Names that the log tells of; a program may make up new ones for ever."""
+"""Rejected names that are logged, because a program may invent new names in every step."""
 
 
 class User:
@@ -40,7 +40,11 @@ class User:
         return []
 
     def log(self, values: dict[str, Any]) -> None:
-        """values: column -> number or tensor with one element. They belong to the step that closed last."""
+        """Records values for the step that closed last, or for the open step while it runs.
+
+        Args:
+            values: column -> number or tensor with one element.
+        """
         self._log(values)
 
     def take(self, values: dict[str, Any]) -> None:
@@ -62,11 +66,14 @@ class User:
             self._session.emit_late("values.logged", late)
 
     def log_at(self, step: float, values: dict[str, Any]) -> None:
-        """values: as above. They belong to that step."""
+        """Records values for a given step; values as in log()."""
         self._log_at(step, values)
 
     def take_at(self, step: Any, values: dict[str, Any]) -> None:
-        """A number of a device that has not arrived yet is told with the row that is open then."""
+        """Records values for a given step; an invalid step becomes the one of take().
+
+        A device number that has not arrived yet is reported when the row that is open now finishes.
+        """
         last = self._session.last_step
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= last:
             self._tell_once("step", f"it is {step!r}; steps count from 0 in each process, and {last} is the last one")
@@ -87,7 +94,7 @@ class User:
     def _tell_once(self, name: str, why: str) -> None:
         if name not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(name)
-            with suppress(Exception):  # somebody's log handler may raise
+            with suppress(Exception):  # a log handler of the program may raise
                 log.warning("ammeter leaves out %s given to run.log: %s", name, why)
 
     def finish(self, row: Row) -> None:
@@ -101,7 +108,10 @@ class User:
 
 
 def _arriving(value: Any) -> async_copy.Transfer | None:
-    """The number on its way; None for what is no number. Of several numbers, as of several devices, the mean."""
+    """Starts the transfer of a value to the host; None for a value that is not numeric.
+
+    Several numbers, for example one per device, are averaged later.
+    """
     if isinstance(value, torch.Tensor):
         return async_copy.of(value) if value.numel() and has_numbers(value) and not value.is_complex() else None
     if isinstance(value, np.ndarray):
@@ -110,5 +120,5 @@ def _arriving(value: Any) -> async_copy.Transfer | None:
         return async_copy.number(float(value))
     except OverflowError:
         return async_copy.number(math.inf if value > 0 else -math.inf)
-    except Exception:  # noqa: BLE001 - a type of the program's own may raise anything
+    except Exception:  # noqa: BLE001 - a type of the program may raise anything
         return None

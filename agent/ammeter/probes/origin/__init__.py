@@ -1,7 +1,8 @@
-"""Where the first NaN or Inf of a bad step was born: in the inputs, in the forward pass, in backward, in the weights.
+"""Finds the origin of a bad step: the inputs, the forward pass, backward or the weights.
 
-Asked in the order of what it costs: the inputs, remembered weakly; the frontier of finite and non-finite gradients;
-if wished for, the same forward pass once more; and, when bad steps follow each other, hooks on the modules for a few.
+The methods differ in cost, from cheap to expensive: the inputs, kept as weak references; the frontier of finite and
+non-finite gradients; a replay of the forward pass, if the program asked for it; and, after several bad steps in a row,
+hooks on the modules for a few steps.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 TOLD_AGAIN = 100
-"""Steps after which the same origin is told again."""
+"""Steps after which the same origin is reported again."""
 
 LOOKED_AT = 10
-"""Bad steps in a row whose inputs are looked at; of later ones one in TOLD_AGAIN."""
+"""Consecutive bad steps whose inputs are read and whose forward pass may be replayed; later one in TOLD_AGAIN."""
 
 FOLLOWING = 2
-"""Bad steps in a row after which modules are looked at, where the loss itself is finite: a scaler that calibrates
-skips single steps."""
+"""Consecutive bad steps with a finite loss after which the modules get hooks.
+
+A scaler that calibrates its scale skips single steps, so one bad step is not enough.
+"""
 
 
 class _Step:
-    """What is known about the origin in one step."""
+    """The readings that concern the origin in one step."""
 
     __slots__ = ("inputs", "last_of_window", "looked", "replayed", "visits")
 
@@ -82,7 +85,7 @@ class Origin:
         ]
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before it is known to be too late: the inputs are still there."""
+        """Reads a skipped step while its inputs still exist."""
         step: _Step | None = self._session.row.raw.get("origin")
         if step is not None:
             self._backward_is_over(self._session.row, step, bad=True)
@@ -94,7 +97,11 @@ class Origin:
             step.inputs.remember(*called, passes=note.passes or note.backwards or 1)
 
     def wants(self) -> bool:
-        """While nobody hears the forward pass: whether somebody has asked for something, which begins with the next."""
+        """Checks for directives on the fast path, where no forward pass is observed.
+
+        Returns:
+            Whether a directive has arrived. Its window begins with the next forward pass.
+        """
         asked = self._look()
         if asked:
             self._session.stay_awake(2)
@@ -104,7 +111,7 @@ class Origin:
         self._bad_steps = 0
 
     def remove(self) -> None:
-        """Takes the hooks off the modules."""
+        """Removes the hooks from the modules."""
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -157,7 +164,7 @@ class Origin:
             self._hooks += step.visits.enter(model, self._session.forward.prefix(model), self._guard)
 
     def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Not guarded: the hooks go also when the probe was switched off by a fault meanwhile."""
+        """Removes the hooks. Not guarded, so it also runs after a fault has switched off the probe."""
         self.remove()
         step: _Step | None = self._session.row.raw.get("origin")
         if step and step.visits:
@@ -168,7 +175,10 @@ class Origin:
             self._steps(optimizer)
 
     def _has_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Of a step with a closure the forward pass was inside; to run it again now would be with other weights."""
+        """Reads a step with a closure after it has ended, because its forward pass ran inside step().
+
+        A replay is impossible here: it would use other weights.
+        """
         if closure_in(args, kwargs) is not None:
             self._kept.clear()
             self._steps(optimizer)
@@ -176,7 +186,7 @@ class Origin:
     def _steps(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row
         step: _Step | None = row.raw.get("origin")
-        if step is None or (row.scaler_used and not step.visits):  # with a scaler the skip says it
+        if step is None or (row.scaler_used and not step.visits):  # with a scaler, skipped() reports the bad step
             return
         if optimizer in self._session.watched.optimizers:
             self._backward_is_over(row, step, bad=_loss_is_bad(row))
@@ -190,7 +200,7 @@ class Origin:
         self._kept.clear()
 
     def _backward_is_over(self, row: Row, step: _Step, *, bad: bool) -> None:
-        """The inputs are still there, and the weights not yet changed."""
+        """Reads a step after backward, while the inputs exist and the weights are unchanged."""
         if not bad and step.visits is None:
             return
         if bad and not step.looked:
@@ -203,7 +213,7 @@ class Origin:
             row.later("origin", arriving)
 
     def _replay(self, row: Row, step: _Step) -> None:
-        """Between backward and update()."""
+        """Runs the kept forward passes again, between backward and update()."""
         if self._kept and step.visits is None and self._replays < replay.MOST:
             self._replays += 1
             try:
@@ -223,7 +233,10 @@ class Origin:
         return found
 
     def _look_further(self, row: Row, step: _Step | None, found: dict[str, Any] | None) -> None:
-        """The frontier names a module that has weights; what stands between it and the next one, hooks can tell."""
+        """Arms a window of hooks if the origin is unknown or known from the frontier only.
+
+        The frontier names a module with weights; hooks also find operators between it and the next such module.
+        """
         if found and found["confidence"] != "frontier":
             return
         reason = ""
@@ -239,7 +252,7 @@ class Origin:
             self._tell_unknown(row, reason)
 
     def _look(self) -> bool:
-        """Whether somebody has asked for something."""
+        """Applies the directives that have arrived; returns whether there were any."""
         asked = self._directives.take()
         for each in asked:
             self._obey(each)
@@ -271,7 +284,7 @@ class Origin:
 
 
 def _loss_is_bad(row: Row) -> bool:
-    """As far as the host knows it already."""
+    """Whether a loss that has already arrived on the host is not finite."""
     for each in row.transfers.get("loss", ()):  # noqa: SIM110 - in every step: a generator costs more than its body
         if each.ready() and not math.isfinite(each.number()):
             return True

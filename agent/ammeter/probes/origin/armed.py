@@ -1,26 +1,29 @@
-"""When the modules are looked at one by one: for a few steps after a bad one, or when asked to, and not for ever."""
+"""Decides in which steps the modules get hooks: windows of a few steps, limited in number."""
 
 from __future__ import annotations
 
 STEPS = 5
-"""Steps that a window lasts."""
+"""Steps of a window after a bad step; a directive gives its own number."""
 
 EVERY = 100
-"""Steps from one window to the next at least: a NaN that stays is not looked for again and again. After a window in
-which nothing was bad, as behind the skips of a scale that calibrates, it is sooner, see was_in_vain()."""
+"""Minimum number of steps between the starts of two windows, so that a persistent NaN does not cause one after another.
+
+The next window may begin sooner after a window without a bad step, for example after the skips of a calibrating scale;
+see was_in_vain().
+"""
 
 FREE = 3
-"""Windows in vain after which the next one does not wait: what comes then may be real, and is found at once."""
+"""Windows in vain after which the next one may begin at once, because the next bad step may be a real fault."""
 
 MOST = 10
-"""Windows in a run, beside those that somebody asked for."""
+"""Windows in a run, not counting those that a directive asked for."""
 
 LONGEST = 100
-"""Steps that somebody can ask for at once, and how many times."""
+"""Steps that one directive can ask for, and also the number of such directives that a run accepts."""
 
 
 class Armed:
-    """Of one run. A window begins with the next forward pass after arm()."""
+    """The windows of one run. A window begins with the first forward pass after arm() at which it is due."""
 
     def __init__(self) -> None:
         self._left = MOST
@@ -31,27 +34,30 @@ class Armed:
         self._in_vain = 0
 
     def arm(self) -> bool:
-        """Wants a window. False when there were enough of them."""
+        """Requests a window; False if none is pending and the run has had MOST of them."""
         if self._left and not self._wanted:
             self._left -= 1
             self._wanted = STEPS
         return bool(self._wanted)
 
     def ask(self, steps: int) -> None:
-        """Wants a window with the next step, whenever the last one was."""
+        """Requests a window with the next step, without the minimum distance from the last one."""
         if self._left_to_ask:
             self._left_to_ask -= 1
             self._wanted, self._due = min(max(1, steps), LONGEST), 0
 
     def is_on(self, step: int) -> bool:
-        """Whether this step is within a window, which begins here when one is wanted and due."""
+        """Whether this step is within a window; starts a requested window that is due."""
         if self._wanted and step >= max(self._due, self._ends):
             self._due, self._ends = step + EVERY, step + self._wanted
             self._wanted = 0
         return step < self._ends
 
     def was_in_vain(self) -> None:
-        """Nothing was bad in the window that has just ended: the next one looks at something new."""
+        """Lets the next window begin sooner, after a window without a bad step.
+
+        The first FREE such windows need no wait. Each one after them doubles the wait, which starts at STEPS.
+        """
         self._in_vain += 1
         wait = 0 if self._in_vain <= FREE else STEPS * 2 ** (self._in_vain - FREE - 1)
         self._due = min(self._due, self._ends + wait)

@@ -1,4 +1,4 @@
-"""Which of the visited modules a NaN or an Inf came from."""
+"""Finds the visited module that a NaN or an Inf came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ammeter.probes.origin.floats import Numbers
 from ammeter.probes.origin.visits import Visit, Visits
 
 LAST = 21
-"""Modules told of before the culprit, with the culprit."""
+"""Modules in the list that leads to the culprit, which is the last of them."""
 
 FLOAT16_MAX = 65504.0
 
@@ -20,9 +20,10 @@ Bad = Callable[[Numbers | None], bool]
 
 
 def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
-    """The first module whose output is not finite while what went in is; else who made it in backward.
+    """Finds the first module with finite inputs and a non-finite output, else the origin in backward.
 
-    confidence: how the visits were come by, hooks or replay.
+    Args:
+        confidence: the source of the visits, `hooks` or `replay`.
     """
     read = visits.readings.all()
     if any(visit.parent < 0 and _any(read, visit.inputs, _faulty) for visit in visits.visits):
@@ -39,7 +40,7 @@ def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str,
 
 
 def peaks(visits: Visits) -> list[dict[str, Any]]:
-    """The modules whose finite float16 outputs came nearest to float16's largest number, most first."""
+    """The PEAKS modules with the largest finite float16 outputs, largest first, as shares of 65504."""
     read, most = visits.readings.all(), dict[str, float]()
     for visit in visits.visits:
         for place, dtype in zip(visit.outputs, visit.dtypes, strict=True):
@@ -51,7 +52,10 @@ def peaks(visits: Visits) -> list[dict[str, Any]]:
 
 
 def _faulty(numbers: Numbers | None) -> bool:
-    """A mask's -Inf is none: what takes it in may make a NaN of it, and is the culprit then."""
+    """Whether a tensor has NaN or Inf and is no mask.
+
+    The -Inf of a mask is no fault; a module that turns it into a NaN is the culprit.
+    """
     return numbers is not None and numbers.bad and not numbers.masked
 
 
@@ -67,7 +71,7 @@ def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
 
 
 def _input(visits: Visits, read: Read) -> dict[str, Any]:
-    """What went into the model was not finite; which argument it was is not known here."""
+    """Describes a non-finite input of the model; the argument's name is not known here."""
     places = (place for visit in visits.visits if visit.parent < 0 for place in visit.inputs)
     numbers = next(each for each in map(read.__getitem__, places) if each is not None and _faulty(each))
     told = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
@@ -75,7 +79,10 @@ def _input(visits: Visits, read: Read) -> dict[str, Any]:
 
 
 def _reaches_the_loss(visits: Visits, read: Read) -> bool:
-    """Whether what the model itself gave is not finite: the last -Inf that is made of something finite is to blame."""
+    """Whether the model's own output is not finite.
+
+    In that case, the last module that made a -Inf from finite inputs is the culprit.
+    """
     return any(visit.parent < 0 and _any(read, visit.outputs, _not_finite) for visit in visits.visits)
 
 
@@ -106,19 +113,22 @@ def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
 
 
 def _holds(visit: Visit, name: str, numbers: Numbers | None) -> bool:
-    """Whether a weight or buffer is where it came from; a mask of -Inf that is kept as a buffer is none."""
+    """Whether a weight or buffer is the origin; a buffer that is a mask of -Inf is not."""
     return _faulty(numbers) if name in visit.buffers else _not_finite(numbers)
 
 
 def _in_the_loss(visits: Visits, read: Read) -> dict[str, Any]:
-    """All that the modules gave is finite and the loss is not: it was born between the two."""
+    """Describes a NaN that arose between the finite outputs of the modules and the loss."""
     told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward"}
     outputs = visits.visits[visits.ended[-1]].outputs
     return told | {"absmax": _absmax(read, outputs), "last": _last(visits, read, visits.ended[-1])}
 
 
 def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
-    """The first gradient to come back that is not finite, and who made it: the module it went into."""
+    """Finds the first non-finite gradient in backward and the module that produced it.
+
+    This is the module that received the tensor as an input in the forward pass.
+    """
     came = {place: read[gradient] for place, gradient in reversed(visits.born)}
     first = next((place for place, gradient in visits.born if _not_finite(read[gradient])), None)
     if first is None:
@@ -143,9 +153,9 @@ def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
 
 
 def _consumer(visits: Visits, came: dict[int, Numbers | None], place: int) -> Visit | None:
-    """The innermost module that took this tensor, or computed with it, and got finite gradients itself.
+    """The innermost module that used this tensor and itself received finite gradients.
 
-    None: it went out of the model finite, so the gradient came from the loss.
+    None if there is no such module: the non-finite gradient then came from the loss.
     """
     takers = [each for each in visits.visits if each.last >= 0 and place in each.inputs and place not in each.outputs]
     for visit in sorted(takers, key=lambda each: each.last - each.first):

@@ -1,4 +1,4 @@
-"""The floating-point tensors inside what a module takes and gives, and what is said about the numbers in one."""
+"""Finds the floating-point tensors in a module's inputs and outputs, and measures their numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 
 MOST = 64
-"""Tensors looked at in one nested value; a cache of keys and values may hold hundreds."""
+"""Entries examined in one container, because a cache of keys and values may hold hundreds of tensors."""
 
 DEPTH = 6
 
@@ -24,8 +24,15 @@ _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Numbers(NamedTuple):
-    """What is said about one tensor. absmax: of its finite elements. sample: the first index along the first
-    dimension that holds a NaN or an Inf, -1 without one."""
+    """The statistics of one tensor.
+
+    Attributes:
+        absmax: largest absolute value of the finite elements.
+        nans: NaN elements.
+        positive: +Inf elements.
+        negative: -Inf elements.
+        sample: first index along the first dimension with a NaN or an Inf, -1 if there is none.
+    """
 
     absmax: float
     nans: float
@@ -39,12 +46,15 @@ class Numbers(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """Whether -Inf is all that is not finite, as in the mask of an attention: no fault by itself."""
+        """Whether all non-finite elements are -Inf, as in an attention mask, which is no fault."""
         return self.nans + self.positive == 0 and self.negative > 0
 
 
 def inside(value: Any, path: str = "", depth: int = DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
-    """(path such as "['image'][0]", tensor) of the floating-point tensors with numbers in a nested value."""
+    """Yields (path, tensor) for the readable floating-point tensors in a nested value.
+
+    Example of a path: "['image'][0]".
+    """
     if isinstance(value, torch.Tensor):
         if is_readable(value):
             yield path, value
@@ -64,12 +74,12 @@ def is_readable(tensor: torch.Tensor) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """Counts the changes in place; a tensor made in inference mode does not count."""
+    """The tensor's count of in-place changes; -1 for a tensor made in inference mode, which has none."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 class Readings:
-    """Numbers of many tensors. On the CPU they are here at once, elsewhere they come when sent for."""
+    """The statistics of many tensors: available at once on the CPU, after send() on other devices."""
 
     def __init__(self) -> None:
         self._numbers: list[Numbers | None] = []
@@ -77,7 +87,7 @@ class Readings:
         self._sent: list[tuple[list[int], async_copy.Transfer]] = []
 
     def take(self, tensor: torch.Tensor) -> int:
-        """Reads the present numbers of a tensor; returns the place where they will be."""
+        """Measures a tensor as it is now; returns the index of its result in all()."""
         place = len(self._numbers)
         self._numbers.append(None)
         with torch.no_grad():
@@ -89,7 +99,7 @@ class Readings:
         return place
 
     def send(self) -> list[async_copy.Transfer]:
-        """Starts the way to the host of all that lies on a device; nothing waits for it."""
+        """Starts the transfer of all results on devices to the host, without waiting for it."""
         begun = []
         for several in self._away.values():
             found = [each for _, each in several]
@@ -100,7 +110,7 @@ class Readings:
         return begun
 
     def all(self) -> list[Numbers | None]:
-        """By place, once what was sent has arrived; None for what was never sent."""
+        """The results by index, after the transfers have arrived; None for a result that was never sent."""
         for places, arrived in self._sent:
             found: npt.NDArray[Any] = np.asarray(arrived.array(), np.float64).reshape(-1, len(Numbers._fields))
             for place, numbers in zip(places, found.tolist(), strict=True):
@@ -116,7 +126,7 @@ def _here(tensor: torch.Tensor) -> Numbers:
 
 
 def _there(tensor: torch.Tensor) -> torch.Tensor:
-    """float32[5], in the order of Numbers; counts beyond 2^24 are rounded."""
+    """Measures a tensor on its device: float32[5] in the order of Numbers; counts above 2^24 are rounded."""
     finite = torch.isfinite(tensor)
     by_sample = (~finite).reshape(tensor.shape[0] if tensor.dim() else 1, -1).any(1)
     first = torch.where(by_sample.any(), by_sample.to(torch.int32).argmax(), -1)

@@ -1,4 +1,8 @@
-"""Backward goes from the last tensor to the first. What is born in it reaches every tensor before, none behind."""
+"""Finds the origin of a NaN in backward from the frontier of non-finite gradients.
+
+Backward runs from the last parameter to the first, so a NaN that arises in it reaches all earlier parameters and no
+later ones.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from typing import Any
 
 
 def found(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Where a NaN was born in backward, from a `gradient.nonfinite` event; None when the gradients do not say.
+    """Finds the origin in backward from a `gradient.nonfinite` event.
 
-    They do when nearly all tensors up to one are non-finite and all behind it are finite. With none finite it came
-    from the forward pass or the loss; where single ones are not, as after a sum that went wrong, they stand for
-    themselves.
+    The frontier is clear if most gradients up to one parameter are non-finite and all after it are finite.
+
+    Returns:
+        None without a clear frontier. If no gradient is finite, the NaN came from the forward pass or the loss. Single
+        non-finite gradients, for example after a failed summation, do not point to an origin elsewhere.
     """
     count, after = data["count"], data["finite_after"]
     before = data["finite"] - after
@@ -29,9 +35,10 @@ def found(data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def alone(data: dict[str, Any]) -> dict[str, Any] | None:
-    """For gradients that are not finite where all that came back to the modules was: made at the last of them.
+    """Names the last non-finite gradient as the origin, if hooks saw only finite gradients in the modules.
 
-    None when all gradients are such: then they came from another rank, or are left from a step before.
+    Returns:
+        None if all gradients are non-finite: they then came from another rank or an earlier step.
     """
     if not data["finite"]:
         return None

@@ -1,4 +1,4 @@
-"""What went into the model in this step: remembered weakly, looked at only when the step turned out bad."""
+"""Keeps weak references to the model's inputs of a step and reads them only in a bad step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ammeter.probes.origin.floats import Readings, inside, is_readable, version
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 MAX_INPUTS = 128
-"""Tensors remembered in one step, all micro-batches together."""
+"""Tensors referenced in one step over all micro-batches, checked at each forward call; it bounds the work per step."""
 
 
 class Inputs:
-    """Of one step. remember() at each forward call, look() once, found() when the numbers have arrived."""
+    """The inputs of one step: remember() at each forward call, look() once, found() after the transfers."""
 
     __slots__ = ("_given", "_looked", "_model", "_passes", "readings")
 
@@ -29,8 +29,11 @@ class Inputs:
         self.readings: Readings | None = None
 
     def remember(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], passes: int = 1) -> None:
-        """Nothing is asked of a tensor here: this is done in every step. passes: of the model, with this one, that
-        were not remembered yet."""
+        """Stores weak references to the inputs. It runs in every step, so it reads no element of a tensor.
+
+        Args:
+            passes: forward passes of the model since the last call, including this one.
+        """
         self._model = weakref.ref(model)
         self._passes += passes
         if len(self._given) >= MAX_INPUTS:
@@ -42,12 +45,12 @@ class Inputs:
                 self._remember(name, value)
 
     def of_compiled(self) -> bool:
-        """Whether the model that they went into runs compiled."""
+        """Whether the model that received the inputs is compiled."""
         model = self._model() if self._model else None
         return model is not None and is_compiled(model)
 
     def look(self) -> None:
-        """Reads what is still there and unchanged."""
+        """Reads the inputs that still exist unchanged."""
         self.readings = Readings()
         for number, argument, path, ref, known in self._given:
             tensor = ref()
@@ -64,7 +67,7 @@ class Inputs:
                 self._given.append((self._passes, argument, path, weakref.ref(tensor), version(tensor)))
 
     def found(self) -> dict[str, Any] | None:
-        """The first input that is not finite. A mask's -Inf alone is none."""
+        """The first non-finite input, as event data; an input with only -Inf is a mask and does not count."""
         numbers = self.readings.all() if self.readings else []
         for number, argument, path, dtype, place in self._looked:
             read = numbers[place]
@@ -84,7 +87,7 @@ class Inputs:
         return None
 
     def _name(self, argument: int | str) -> str:
-        """The name that the model's forward gives to an argument."""
+        """The name of an argument in the signature of the model's forward()."""
         model = self._model() if self._model else None
         if isinstance(argument, str) or model is None:
             return str(argument)

@@ -1,8 +1,9 @@
-"""The forward pass of a bad step once more, looked at module by module: names what happened once and not again.
+"""Runs the forward pass of a bad step again with hooks on all modules, to find faults that occur only once.
 
-Only where the program asked for it: the inputs of a step are kept until its optimizer steps, and a bad step takes
-a forward pass longer. What runs is a shadow of the model: its parameters, copies of its buffers, so that no running
-statistic moves; and every random generator is put back. What a module keeps in lists of its own is shared.
+A replay needs the program's consent, because the inputs of a step are kept until its optimizer steps, and a bad step
+takes one forward pass longer. The replay runs on a shadow of the model, with the same parameters and with copies of
+the buffers, so that running statistics do not change. The states of the random generators are restored afterwards.
+Other objects that a module keeps, such as lists, are shared with the shadow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ammeter.tensors.hidden_reads import is_plain
 from ammeter.torch_hooks.forward_calls import innermost
 
 MOST = 50
-"""Replays in a run."""
+"""Replays in a run; it bounds the time that a run with many bad steps spends on them."""
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -33,11 +34,11 @@ Autocast = dict[str, tuple[bool, torch.dtype]]
 
 
 class Refused(Exception):
-    """Why a forward pass cannot be run again: one word."""
+    """Raised if a forward pass cannot be replayed; the message is the reason in one word."""
 
 
 class Kept(NamedTuple):
-    """One forward pass as it began."""
+    """The state at the beginning of one forward pass."""
 
     module: torch.nn.Module
     args: tuple[Any, ...]
@@ -52,7 +53,11 @@ def keep(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def replay(passes: list[Kept], prefix: Callable[[torch.nn.Module], str], guard: Guard) -> Visits:
-    """Runs the forward passes of a step again. Raises Refused where that could change or stop the program."""
+    """Runs the forward passes of a step again.
+
+    Raises:
+        Refused: the replay could change or stop the program, or it has failed.
+    """
     visits = Visits()
     for kept in passes:
         model = innermost(kept.module)
@@ -93,7 +98,7 @@ def _consider(kept: Kept, model: torch.nn.Module) -> None:
 
 
 def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """The same module with the same parameters, its own buffers, and children that are shadows too."""
+    """A copy of a module with the same parameters, copied buffers, and shadows as children."""
     if isinstance(module, torch._dynamo.OptimizedModule):
         module = innermost(module)
     if id(module) in made:
@@ -116,12 +121,18 @@ def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.
 
 
 _its_modes: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)
-"""A callback of ours passes by the program's function modes, such as a default device; its own forward does not."""
+"""Enables the program's function modes, such as a default device, which are disabled in Ammeter's callbacks.
+
+The program's forward pass depends on them.
+"""
 
 
 @contextmanager
 def _as_it_was(kept: Kept) -> Iterator[None]:
-    """Generators, autocast and gradient mode as the pass had them; afterwards as they are now."""
+    """Restores the generators and autocast of the original pass, and the present ones afterwards.
+
+    Gradients are off during the replay.
+    """
     now, python, legacy = _generators(), random.getstate(), np.random.get_state()
     autocast, cached = _autocast(), torch.is_autocast_cache_enabled()
     with warnings.catch_warnings(), torch.no_grad():
@@ -129,7 +140,7 @@ def _as_it_was(kept: Kept) -> Iterator[None]:
         try:
             _set_generators(kept.generators)
             _set_autocast(kept.autocast)
-            torch.set_autocast_cache_enabled(False)  # a weight cast here has no gradients, which a real pass needs
+            torch.set_autocast_cache_enabled(False)  # weights cast here have no gradients, which a real pass needs
             yield
         finally:
             torch.clear_autocast_cache()
@@ -141,7 +152,10 @@ def _as_it_was(kept: Kept) -> Iterator[None]:
 
 
 def _generators() -> list[torch.Tensor]:
-    """The states of torch's generators, the CPU's first; on CUDA a seed and an offset that the host knows."""
+    """The states of torch's generators, the CPU's first.
+
+    The CUDA state is a seed and an offset, which the host knows without synchronization.
+    """
     started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if started else [])]
 

@@ -1,7 +1,7 @@
-"""Which modules a forward pass visits, what went in and came out, and what came back to them in backward.
+"""Records the modules of a forward pass with their inputs, outputs and gradients.
 
-Hooks are on the modules only while the pass runs. In backward the hooks are on the graph's own nodes, never on a
-module, so that operations in place behind a module stay possible.
+The modules have hooks only while the pass runs. In backward the hooks are on nodes of the graph, never on a module, so
+that in-place operations after a module remain possible.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from ammeter.torch_hooks.forward_calls import hookable
 from ammeter.torch_hooks.targets import plain_name
 
 MAX_VISITS = 20_000
-"""Visits recorded in one step."""
+"""Visits, and also gradients, recorded in one step; it bounds memory with very many small modules."""
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @dataclass(slots=True)
 class Visit:
-    """One call of one module. inputs, outputs, weights: places of numbers, with the names of the weights.
+    """One call of one module.
 
-    parent: the visit it was made in, -1 for the model's own. first, last: when it began and ended, counted in visits.
-    op: the operator that made its first output. grads: of the places, those that came in backward. buffers: which of
-    the names in `weights` are buffers.
+    Attributes:
+        parent: index of the enclosing visit, -1 for the model itself.
+        first: number of visits when the call began.
+        last: number of visits when the call ended, -1 before that.
+        inputs: indices of the tensors' statistics in Visits.readings, as in outputs and weights.
+        weights: (name, index) of the module's own parameters and buffers.
+        buffers: names of its buffers.
+        dtypes: dtypes of the outputs.
+        op: autograd name of the operator that produced the first output with a graph.
     """
 
     module: str
@@ -46,8 +52,12 @@ class Visit:
 
 
 class Visits:
-    """Of one step, all micro-batches. ended: visits in the order in which they ended; born: (place, its gradient's
-    place) in the order in which backward came by."""
+    """The visits of one step, over all micro-batches.
+
+    Attributes:
+        ended: indices of the visits in the order in which they ended.
+        born: (index of a tensor, index of its gradient) in the order of backward.
+    """
 
     def __init__(self) -> None:
         self.visits: list[Visit] = []
@@ -62,7 +72,7 @@ class Visits:
         self._names: dict[int, str] = {}
 
     def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> Iterator[Any]:
-        """Hooks on the modules of the model, for one forward pass; the caller removes them when it ends."""
+        """Registers hooks on the modules for one forward pass; the caller removes them after it."""
         self._follow = guard(self._came_back)
         began, ended = guard(self._began), guard(self._ended)
         for name, module in hookable(model):
@@ -71,7 +81,7 @@ class Visits:
             yield module.register_forward_hook(ended, with_kwargs=True)
 
     def leave(self) -> None:
-        """The pass is over; what was left open, by an exception, stays unfinished."""
+        """Ends the pass. Visits that an exception has interrupted remain unfinished."""
         self._open.clear()
         self._known.clear()
 
@@ -116,7 +126,10 @@ class Visits:
                 self.born.append((place, self.readings.take(tensor)))
 
     def _place(self, tensor: torch.Tensor) -> int:
-        """What went out of one module goes into the next: it is read once, unless it was changed in place."""
+        """The index of a tensor's statistics.
+
+        An output of one module that is an input of the next is read once, unless it was changed in place.
+        """
         ref, known, place = self._known.get(id(tensor), (None, -1, -1))
         if ref is None or ref() is not tensor or known != version(tensor) or known < 0:
             place = self.readings.take(tensor)

@@ -1,7 +1,7 @@
-"""Which operators of the forward pass run in low precision: a census, now and then, in a window of one forward call.
+"""Takes a sampled census of the operators of a forward pass: dtypes, casts and fallbacks.
 
-A dispatch mode is open in that call only; with the preset full in the call of backward, too. Where the program has a
-mode of its own, or a profiler, we stay out.
+A dispatch mode is active during one forward call, and with the preset `full` also during the next backward call. No
+census is taken while the program uses a dispatch mode, a function transform or a profiler.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 FIRST = 1
-"""The first step of a run makes lazy things ready; it says little."""
+"""First step with a census: step 0 also initializes lazy modules and caches, so it is not representative."""
 
 FALLBACKS = 20
-"""Fallbacks told in a run: the same operator in modules that are named alike, such as blocks.*.mlp, is one."""
+"""Fallbacks reported in a run. The same operator in modules with similar names, such as blocks.*.mlp, counts once."""
 
 LEAST = 0.001
-"""Share of the eligible FLOPs below which a fallback is not told."""
+"""Share of the eligible FLOPs below which a fallback is not reported, because it hardly affects the speed."""
 
 HOOK_SECONDS = 1.5e-6
-"""What a hook on a module costs."""
+"""Cost of one call of a hook on a module, charged to the budget; the census does not measure it."""
 
 CHANGED = 0.01
-"""The census is told again when its share has changed by this much."""
+"""The census is reported again after its low-precision share has changed by this much."""
 
 
 class Kernels:
@@ -61,7 +61,7 @@ class Kernels:
         return [self, *self._session.while_awake([self._session.forward.subscribe(trains=guard(self._begins))])]
 
     def remove(self) -> None:
-        """Closes a window that is open."""
+        """Ends the census in progress and removes its hooks."""
         while self._handles or self._back:
             (self._handles or self._back).pop().remove()
         census, self._census = self._census, None
@@ -107,7 +107,10 @@ class Kernels:
         self._census = census
 
     def _ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Not guarded: the window closes also when the probe was switched off by a fault meanwhile."""
+        """Ends the census of a forward pass; with the preset `full`, prepares that of backward.
+
+        Not guarded, so it also runs after a fault has switched off the probe.
+        """
         census, modules = self._census, len(self._names)
         self.remove()
         if census is not None:
@@ -142,7 +145,7 @@ class Kernels:
             self._census = census
 
     def _back_ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Not guarded, as the end of the forward call is not."""
+        """Ends the census of backward. Not guarded, for the same reason as _ends()."""
         census = self._census
         self.remove()
         if census is not None:
@@ -236,7 +239,7 @@ def _autocast() -> dict[str, bool]:
 
 
 def _somebody_looks() -> bool:
-    """A mode, a profiler or a transform of the program's own is about the program's operators."""
+    """Whether a dispatch mode, a profiler or a functorch transform of the program is active."""
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._autograd._profiler_enabled()

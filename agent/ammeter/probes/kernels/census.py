@@ -1,4 +1,7 @@
-"""What runs below autocast in one forward pass: FLOPs by operator, dtype and module, casts, attention backends."""
+"""Counts the operators of one call below autocast: FLOPs, casts and attention backends.
+
+FLOPs are counted by operator, dtype and module.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ from ammeter.torch_hooks import call_site as caller
 LOW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 HIDDEN_SECONDS = 4e-6
-"""What an operator's way to a dispatch mode and back costs besides what is measured in it: an order of magnitude."""
+"""Cost of dispatching one operator to the mode, outside the measured code: an order of magnitude."""
 
 LONGEST = 0.05
-"""Seconds of ours after which a census looks no further: a forward pass of very many operators is counted in part."""
+"""Seconds of overhead after which a census stops counting, so very long forward passes are counted in part."""
 
 STALL = 0.001
-"""Seconds that counting one operator can take: some thirty times what it does. What is longer is a machine that has
-run something else meanwhile, which must not end a census."""
+"""Maximum seconds charged for counting one operator: some thirty times the usual cost.
+
+A longer measurement means that the machine ran another process meanwhile, which must not end a census.
+"""
 
 MOST = 4096
-"""Kinds of operator that one census tells apart."""
+"""Distinct combinations of module, operator, dtype and reason in one census; it bounds memory."""
 
 _aten = torch.ops.aten
 _CAST = _aten._to_copy.default
@@ -38,7 +43,13 @@ _FUNCTION = torch.autograd.function.__file__
 
 @dataclass(slots=True)
 class Work:
-    """One operator in one module with one dtype. shape: of the first two inputs. caller: where it ran first."""
+    """The work of one operator in one module with one dtype.
+
+    Attributes:
+        reason: cause of a fallback or inefficiency, '' if there is none.
+        shape: shapes of its two operands.
+        caller: line of the program that called it first, for work with a reason.
+    """
 
     module: str
     op: str
@@ -50,10 +61,15 @@ class Work:
 
 
 class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Opened and closed within one call. It never raises: what goes wrong in it is kept as `fault`.
+    """A dispatch mode that is active during one call. It never raises; it stores an exception as `fault`.
 
-    module: path of the module that runs now, which hooks set. autocast: whether it is on, by type of device, which
-    taps set: an operator below it cannot be asked.
+    Attributes:
+        module: path of the module that runs now, set by hooks.
+        autocast: whether autocast is on, by device type. Patches set it, because its state is not readable below it.
+        written_out: modules that compute attention with separate operators.
+        cast_bytes: bytes written by casts between floating-point dtypes.
+        recast_bytes: the part of cast_bytes from parameters that were cast before in this call.
+        seconds: overhead of the census.
     """
 
     supports_higher_order_operators = True
@@ -78,7 +94,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What torch.compile made stays compiled while we are open."""
+        """Keeps compiled functions compiled while this mode is active."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -89,7 +105,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             began = perf_counter()
             try:
                 self._count(func, args, kwargs or {}, output)
-            except Exception as error:  # noqa: BLE001 - the promise: what is counted wrong never reaches the program
+            except Exception as error:  # noqa: BLE001 - an error in counting must never reach the program
                 self.fault = error
             self.seconds += min(perf_counter() - began, STALL) + HIDDEN_SECONDS
         return output
@@ -140,7 +156,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         work.flops += flops
 
     def _reason(self, func: Any, output: torch.Tensor) -> str:
-        """Why an operator did not run in low precision."""
+        """The reason why an operator did not run in low precision."""
         if output.dtype is torch.float64:
             return "float64"
         if self.autocast.get(output.device.type):
@@ -152,7 +168,13 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(slots=True)
 class Summary:
-    """eligible, low: FLOPs of matrix products, convolutions and attention. fallbacks: most FLOPs first."""
+    """The result of a census.
+
+    Attributes:
+        eligible: FLOPs of matrix products, convolutions and attention.
+        low: the part of them in low precision.
+        fallbacks: work with a reason, most FLOPs first.
+    """
 
     eligible: int = 0
     low: int = 0
@@ -160,7 +182,11 @@ class Summary:
 
 
 def summary(census: Census, *, region: bool) -> Summary:
-    """What the census says. region: autocast was on somewhere, so that where it was off, it was switched off."""
+    """Summarizes a census.
+
+    Args:
+        region: autocast was on somewhere in the call, so work without autocast ran where it was disabled.
+    """
     found = Summary()
     for work in census.work.values():
         found.eligible += work.flops
@@ -176,18 +202,24 @@ def summary(census: Census, *, region: bool) -> Summary:
 
 
 def _of_attention(work: Work) -> bool:
-    """Whether it may belong to attention that was written out: below autocast, or in a model of half weights."""
+    """Whether the work may be part of attention computed with separate operators.
+
+    It then ran under autocast, or as a batched product in a model with half-precision weights.
+    """
     return work.reason == "policy" or (work.reason == "autocast-off" and work.op in ("bmm", "baddbmm"))
 
 
 def _operands(op: str, args: Any) -> list[torch.Tensor]:
-    """The two tensors whose product it is."""
+    """The two tensors that an operator multiplies."""
     tensors = [each for each in args if isinstance(each, torch.Tensor)]
     return tensors[1:3] if op in ("addmm", "baddbmm") else tensors[:2]
 
 
 def _misaligned(op: str, operands: list[torch.Tensor]) -> str:
-    """Tensor cores want the inner and the last dimension of a product, and the channels, in multiples of 8."""
+    """'misaligned' if a size prevents the efficient use of tensor cores, else ''.
+
+    Tensor cores need multiples of 8 for the inner and last dimensions of a product and the channels of a convolution.
+    """
     if op in ("mm", "addmm", "bmm", "baddbmm"):
         sizes = operands[1].shape[-2:]
     elif op in ("convolution", "_convolution"):

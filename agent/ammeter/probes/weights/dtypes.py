@@ -1,4 +1,4 @@
-"""Which dtypes the weights and the optimizer's state have: told at the start, after the first step, and on a change."""
+"""Reports the dtypes of weights and optimizer state: at the start and after each change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 EVERY = 500
-"""Steps after which groups and dtypes are looked at again."""
+"""Optimizer steps after which parameter groups and dtypes are checked again."""
 
 ASKED = 3
-"""Weights in half precision that are compared with what may be their masters."""
+"""Half-precision weights that are compared with possible master weights, per name of a state."""
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -38,7 +38,7 @@ class Census:
         self._steps = 0
         self._began: set[int] = set()
         self._updates: int | None = None
-        """What an optimizer had behind it before the first step of this process; None while nobody knows."""
+        """Steps that an optimizer had made before the first step of this process; None while unknown."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         watched = self._session.watched
@@ -49,7 +49,7 @@ class Census:
         ]
 
     def finish(self, row: Row) -> None:
-        """What was counted is told once it is known whether masters were among it."""
+        """Reports a census after its comparison with possible master weights has arrived."""
         for found, arriving, behind in row.raw.get("census", ()):
             found["masters"] = found["masters"] or any(_are_equal(each) for each in arriving)
             if self._updates is None and behind is not None:
@@ -65,7 +65,7 @@ class Census:
             self._session.emit("weights.census", self._told)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Loading casts what was saved to the dtype of the weights, and says nothing of it."""
+        """Reports the dtypes of a loaded state dict, which loading casts silently to the weights' dtype."""
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
             given = args[1] if len(args) > 1 else kwargs.get("state_dict")
@@ -76,7 +76,10 @@ class Census:
             self._session.emit("optimizer.restored", told | {"updates": updates})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        """State comes with the first step, and again in another form where a checkpoint is loaded."""
+        """Takes a census after an optimizer's first step, after a load, and every EVERY steps.
+
+        The first step creates the state, and a loaded checkpoint may change its form.
+        """
         self._steps += 1
         if id(optimizer) not in self._due and self._steps % EVERY:
             return
@@ -88,7 +91,11 @@ class Census:
                 unseen(lambda: self._take(self._session.row, optimizer if is_first else None), ())
 
     def _take(self, row: Row, beginner: torch.optim.Optimizer | None) -> None:
-        """beginner: the optimizer, where this was its first step here."""
+        """Takes a census.
+
+        Args:
+            beginner: the optimizer, if this was its first step in this process.
+        """
         found = self._count() | {"masters": self._has_masters()}
         arriving = [] if found["masters"] else [async_copy.of(each) for each in self._compared()]
         for each in arriving:
@@ -106,7 +113,7 @@ class Census:
     def _count(self) -> Found:
         watched = self._session.watched
         for optimizer in watched.optimizers:
-            watched.parameters(optimizer)  # what was added since is alive from here on
+            watched.parameters(optimizer)  # registers parameters that were added since, so that alive() has them
         tensors = self._weights()
         states = (state for optimizer in watched.optimizers for _, _, state in _states(optimizer))
         return {
@@ -116,17 +123,17 @@ class Census:
         }
 
     def _weights(self) -> list[torch.Tensor]:
-        """Copies such as an EMA are not what is trained."""
+        """The watched weights without copies such as an EMA, which are not trained."""
         copies = {index for index, _, _ in self._session.watched.copies}
         return [tensor for index, tensor in self._session.watched.alive() if index not in copies]
 
     def _updates_known(self) -> int | None:
-        """The most that any optimizer's state counts, where the host knows it."""
+        """The largest step count in the optimizers' states, among those that the host knows."""
         counts = [_updates_of(each, here=True) for each in self._session.watched.optimizers]
         return max((round(each.number()) for each in counts if each is not None), default=None)
 
     def _has_masters(self) -> bool:
-        """Whether what is stepped are float32 weights of the optimizer's own, in place of the model's half ones."""
+        """Whether an optimizer steps float32 weights of its own instead of the model's half-precision weights."""
         watched = self._session.watched
         stepped = [each for optimizer in watched.optimizers for each in watched.parameters(optimizer)[0]]
         own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
@@ -135,9 +142,12 @@ class Census:
         return bool(strange) and any(_is_half(own[each]) for each in left)
 
     def _compared(self) -> Iterator[torch.Tensor]:
-        """[2]: (elements that are equal, elements) of half weights and float32 state of the same shape, each rounded.
+        """Compares half-precision weights with float32 state of the same shape, rounded to the weight's dtype.
 
-        Moments are never equal to their weight; a master copy, rounded, always is.
+        A rounded master copy always equals its weight; a moment never does.
+
+        Yields:
+            Tensors [2]: equal non-zero elements, non-zero elements of the weight.
         """
         asked: Counter[str] = Counter()
         for optimizer in self._session.watched.optimizers:
@@ -162,7 +172,7 @@ def _are_equal(arrived: async_copy.Transfer) -> bool:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
-    """(parameter, name, state) of what the optimizer keeps for each element; a counter of steps is none."""
+    """Yields (parameter, name, state) for the state tensors with dimensions; a step counter has none."""
     for parameter, state in optimizer.state.items():
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
             for name, each in state.items():
@@ -171,7 +181,11 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
 
 
 def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> async_copy.Transfer | None:
-    """The steps that an optimizer's state counts, None where it counts none. here: only where the host has it."""
+    """The step count in an optimizer's state, None if there is none.
+
+    Args:
+        here: use only a count that the host knows without a transfer.
+    """
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
@@ -183,7 +197,7 @@ def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> asyn
 
 
 def _saved(given: Any) -> Iterator[torch.Tensor]:
-    """The same of a state dict, as the program hands it over."""
+    """Yields the state tensors with dimensions of an optimizer's state dict."""
     states = given.get("state") if isinstance(given, dict) else None
     for state in states.values() if isinstance(states, dict) else ():
         for each in state.values() if isinstance(state, dict) else ():
@@ -192,7 +206,7 @@ def _saved(given: Any) -> Iterator[torch.Tensor]:
 
 
 def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """dtype -> elements."""
+    """Number of elements by dtype."""
     found: Counter[str] = Counter()
     for tensor in tensors:
         if not torch.nn.parameter.is_lazy(tensor):

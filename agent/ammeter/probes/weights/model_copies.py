@@ -1,6 +1,6 @@
-"""Copies of the model that the program keeps, such as an EMA: whether they move, from one reading to the next.
+"""Measures how copies of the model, such as an EMA, change from one reading to the next.
 
-watch(also=...) names them; torch's AveragedModel is found when it is first updated.
+watch(also=...) names the copies. The probe finds torch's AveragedModel when it is first updated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 UNSEEN_STEPS = 20
-"""Steps after which a copy that shows no sign of an update is compared all the same: one written through .data shows
-none, and one that cannot move because its precision is too low must not be missed. Many update every tenth step."""
+"""Steps after which a copy is compared although its version counter has not changed.
+
+A write through .data does not change the counter, and a copy that cannot change because of its low precision must not
+be missed. Many programs update a copy every tenth step.
+"""
 
 READ = ("norm", "norm_before", "update", "lost", "meant", "nonfinite")
 
@@ -34,7 +37,13 @@ _NORMS = [READ.index(name) for name in ("norm", "norm_before", "update")]
 
 @dataclass
 class _Lane:
-    """Copies on one device, in one dtype: which of watched.copies, and buffers for their slices."""
+    """The copies on one device and in one dtype, with buffers for their slices.
+
+    Attributes:
+        at: indices in watched.copies.
+        versions: version counters at the last reading.
+        step: step of the last reading.
+    """
 
     at: list[int]
     dtype: torch.dtype
@@ -57,7 +66,7 @@ class Copies:
         return [patch.method(AveragedModel, "update_parameters", before=guard(self._averaging))]
 
     def read(self, row: Row) -> None:
-        """Reads the copies that were updated since they were read last, once in a step."""
+        """Reads the copies that were updated since their last reading, once per step."""
         copies = self._session.watched.copies
         if not copies or row.raw.get("copies_read"):
             return
@@ -88,7 +97,7 @@ class Copies:
             row.fill("update.lost", indices[meant], (found["lost"] / found["meant"])[meant])
 
     def _averaging(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """AveragedModel.update_parameters(model): a copy of our model that we did not know of."""
+        """Adds an unknown copy of the watched model, given to AveragedModel.update_parameters(model)."""
         average, watched = args[0], self._session.watched
         model = args[1] if len(args) > 1 else kwargs.get("model")
         first = next(average.parameters(), None)
@@ -122,7 +131,10 @@ class Copies:
 
 
 def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
-    """What each copy is a copy of, as exactly as the copy's dtype can say it; without one far away."""
+    """Reads the weights that the copies follow, rounded to the copies' dtype.
+
+    The reading of a copy without a weight is infinity, so it counts as different from its weight.
+    """
     lane.slices.take(weights, lane.weights)
     if lane.dtype is not lane.slices.dtype:
         lane.weights.blocks.copy_(lane.weights.blocks.to(lane.dtype))
@@ -132,9 +144,10 @@ def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
 
 
 def _moved(lane: _Lane) -> torch.Tensor:
-    """[len(READ), blocks]. lost: elements that are apart from the weight and did not move; meant: those and the moved.
+    """Compares the copies with their weights and with the last reading: [len(READ), blocks].
 
-    Apart by more than rounding: a weight that only trembles need not be followed.
+    `lost` counts the elements that differ from the weight and did not change; `meant` adds those that changed. A
+    difference must exceed rounding, because a copy need not follow a weight that only fluctuates.
     """
     now, then = lane.now.blocks, lane.then.blocks
     norms = [torch.linalg.vector_norm(each, dim=1) for each in (now, then)]
@@ -150,5 +163,5 @@ def _moved(lane: _Lane) -> torch.Tensor:
 
 
 def _version(copy: torch.Tensor | None) -> int:
-    """How often it was written to, as far as autograd counts."""
+    """Autograd's count of in-place writes to a copy; -1 if there is none."""
     return -1 if copy is None or copy.is_inference() else copy._version

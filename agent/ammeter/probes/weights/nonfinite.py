@@ -1,6 +1,7 @@
-"""NaN and Inf in the weights or in the optimizer's moments: told as soon as a reading shows them.
+"""Reports NaN and Inf in the weights or in the optimizer's moments.
 
-A poisoned weight makes the loss NaN at once, so a loss or norm that is not finite has all weights read, not slices.
+A NaN in a weight makes the loss NaN at once, so a non-finite loss or norm starts a reading of all weights instead of
+slices.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 NAMED = 20
-"""Tensors that an event names; their number is always told."""
+"""Tensors that an event names, so that it stays small; their number is always reported."""
 
 AGAIN = 100
-"""Steps after which all weights are read again while the trouble lasts, and the same tensors are told again."""
+"""Steps after which a persistent fault causes another reading of all weights and another report of the same tensors."""
 
 
 PART = 2**18
-"""Elements that are counted at a time, so that no memory of the tensor's size is needed."""
+"""Elements that are counted at a time, so that counting needs no temporary of the tensor's size."""
 
 
 class Poisoned:
@@ -131,7 +132,10 @@ class Poisoned:
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[n]: finite exactly where all elements are, but for squares that leave the range of float32."""
+    """The L2 norms of n tensors: [n], non-finite for each tensor with a non-finite element.
+
+    A norm is also infinite if the squares of finite elements exceed the range of float32.
+    """
     wide = torch.float64 if tensors[0].dtype is torch.float64 else torch.float32
     return torch.stack(torch._foreach_norm(list(tensors), 2, dtype=wide))
 
@@ -141,6 +145,6 @@ def _not_finite(arrived: async_copy.Transfer) -> npt.NDArray[np.bool_]:
 
 
 def _nonfinite(tensor: torch.Tensor) -> int:
-    """NaN and infinite elements of a tensor on the CPU."""
+    """The number of NaN and Inf elements of a tensor on the CPU."""
     parts = torch.split(tensor.reshape(-1), PART)
     return sum(part.numel() - int(torch.isfinite(part).sum()) for part in parts)

@@ -1,5 +1,8 @@
-"""What steps do to the weights, on sampled steps: how far they move, which elements stay although they should not,
-whether the gradients keep their direction, and whether a weight or a moment is NaN or Inf."""
+"""Measures on sampled steps how the optimizers change the weights.
+
+The probe measures the size of updates, lost updates, the agreement of consecutive gradients, and NaN and Inf in weights
+and moments.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Weights:
-    """Readings come in pairs, of two steps that follow each other: the second one knows the direction of the first.
+    """Reads pairs of consecutive steps, so that the second reading knows the gradients of the first.
 
-    Else the agreement of two gradients would depend on how many steps lie between them.
+    Otherwise the agreement of two gradients would depend on the number of steps between them.
     """
 
     name = "weights"
@@ -60,7 +63,7 @@ class Weights:
         self._poisoned.finish(row, parts)
 
     def _prepare(self) -> None:
-        """Memory is taken at watch(), not in the middle of training."""
+        """Allocates the buffers at watch(), not in the middle of training."""
         for optimizer in self._session.watched.optimizers:
             self._reads(optimizer)
 
@@ -82,7 +85,11 @@ class Weights:
         self._open[key] = perf_counter() - began
 
     def _before(self, optimizer: torch.optim.Optimizer, again: bool, there: bool) -> None:
-        """there: whether the gradients of this step are; else a closure makes them."""
+        """Reads weights and gradients before a step.
+
+        Args:
+            there: whether the gradients of this step exist; otherwise a closure computes them.
+        """
         self._copies.read(self._session.row)
         self._reads(optimizer).before(optimizer, again=again, there=there)
 
@@ -102,7 +109,7 @@ class Weights:
                 row.later("weights", each)
 
     def _read(self, read: Callable[[], None]) -> None:
-        """The weights are read behind the program's modes, unless one of them has operators of its own."""
+        """Runs a reading without gradients and without the program's torch modes."""
         with torch.no_grad():
             unseen(read, ())
 
@@ -149,5 +156,5 @@ def _fill(row: Row, parts: list[Part]) -> None:
 
 
 def _left_alone(row: Row, optimizer: int) -> bool:
-    """Whether a fused optimizer was told by the scaler, on the device, to change nothing."""
+    """Whether a fused optimizer skipped the step on the device, because the scaler found Inf."""
     return optimizer in row.fused and optimizer in skipped_in(row)

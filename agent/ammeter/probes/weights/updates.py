@@ -1,4 +1,4 @@
-"""One reading of what an optimizer's step() does: slices of its weights before and after, of gradients and moments."""
+"""Reads slices of weights before and after an optimizer's step(), and of gradients and moments."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ NORMS = [COMPARED.index(name) for name in ("norm", "norm_before", "update", "gra
 
 @dataclass
 class Part:
-    """What one reading says of the tensors of one device, on its way to the host.
+    """The results of one reading for the tensors of one device; transfers may be pending.
 
-    sloped: which had a gradient. rates: learning rate of each. agreeing: whether `earlier` was the gradient of the
-    step before. moment: the optimizer's state that was read too, with the non-finite elements of each block.
+    Attributes:
+        indices: the tensors in watched.tensors.
+        sloped: whether each tensor had a gradient.
+        rates: (number of parameters, learning rate) of each parameter group.
+        at: the tensors' positions among the optimizer's parameters.
+        agreeing: whether `earlier` holds the gradients of the previous step.
+        moment: name of the optimizer's state that was also read.
+        moment_table: its non-finite elements per block.
     """
 
     optimizer: int
@@ -49,12 +55,12 @@ class Part:
             yield self.moment_table
 
     def read(self) -> dict[str, Numbers]:
-        """COMPARED by name, each [tensors]; norms squared."""
+        """The columns of COMPARED by name, each of shape [tensors]; norms are squared."""
         table = self.table.array().reshape(len(COMPARED), -1)
         return dict(zip(COMPARED, self.slices.sums(slices.squares(table, NORMS)), strict=True))
 
     def moving(self) -> Flags:
-        """Which tensors have a learning rate that is not zero."""
+        """Whether the learning rate of each tensor is not zero."""
         rates = [rate if isinstance(rate, float) else rate.number() for _, rate in self.rates]
         found: Flags = np.repeat(rates, [count for count, _ in self.rates])[self.at] != 0
         return found
@@ -68,14 +74,14 @@ class Part:
 
     @property
     def shares(self) -> Numbers:
-        """How many elements of the tensor each read one stands for."""
+        """Elements of each tensor per element that was read."""
         found: Numbers = np.array(self.slices.numels, np.float64) / self.slices.sizes
         return found
 
 
 @dataclass
 class _Lane:
-    """The tensors of one device and width, with the buffers for their slices."""
+    """The tensors of one device, either float64 or all other dtypes, with buffers for their slices."""
 
     at: list[int]
     slices: Slices
@@ -88,7 +94,7 @@ class _Lane:
 
 
 class Updates:
-    """Reads one optimizer. Buffers are kept from reading to reading, the program's tensors are not."""
+    """Reads one optimizer. It keeps its buffers between readings, but no tensor of the program."""
 
     def __init__(self, watched: Watched, optimizer: torch.optim.Optimizer) -> None:
         self._watched = watched
@@ -99,8 +105,12 @@ class Updates:
         self._make_lanes(self._weights(optimizer)[0])
 
     def before(self, optimizer: torch.optim.Optimizer, *, again: bool, there: bool = True) -> None:
-        """The step comes now. again: the last reading was of the step before this one. there: whether its gradients
-        are; else a closure makes them, and they are taken behind it."""
+        """Reads the weights before a step, and the gradients if they exist.
+
+        Args:
+            again: whether the last reading was of the previous step.
+            there: whether the gradients of this step exist; otherwise a closure computes them and after() reads them.
+        """
         weights, _ = self._weights(optimizer)
         parameters = self._watched.parameters(optimizer)[0]
         self._agreeing = not self._make_lanes(weights) and again
@@ -112,7 +122,7 @@ class Updates:
         self._slopes_are_due = not there
 
     def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
-        """What the step has done; nothing where the parameters were exchanged meanwhile."""
+        """Reads the weights after a step; returns no parts if the parameters were replaced during it."""
         weights, indices = self._weights(optimizer)
         if fit_of(weights) != self._fit:
             return []
@@ -141,7 +151,7 @@ class Updates:
         return part
 
     def _read_moment(self, optimizer: torch.optim.Optimizer, lane: _Lane, part: Part) -> None:
-        """One kind of the optimizer's state at each reading, in turn."""
+        """Reads one kind of the optimizer's state; the kinds take turns from reading to reading."""
         parameters = self._watched.parameters(optimizer)[0]
         states = [optimizer.state.get(parameters[at], {}) for at in lane.at]
         names = sorted({name for state in states for name, each in state.items() if _is_moment(each)})
@@ -158,7 +168,7 @@ class Updates:
         return [readable(each) for each in parameters], indices
 
     def _make_lanes(self, weights: list[torch.Tensor | None]) -> bool:
-        """Makes buffers for these tensors, unless those there are already fit; whether it did."""
+        """Allocates buffers for these tensors unless the present ones fit; returns whether it did."""
         fit = fit_of(weights)
         if fit == self._fit:
             return False
@@ -180,7 +190,7 @@ class Updates:
 
 
 def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
-    """What buffers for these tensors depend on."""
+    """The properties of these tensors that their buffers depend on."""
     return [None if each is None else (each.numel(), each.dtype, each.device) for each in weights]
 
 
@@ -191,18 +201,18 @@ def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
 
 
 def _slope(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The gradient as it lies beside the weight; a sparse one does not."""
+    """The readable gradient of a parameter; None for a sparse one, whose elements do not match the weight's."""
     found = parameter.grad
     return None if found is None else readable(found)
 
 
 def _is_moment(state: Any) -> bool:
-    """Whether it has one number for each weight, as a counter of steps does not."""
+    """Whether a state is a floating-point or complex tensor with dimensions; a step counter has none."""
     return isinstance(state, torch.Tensor) and state.dim() > 0 and (state.is_floating_point() or state.is_complex())
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[tuple[int, float | async_copy.Transfer]]:
-    """(parameters, learning rate) of each group; a rate on a device is on its way."""
+    """(number of parameters, learning rate) of each group; a rate in a tensor is a transfer."""
     return [(len(group["params"]), _rate(group.get("lr", 1.0))) for group in optimizer.param_groups]
 
 

@@ -1,4 +1,7 @@
-"""What lies in an object that is saved or was loaded, by its structure: nothing is called, copied or kept."""
+"""Recognises the contents of a saved or loaded object by its structure.
+
+The walk calls no method of the object, and copies and keeps nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,18 @@ _PROGRESS = re.compile(r"(^|[_.])(step|epoch|iter|iteration|it|batch)s?($|_num$|
 _RNG = re.compile(r"(^|[_.])rng|random_?state|generator_?state", re.IGNORECASE)
 _SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _RNG_BYTES = (16, 5056)
-"""Sizes of torch.cuda's and torch's own generator state, which are uint8 tensors."""
+"""Sizes in bytes of the generator states of torch.cuda and torch, which are uint8 tensors."""
 
 
 @dataclass
 class Contents:
-    """weights: dtype -> elements, of all floating-point tensors that are no optimizer's. progress: a step or epoch.
+    """The parts of a training state that were recognised.
 
-    shapes: elements of the weights by shape, for telling this model's from another's. whole: false where the walk
-    ended before everything was seen.
+    Attributes:
+        weights: dtype -> elements of all floating-point tensors outside an optimizer's state.
+        shapes: elements of the weights by shape, to distinguish this model from another.
+        progress: whether there is a step or epoch.
+        whole: false if the walk ended before it had visited everything.
     """
 
     weights: Counter[str] = field(default_factory=Counter)
@@ -45,17 +51,17 @@ class Contents:
     whole: bool = True
 
     def plain(self) -> dict[str, Any]:
-        """As an event carries it."""
+        """The contents as the data of an event."""
         names = ("optimizer", "scaler", "scheduler", "rng", "progress", "whole")
         return {"weights": dict(sorted(self.weights.items())), **{name: getattr(self, name) for name in names}}
 
     def is_state(self) -> bool:
-        """Whether it holds something that only training needs."""
+        """Whether the contents include a state that only training needs."""
         return self.optimizer or self.scaler or self.scheduler or self.rng
 
 
 def contents(saved: Any) -> Contents:
-    """Looks at 10,000 nodes at most, six levels deep, nearest first. No method of the program's own is called."""
+    """Walks an object breadth first, at most 10,000 nodes and six levels; calls no method of the program."""
     return unseen(lambda: _walked(saved), ())
 
 
@@ -80,7 +86,11 @@ def _walked(saved: Any) -> Contents:
 
 
 def of_specs(specs: Mapping[str, Any]) -> Contents:
-    """Of the tensors that safetensors writes: name -> their dtype and shape."""
+    """The contents of a safetensors file.
+
+    Args:
+        specs: tensor name -> dtype and shape.
+    """
     found = Contents()
     for spec in list(specs.values())[:MAX_NODES]:
         dtype, shape = (spec["dtype"], spec["shape"]) if isinstance(spec, dict) else (spec.dtype, spec.shape)
@@ -91,7 +101,7 @@ def of_specs(specs: Mapping[str, Any]) -> Contents:
 
 
 def _recognise(found: Contents, key: str, value: Any) -> bool:
-    """Whether a value says by itself what it is; then what lies in it says nothing more."""
+    """Records a value whose kind is recognised; returns whether it was, so that the walk skips its inside."""
     if isinstance(value, torch.Tensor):
         _tensor(found, key, value)
     elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):
@@ -131,7 +141,7 @@ def _add(found: Contents, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _is_optimizer(value: Any) -> bool:
-    """Optimizer.state_dict(), or the flat form of torch.distributed.checkpoint."""
+    """Whether a value is an Optimizer.state_dict(), or its flat form in torch.distributed.checkpoint."""
     if not isinstance(value, dict):
         return False
     keys = dict.keys(value)
@@ -153,6 +163,9 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _are_numbers(values: Collection[Any]) -> bool:
-    """Lists of numbers or words, such as a history of losses, can be long and hold nothing."""
+    """Whether a list starts with a number or string.
+
+    Such lists, for example a history of losses, can be long and contain no state.
+    """
     first = next(iter(values), None)
     return isinstance(first, int | float | str)

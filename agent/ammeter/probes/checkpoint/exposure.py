@@ -1,7 +1,7 @@
-"""Who else on this machine can read or replace a file: the accounts that exist, by the permissions along its path.
+"""Finds the accounts of this machine that can read or replace a file, by the permissions along its path.
 
-Accounts are read from the local files. A directory service such as LDAP is not asked, for its answer may take long or
-never come: where one is configured, somebody without any group of ours is taken to exist.
+The accounts come from local files. A directory service such as LDAP is not queried, because its answer may take long or
+never arrive. If one is configured, an additional account without any local group is assumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 PASSWD, GROUP, SERVICES = Path("/etc/passwd"), Path("/etc/group"), Path("/etc/nsswitch.conf")
 
 PEOPLE = range(1000, 60001)
-"""User ids of people, as login.defs has them by default. System accounts are below, nobody and containers above."""
+"""User ids of people, the default range of login.defs. System accounts are below it, nobody and containers above."""
 
 _NO_LOGIN = ("nologin", "false", "sync")
 _LOCAL = {"files", "compat", "systemd", "db", "altfiles", "mymachines", "nss_wrapper"}
@@ -25,19 +25,25 @@ _LOCAL = {"files", "compat", "systemd", "db", "altfiles", "mymachines", "nss_wra
 
 @dataclass(frozen=True)
 class Account:
-    """Whoever has it may do what its id and its groups allow."""
+    """A user id with its groups, which determine the permissions of the account."""
 
     user: int
     groups: frozenset[int] = frozenset()
 
 
 STRANGER = Account(-1)
-"""Nobody in particular: what the permissions for all others allow. A program that was broken into, for one."""
+"""An account with only the permissions for `others`, for example a compromised service."""
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """mode: octal permissions such as '0644'. abilities: 'read', 'replace'. by: who can, in words, '' for nobody."""
+    """The access that other accounts have to a file.
+
+    Attributes:
+        mode: octal permissions such as '0644'.
+        abilities: 'read' and 'replace', as far as they apply.
+        by: description of these accounts, '' if there are none.
+    """
 
     mode: str
     abilities: list[str]
@@ -45,12 +51,18 @@ class Exposure:
 
 
 def exposure(path: str, others: Sequence[Account] | None = None) -> Exposure:
-    """What others can do with a file. others: the accounts that count; those of this machine where none are given.
+    """Determines the access of other accounts to a file.
 
-    To read needs somebody who is there: a file that all may read, on a machine of one person, is no finding. To replace
-    needs nobody in particular. A private folder anywhere above makes a file private; a folder that others can write to
-    lets them replace what is in it, unless it is sticky as /tmp is. Whoever owns the file or a folder above is at home
-    there and does not count. Raises OSError where the file is not there.
+    Read access counts only for existing accounts: a world-readable file on a machine of one person is no finding.
+    Replacement also counts if only STRANGER could do it. A private folder anywhere above makes a file private. A folder
+    that others can write to lets them replace its entries, unless it is sticky like /tmp. The owners of the file and of
+    the folders above it do not count.
+
+    Args:
+        others: the accounts to check, by default those of this machine.
+
+    Raises:
+        OSError: the file does not exist.
     """
     real = os.path.realpath(path)
     file = os.stat(real)
@@ -65,7 +77,10 @@ def exposure(path: str, others: Sequence[Account] | None = None) -> Exposure:
 
 @cache
 def accounts() -> tuple[Account, ...]:
-    """Accounts of people on this machine, but for this process's own and root's, which may do everything anyway."""
+    """Accounts of people on this machine, except the account of this process.
+
+    Root is not included, because it has access to everything anyway.
+    """
     groups: dict[str, set[int]] = {}
     for _, _, number, names in _lines(GROUP, 4):
         for name in names.split(","):
@@ -97,14 +112,19 @@ def _has_directory_service() -> bool:
 
 
 def _above(path: str) -> Iterator[os.stat_result]:
-    """The folders that lead to a path, from the root on."""
+    """Yields the status of each folder above a path, starting at the root."""
     parts = os.path.dirname(os.path.abspath(path)).split(os.sep)
     for end in range(1, len(parts) + 1):
         yield os.stat(os.sep.join(parts[:end]) or os.sep)
 
 
 def _may(account: Account, entry: os.stat_result, right: int) -> bool:
-    """right: of the bits of `others`; the kernel looks at the group's instead for a member, allowing less or more."""
+    """Whether an account has a right to an entry.
+
+    Args:
+        right: a permission bit of `others`. For a member of the entry's group the kernel checks only the group's bit,
+            which may allow less or more.
+    """
     return bool(entry.st_mode & (right << 3 if entry.st_gid in account.groups else right))
 
 
@@ -122,7 +142,7 @@ def _gets_to(account: Account, folders: Sequence[os.stat_result]) -> bool:
 
 
 def _can_exchange(account: Account, folders: Sequence[os.stat_result]) -> bool:
-    """Whether it can exchange an entry of one of these folders, and gets there."""
+    """Whether an account can reach one of these folders and replace an entry in it."""
     for each in folders:
         if not _may(account, each, stat.S_IXOTH):
             return False
@@ -132,7 +152,7 @@ def _can_exchange(account: Account, folders: Sequence[os.stat_result]) -> bool:
 
 
 def _by(found: set[Account], file: os.stat_result, ways: Sequence[Sequence[os.stat_result]]) -> str:
-    """A stranger who could do the same, were he there, means that all can."""
+    """Describes the accounts found; all accounts if STRANGER could read or replace the file, too."""
     if not found:
         return ""
     if _can_read(STRANGER, file, ways[0]) or _can_replace(STRANGER, file, ways):

@@ -1,10 +1,11 @@
-"""Checkpoints as they are saved and loaded: what is inside, what is missing, how long it takes, who can read it.
+"""Reports saved and loaded checkpoints: contents, missing parts, duration and access by other accounts.
 
-Heard where torch itself looks names up, so that `from torch import save` is heard too. Only the object that is passed
-is looked at; no file is ever read. A program may save from a thread of its own: what that says waits for a step.
+The patches are where torch itself looks up names, so that `from torch import save` is covered, too. The probe examines
+only the object that is passed and never reads a file. A program may save in a thread of its own; such events wait for
+the end of a step.
 
-Lightning, for one, saves into a buffer and writes that through fsspec: the path is what the same thread has fsspec
-write next, and what can be said of the file is asked once the step is over.
+Lightning, for example, saves into a buffer and writes the buffer through fsspec. The path is then the one that the same
+thread opens next through fsspec, and the file is examined after the step.
 """
 
 from __future__ import annotations
@@ -31,26 +32,37 @@ if TYPE_CHECKING:
     from ammeter.torch_hooks.targets import Watched
 
 MIN_SHARE = 0.01
-"""Of the trained weights: a file that holds less of them, and nothing else of training, is no checkpoint of theirs."""
+"""Share of the trained weights below which a file without other training state is not a checkpoint of this run."""
 
 OF_THE_MODEL = 0.5
-"""Share of a file's weights that have the shape of one of ours: else it is data, or another model."""
+"""Minimum share of a file's weights with the shape of a watched tensor; a file with less is data or another model.
+
+It is also the minimum of float32 and float64 elements in a file, relative to those that are trained.
+"""
 
 LOOK_AGAIN = 64
-"""Steps after which a module that was being imported in another thread may be done."""
+"""Steps between checks for modules whose import in another thread may have finished.
+
+It is also the number of steps that a buffer of another thread may wait for its file.
+"""
 
 MAX_FILES = 1000
-"""Files of a distributed checkpoint that are added up."""
+"""Files of a distributed checkpoint whose sizes are added up, to bound the number of stat calls."""
 
 NOT_THERE = Exposure("", [], "")
-"""Of a buffer, or of a file in a store, nothing is known."""
+"""The exposure of a buffer or of a file in remote storage, about which nothing is known."""
 
 Guard = Callable[..., Any]
 
 
 @dataclass
 class Unplaced:
-    """What was saved into a buffer, as an event's data, and how often it was looked whether the buffer was written."""
+    """A checkpoint saved into a buffer whose path is unknown yet.
+
+    Attributes:
+        data: the data of its event.
+        looks: number of checks whether the buffer was written.
+    """
 
     data: dict[str, Any]
     looks: int = 0
@@ -59,7 +71,7 @@ class Unplaced:
 class Checkpoint:
     name = "checkpoint"
     any_thread = True
-    """A program may save in a thread of its own; what that says is queued."""
+    """A program may save in a thread of its own; events of that thread are queued."""
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
@@ -85,7 +97,7 @@ class Checkpoint:
         return [self]
 
     def remove(self) -> None:
-        """The taps leave, those that came later too; what other threads said goes into the step that is open."""
+        """Removes all patches, including later ones; emits queued events in the open step."""
         self._attached = False
         while self._handles:
             self._handles.pop().remove()
@@ -104,7 +116,10 @@ class Checkpoint:
             self._hear_more()
 
     def _hear_more(self) -> None:
-        """A program may import these at any time, also in another thread, which may not be done with it."""
+        """Patches libraries that the program has imported since.
+
+        The import may happen at any time, and in another thread that has not finished it yet.
+        """
         distributed = sys.modules.get("torch.distributed.checkpoint")
         others = {
             self._of_distributed: distributed if hasattr(distributed, "StorageWriter") else None,
@@ -117,7 +132,10 @@ class Checkpoint:
                 self._handles += taps(module)
 
     def _of_torch(self, module: Any) -> list[patch.Handle]:
-        """torch.save is _save within a writer that ends the file; the old form and torch.load are one call each."""
+        """Patches torch.serialization.
+
+        torch.save calls _save inside a writer that ends the file. The legacy format and torch.load are one call each.
+        """
         guard = self._guard
         return [
             self._around(module, "_save", self._object_saved),
@@ -130,7 +148,7 @@ class Checkpoint:
         ]
 
     def _of_distributed(self, module: Any) -> list[patch.Handle]:
-        """save, save_state_dict and the threads of async_save end here."""
+        """Patches the functions behind load, and behind save, save_state_dict and async_save's threads."""
         return [
             self._around(module.state_dict_saver, "_save_state_dict", self._shards_saved),
             self._around(module.state_dict_loader, "_load_state_dict", self._shards_loaded),
@@ -140,11 +158,11 @@ class Checkpoint:
         return [self._around(module, "serialize_file", self._tensors_saved)]
 
     def _of_fsspec(self, kind: Any) -> list[patch.Handle]:
-        """What opens a file, of whatever kind of storage."""
+        """Patches the method that opens a file in every kind of fsspec storage."""
         return [patch.method(kind, "open", after=self._guard(self._opened_by_fsspec))]
 
     def _opened_by_fsspec(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """What this thread has saved into a buffer is what it writes into a file next."""
+        """Assigns the file that this thread opens for writing to the buffer that it saved last."""
         if threading.get_ident() not in self._unplaced:
             return
         path, mode = _two(args[1:], kwargs, "path", "mode")
@@ -157,8 +175,11 @@ class Checkpoint:
             self._waiting.append(("checkpoint.saved", data))
 
     def _look_at_files(self) -> None:
-        """They are there now: a transaction ends after the call that opened its file. A buffer of an earlier step is
-        not written any more; what another thread saves may take longer."""
+        """Examines written files and gives up buffers without a file.
+
+        Files exist only now, because a transaction ends after the call that opened its file. A buffer of the training
+        thread is not written after its step; a buffer of another thread may take longer.
+        """
         while self._placed:
             data = self._placed.popleft()
             data.update(_of_file(data["path"]))
@@ -168,7 +189,7 @@ class Checkpoint:
                 self._give_up(thread)
 
     def _give_up(self, thread: int) -> None:
-        held = self._unplaced.pop(thread, None)  # the other thread may have placed it meanwhile
+        held = self._unplaced.pop(thread, None)  # the other thread may have opened its file meanwhile
         if held is not None and thread != self._thread:
             self._waiting.append(("checkpoint.saved", held.data))
 
@@ -183,7 +204,7 @@ class Checkpoint:
         return now - self._began.pop((threading.get_ident(), name), now)
 
     def _object_saved(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        """The file ends when its writer does, which comes next in the same thread."""
+        """Stores the contents until the writer ends the file, next in the same thread."""
         if not isinstance(args[0], torch.Tensor) and not _within("_save_state_dict"):
             self._saved[threading.get_ident()] = contents(args[0])
 
@@ -234,7 +255,7 @@ class Checkpoint:
             self._tell("checkpoint.saved", data)
 
     def _steps_behind(self) -> int:
-        """Steps that this process has made; one that was stepped counts before it closes."""
+        """Steps that this process has made, including an open step that was already applied or skipped."""
         row = self._session.row
         return row.step + bool(row.stepped or row.skipped)
 
@@ -246,7 +267,7 @@ class Checkpoint:
             self._tell("checkpoint.restored", {"path": _whole(path), "seconds": seconds, "contents": found.plain()})
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
-        """Of another thread's words only the queue knows: the session is the training thread's."""
+        """Emits an event in the training thread, which owns the session; queues it in other threads."""
         if threading.get_ident() == self._thread:
             self._session.emit(event, data)
         else:
@@ -254,13 +275,16 @@ class Checkpoint:
 
 
 class Relevance:
-    """What this run needs of a checkpoint, and whether a file is one of this run's at all."""
+    """Decides whether a file is a checkpoint of this run, and which parts it lacks."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
 
     def is_ours(self, found: Contents) -> bool:
-        """Programs save and load data, too: that has neither an optimizer's state nor weights of our shapes."""
+        """Whether an object is a checkpoint of this run.
+
+        Data that programs save has neither training state nor weights with the shapes of watched tensors.
+        """
         if found.is_state():
             return True
         weights = sum(found.weights.values())
@@ -271,7 +295,7 @@ class Relevance:
         return sum(found.shapes[shape] for shape in shapes) >= OF_THE_MODEL * weights
 
     def missing(self, found: Contents) -> list[str]:
-        """What training cannot go on from where it was without."""
+        """The missing parts that training needs to resume exactly."""
         wide = sum(found.weights[dtype] for dtype in _WIDE)
         needs_wide = sum(self._trained()[dtype] for dtype in _WIDE)
         return [
@@ -286,7 +310,7 @@ class Relevance:
         ]
 
     def _trained(self) -> Counter[str]:
-        """dtype -> elements of the weights that optimizers step."""
+        """Elements by dtype of the weights that optimizers step."""
         counted: Counter[str] = Counter()
         for optimizer in self._watched.optimizers:
             for _, index in zip(*self._watched.parameters(optimizer), strict=True):
@@ -301,7 +325,10 @@ _DISTRIBUTED = os.path.join("torch", "distributed", "checkpoint", "")
 
 
 def _within(name: str) -> bool:
-    """Whether a function of torch.distributed.checkpoint is on the stack: it saves and loads parts with torch's."""
+    """Whether a function of torch.distributed.checkpoint is on the stack.
+
+    These functions save and load parts with torch.save and torch.load.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == name and _DISTRIBUTED in frame.f_code.co_filename:
@@ -316,7 +343,7 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str)
 
 
 def _path_of(file: Any) -> str:
-    """The path of a file by its name or as an open one; '' for a buffer in memory."""
+    """The path of a file that is given by name or as an open file; '' for a buffer in memory."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
     storage, path = getattr(file, "fs", None), getattr(file, "path", None)
     if hasattr(storage, "unstrip_protocol") and isinstance(path, str):
@@ -325,7 +352,7 @@ def _path_of(file: Any) -> str:
 
 
 def _place_in(storage: Any, path: str) -> str:
-    """A path of fsspec's: that of a local file as the system has it, any other with its protocol before it."""
+    """A path in fsspec storage: a plain path for a local file, else a path with its protocol."""
     place: str = storage.unstrip_protocol(storage._strip_protocol(path))
     return place.removeprefix("file://").removeprefix("local://")
 
@@ -335,13 +362,15 @@ def _folder_of(storage: Any) -> str:
 
 
 def _whole(path: str) -> str:
-    """From the root on, for a finding is read elsewhere and later; one in a store as it is."""
+    """The absolute path, because findings are read elsewhere and later; unchanged with a protocol."""
     return path if not path or "://" in path else os.path.abspath(path)
 
 
 def _of_file(path: str) -> dict[str, Any]:
-    """Its size and who else can get at it, where it is there to be looked at. Of a distributed checkpoint the first
-    file speaks for all."""
+    """Size and exposure of a file, unknown if it does not exist.
+
+    The exposure of a distributed checkpoint is that of its first file.
+    """
     try:
         files = _files(path)[:MAX_FILES]
         size = sum(os.stat(each).st_size for each in files) if files else None

@@ -1,1 +1,4 @@
-"""Calls in an order, and set-ups, that break training quietly. Each kind is reported once, with its line."""
+"""Finds call orders and configurations that break training without an error.
+
+Most kinds are reported once, with the line of the call.
+"""

@@ -1,4 +1,4 @@
-"""Clipping of gradients that are still scaled: by norm or by value, with torch's own functions."""
+"""Finds torch's clipping functions, by norm or by value, applied to gradients that are still scaled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Clipping:
         self._ledger.adopt()
 
     def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Whose gradients were clipped shows in the gradients: the parameters are mostly a generator, used up now."""
+        """Finds the clipped optimizers by their changed gradients.
+
+        The parameters are often a generator, which the call has consumed.
+        """
         clipped = [optimizer for account in self._ledger.adopt() if (optimizer := account.optimizer())]
         self._look(clipped, {"clip_value": float(args[1] if len(args) > 1 else kwargs["clip_value"])})
 
@@ -72,6 +75,6 @@ class Clipping:
 
 
 def _is_finite(total_norm: Any) -> bool:
-    """Whether the norm that torch has computed for the clip is finite, as far as the host knows it."""
+    """Whether the total norm of a clip is finite; True if the host does not know it."""
     known = async_copy.known(total_norm) if isinstance(total_norm, torch.Tensor) and is_plain(total_norm) else None
     return known is None or math.isfinite(known)

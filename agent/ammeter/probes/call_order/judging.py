@@ -1,4 +1,4 @@
-"""What is wrong with the gradients of one optimizer, told when they are about to be used."""
+"""Reports mistakes in the gradients of one optimizer when they are about to be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 MAX_READ = 4
 READ = 1024
-"""Sampled gradients, and elements of each, that say whether one was zeroed behind its version, as by .data.zero_()."""
+"""Sampled gradients, and elements of each, that are read to check for a reset.
+
+A reset through .data.zero_() does not change the version of a gradient. A small sample keeps this reading cheap.
+"""
 
 
 class Judge:
@@ -31,7 +34,7 @@ class Judge:
         self._checked: dict[int, int] = {}
 
     def raw(self, account: OptimizerGradients, scaler: Any) -> None:
-        """The scaler unscales what was not scaled."""
+        """Reports that the scaler unscales gradients of a loss that was not scaled."""
         self._telling.once(
             "usage.loss_not_scaled",
             line=account.raw,
@@ -41,9 +44,10 @@ class Judge:
         )
 
     def updates(self, account: OptimizerGradients, scaler: Any, present: int) -> None:
-        """Whether update() came between backward() and now: the scale may have changed, the gradients did not.
+        """Reports an update() between backward() and now: the scale may have changed, the gradients did not.
 
-        present: how often the scaler was updated by now.
+        Args:
+            present: number of the scaler's updates until now.
         """
         own = [mark for mark in account.marks if mark.scaler == id(scaler)]
         counts = {mark.updates for mark in own}
@@ -62,7 +66,7 @@ class Judge:
             self._telling.once("usage.mixed_scale", line=account.updated, after="update", **data)
 
     def stage(self, account: OptimizerGradients) -> None:
-        """Scaled gradients were added in a step in which some were unscaled: to these?"""
+        """Reports scaled gradients that were added to unscaled ones of the same optimizer."""
         scaler = account.scaler()
         states = getattr(scaler, "_per_optimizer_states", {})
         if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
@@ -75,7 +79,7 @@ class Judge:
             )
 
     def plain(self, account: OptimizerGradients) -> None:
-        """The program steps an optimizer by itself, whose gradients are as backward() left them."""
+        """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
             behind = {mark.scaler for mark in account.marks}
@@ -85,14 +89,14 @@ class Judge:
             self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=optimizer)
 
     def look_at_what_is_left(self, account: OptimizerGradients) -> None:
-        """The gradients were used, and backward() is about to add to them: what is left there now?"""
+        """Reads used gradients that backward() is about to add to: at first, then at powers of two."""
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if is_due(checked):
             account.note(left=_largest(account.parameters()))
 
     def not_reset(self, account: OptimizerGradients) -> None:
         if account.left is None:
-            self._checked.pop(id(account), None)  # not looked at this time; the next time it is
+            self._checked.pop(id(account), None)  # not read this time; the next time it is due again
             return
         self._telling.once(
             "usage.gradients_not_reset",
@@ -108,7 +112,7 @@ class Judge:
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
-    """On its way to the host: NaN counts as something."""
+    """Transfer of the largest absolute value in a sample of the gradients; NaN counts as infinity."""
     found = [each for parameter in parameters[:MAX_READ] if (each := gradient(parameter)) is not None]
     near = [each for each in found if each.device == found[0].device]
     return unseen(lambda: async_copy.of(torch.stack([_part(each) for each in near]).max()), near) if near else None

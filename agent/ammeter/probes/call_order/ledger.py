@@ -1,7 +1,7 @@
-"""What lies in the gradients of each optimizer, as far as calls and versions tell, without reading a number.
+"""Tracks the state of each optimizer's gradients from calls and tensor versions, without reading numbers.
 
-A gradient that is another tensor, or another version of the same, was changed in between. That is looked at around
-backward() and step(), on one parameter of each optimizer; in the first steps, now and then, and in doubt, on all.
+A gradient that is another tensor, or another version of the same tensor, has changed. The check runs around backward()
+and step() on one parameter of each optimizer; in the first steps, periodically and in doubt on all of them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,36 @@ if TYPE_CHECKING:
     from ammeter.torch_hooks.targets import Watched
 
 State = tuple[int, ...]
-"""(identity, version, identity, version, ...) of the sampled gradients; two zeros where there is none."""
+"""(identity, version, identity, version, ...) of the sampled gradients; two zeros for a missing gradient."""
 
 NOTHING: State = (0, 0)
 
 ALL_AT_FIRST = 4
-"""Steps in which all parameters are looked at; later so at steps whose number is a power of two."""
+"""First steps in which all parameters are checked; later this happens at steps whose number is a power of two."""
 
 MOST = 512
-"""Parameters of one optimizer that are looked at at once."""
+"""Parameters of one optimizer that a check of all samples at most, to bound its cost for large models."""
 
 
 class OptimizerGradients:
-    """One optimizer. What is in its gradients since they were last reset or used for a step.
+    """The account of one optimizer: the state of its gradients since their last reset or use in a step.
 
-    seen: as they were when they were last looked at. attempted: the step of the run in which the optimizer was last
-    asked to step; steps: how many it has made; own: whether this thread did. scaler: that unscaled or stepped it last.
-
-    carried: what became of the step that the gradients were used for and not reset since, 'applied' or 'skipped';
-    left: the largest element of them when backward() was about to add to them; stale: it did.
-
-    marks: what they are scaled by. raw, float16: the line that called backward() on something unscaled, or with
-    float16 in it. updated: the line that called update() meanwhile, when this scale was in them.
+    Attributes:
+        samples: the parameters whose gradients are checked.
+        everything: whether all parameters are sampled, up to MOST.
+        seen: the sampled gradients at the last check.
+        attempted: step of the run in which the optimizer was last asked to step.
+        steps: number of steps that it has made.
+        own: whether the training thread has stepped it.
+        scaler: the scaler that unscaled or stepped it last.
+        carried: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
+        left: largest element of used gradients just before backward() adds to them.
+        stale: whether backward() has added to used gradients.
+        marks: the scale() calls that the gradients are multiplied by.
+        raw: line of a backward() on a loss that was not scaled.
+        float16: line of a backward() through float16 tensors.
+        updated: line of an update() since backward().
+        scale: the scale at this update().
     """
 
     __slots__ = (
@@ -65,7 +73,11 @@ class OptimizerGradients:
         self.use("")
 
     def use(self, outcome: str) -> None:
-        """The gradients are used for a step, and nothing new any more; or, with '', they hold nothing known at all."""
+        """Records that a step has used the gradients.
+
+        Args:
+            outcome: 'applied' or 'skipped'; '' if the gradients were reset or nothing is known about them.
+        """
         self.carried = outcome
         self.stale = False
         if self.marks:
@@ -77,7 +89,7 @@ class OptimizerGradients:
             self.raw = self.float16 = self.updated = ""
 
     def note(self, **what: Any) -> None:
-        """Keeps something rare until the gradients are used."""
+        """Stores rare attributes until the gradients are used."""
         self._noted = True
         self.left = what.get("left", self.left)
         self.scale = what.get("scale", self.scale)
@@ -86,7 +98,7 @@ class OptimizerGradients:
         self.updated = what.get("updated", self.updated)
 
     def add(self, marks: Iterable[Mark], now: State) -> None:
-        """backward() changed the gradients: they are `now` as they are."""
+        """Records that backward() has changed the gradients to the state `now`."""
         self.marks.update(marks)
         self.seen = now
         if self.carried:
@@ -95,7 +107,7 @@ class OptimizerGradients:
             self._first = next(ref for ref, gradient in zip(self.samples, now[::2], strict=True) if gradient)
 
     def now(self) -> State:
-        """The sampled gradients as they are, unseen by the program's own function modes."""
+        """The state of the sampled gradients, read without the program's function modes."""
         if _modes():
             return unseen(self._look, ())
         if self.everything:
@@ -105,11 +117,15 @@ class OptimizerGradients:
         return NOTHING if gradient is None else (id(gradient), _version(gradient))
 
     def parameters(self) -> list[torch.Tensor]:
-        """Those of the sampled ones that are still there."""
+        """The sampled parameters that still exist."""
         return [parameter for ref in self.samples if (parameter := ref()) is not None]
 
     def sample(self, everything: bool) -> None:
-        """Chooses which parameters are looked at: all, or the first that had a gradient when all were looked at."""
+        """Chooses the parameters to check.
+
+        Args:
+            everything: all parameters, up to MOST; otherwise the first that had a gradient in a check of all.
+        """
         optimizer = self.optimizer()
         if optimizer is None:
             return
@@ -145,15 +161,18 @@ class Ledger:
         self._thread = get_ident()
 
     def trains_here(self) -> None:
-        """The run has made a call that only training makes, in this thread."""
+        """Records this thread as the training thread, after a call that only training makes."""
         self._thread = get_ident()
 
     def elsewhere(self) -> bool:
-        """Whether this is not the thread that trains. To read a gradient that autograd sets meanwhile would crash."""
+        """Whether this is not the training thread.
+
+        Another thread could crash if it read a gradient while autograd sets it.
+        """
         return get_ident() != self._thread
 
     def of(self, optimizer: Any) -> OptimizerGradients | None:
-        """The account of a watched optimizer."""
+        """The account of an optimizer, created on first use; None if it is not watched."""
         account = self._accounts.get(id(optimizer))
         if account is not None and account.optimizer() is optimizer:
             return account
@@ -165,15 +184,18 @@ class Ledger:
         return account
 
     def open(self) -> None:
-        """Accounts for all optimizers that are watched now, and for no others."""
+        """Updates the accounts to the optimizers that are watched now."""
         here = [each for each in self._watched.optimizers if not self._is_foreign(each)]
         present = {id(each): account for each in here if (account := self.of(each)) is not None}
         self._accounts = present
         self.accounts = list(present.values())
 
     def ours(self) -> list[OptimizerGradients]:
-        """The accounts that may be looked at now. Where another thread trains, too, those that this one has stepped: to
-        read a gradient that another one's autograd sets meanwhile would crash."""
+        """The accounts that can be checked safely.
+
+        If several threads train, these are the optimizers that this thread has stepped: reading a gradient while the
+        autograd of another thread sets it would crash.
+        """
         if self._watched.by_several_threads and not all(account.own for account in self.accounts):
             self._accounts = {key: account for key, account in self._accounts.items() if account.own}
             self.accounts = list(self._accounts.values())
@@ -183,7 +205,11 @@ class Ledger:
         return self._watched.by_several_threads and id(optimizer) not in self._accounts
 
     def adopt(self) -> list[OptimizerGradients]:
-        """Something that is known has changed gradients, and what is in them stays in them. Returns whose."""
+        """Accepts a change of gradients by a known call that keeps their scale, such as a clip.
+
+        Returns:
+            The accounts whose gradients have changed.
+        """
         changed: list[OptimizerGradients] = []
         if self.elsewhere():
             return changed
@@ -203,7 +229,7 @@ def empty(state: State) -> bool:
 def _version(gradient: torch.Tensor) -> int:
     try:
         return gradient._version
-    except RuntimeError:  # a gradient made in inference mode has none
+    except RuntimeError:  # a gradient made in inference mode has no version
         return 0
 
 

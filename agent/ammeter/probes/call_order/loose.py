@@ -1,4 +1,4 @@
-"""Gradients that torch.autograd.grad returned, until the program puts them in place or calls backward()."""
+"""Tracks gradients from torch.autograd.grad until they are assigned to parameters or backward() is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from ammeter.probes.call_order.marks import Mark
 
 
 class Returned(NamedTuple):
-    """marks: what they were scaled by. line: where they were taken of something unscaled, '' if they were not."""
+    """The origin of gradients that torch.autograd.grad has returned.
+
+    Attributes:
+        marks: the scale() calls that they are multiplied by.
+        line: line of the call if its outputs were not scaled, else ''.
+    """
 
     marks: tuple[Mark, ...]
     line: str
@@ -28,7 +33,7 @@ class Loose:
                 self._kept[id(each)] = weakref.ref(each), each._version, Returned(marks, line)
 
     def behind(self, parameters: Sequence[torch.Tensor]) -> Returned | None:
-        """Where the gradients of these parameters were taken from, if all of them are as they were returned."""
+        """The origin of these parameters' gradients, if all are unchanged results of torch.autograd.grad."""
         if not self._kept:
             return None
         found = [self._of(each.grad) for each in parameters if each.grad is not None]

@@ -1,4 +1,4 @@
-"""What came out of scale(): marked in the graph, so that whatever is derived from it is recognised at backward()."""
+"""Marks the results of scale() in the graph, so that backward() recognises tensors derived from them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from ammeter.tensors.hidden_reads import unseen
 
 FAR = 256
-"""Nodes looked at before a root counts as not derived from anything scaled. Only roots that are not marked pay."""
+"""Nodes searched before a root counts as not scaled. Only roots without a mark have the cost of this search."""
 
 NEAR = 8
-"""Nodes between scale() and backward() that are nothing to look at closely."""
+"""Nodes between scale() and backward(), such as a division or a reshape, that cause no closer check."""
 
 _SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
-"""Nodes of which each input carries its own part of the loss."""
+"""Nodes whose inputs are separate parts of the loss."""
 
 
 class Mark(NamedTuple):
-    """Which scaler, after how many of its updates, and in which step of the run."""
+    """One call of scale(): the scaler's id, the number of its updates before, and the step of the run."""
 
     scaler: int
     updates: int
@@ -29,7 +29,12 @@ class Mark(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """marks: what a root of backward() was scaled by. raw: whether a part of it came out of no scale()."""
+    """The origin of the roots of backward().
+
+    Attributes:
+        marks: the scale() calls that they come from.
+        raw: whether a part of them comes from no scale().
+    """
 
     marks: tuple[Mark, ...]
     raw: bool
@@ -39,13 +44,17 @@ UNKNOWN = Origin((), False)
 
 
 class Marks:
-    """One key per run: two runs in one process do not take each other's marks for theirs."""
+    """The marks of one run. Each run has its own key, so two runs in one process do not mix their marks."""
 
     def __init__(self) -> None:
         self._key = f"ammeter.scaled.{id(self)}"
 
     def put(self, outputs: Any, mark: Mark) -> bool:
-        """Marks what scale() returned. False when it cannot be: an iterator would be used up by looking at it."""
+        """Marks the outputs of scale().
+
+        Returns:
+            False for outputs that cannot be marked, such as an iterator, which reading would consume.
+        """
         if isinstance(outputs, torch.Tensor):
             node = _node(outputs)
             if node is not None:
@@ -57,12 +66,12 @@ class Marks:
         return False
 
     def direct(self, root: torch.Tensor) -> Mark | None:
-        """The mark of what scale() returned itself."""
+        """The mark of a root that is itself a result of scale(), else None."""
         node = _node(root)
         return None if node is None else node.metadata.get(self._key)
 
     def near(self, root: torch.Tensor) -> bool:
-        """Whether a root is what scale() returned, at most divided or reshaped since."""
+        """Whether a root is a result of scale(), possibly divided or reshaped since."""
         node = _node(root)
         for _ in range(NEAR):
             if node is None or self._key in node.metadata:
@@ -72,7 +81,7 @@ class Marks:
         return False
 
     def origin(self, root: torch.Tensor) -> Origin:
-        """Where the parts of a root come from. Also after backward(), while the root is there."""
+        """The origin of the parts of a root. It also works after backward(), while the root exists."""
         node = _node(root)
         if node is None:
             return UNKNOWN
@@ -80,7 +89,7 @@ class Marks:
         return Origin(tuple(frozenset().union(*parts)), not all(parts))
 
     def _parts(self, node: Any) -> list[Any]:
-        """The parts of a sum, through whatever only scales or reshapes it."""
+        """The summands of a root, found through nodes that only scale or reshape it."""
         found: list[Any] = []
         left = deque([node])
         for _ in range(FAR):
@@ -104,7 +113,7 @@ class Marks:
 
 
 def dtypes(root: torch.Tensor, most: int) -> set[torch.dtype]:
-    """Floating-point dtypes of what the gradients of a root flow through, as far as `most` nodes show."""
+    """Floating-point dtypes in the graph of a root, in at most about `most` nodes."""
     node = _node(root)
     if node is None:
         return set()
@@ -113,7 +122,12 @@ def dtypes(root: torch.Tensor, most: int) -> set[torch.dtype]:
 
 
 def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
-    """The graph behind a node, itself first, breadth first; not behind nodes whose metadata has `until`."""
+    """Yields a node and the graph behind it, breadth first.
+
+    Args:
+        most: nodes after which the search ends.
+        until: metadata key; the search does not continue behind a node that has it.
+    """
     left, seen = deque([start]), {start}
     while left and len(seen) <= most:
         each = left.popleft()
@@ -125,7 +139,7 @@ def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
 
 
 def roots(given: Any) -> list[torch.Tensor]:
-    """The tensors that backward() is called on. What is no tensor, such as an edge of the graph, is left out."""
+    """The tensors that backward() is called on, without other roots such as edges of the graph."""
     several: Iterable[Any] = (given,) if isinstance(given, torch.Tensor) else given
     return [each for each in several if isinstance(each, torch.Tensor)] if isinstance(several, list | tuple) else []
 

@@ -1,6 +1,6 @@
-"""The order of scale, backward, unscale_, step, update and zero_grad, judged where an optimizer is asked to step.
+"""Judges the order of scale, backward, unscale_, step, update and zero_grad at each optimizer step.
 
-A mistake is told when the gradients that it spoiled are about to be used: what is zeroed before harms nobody.
+A mistake is reported when the affected gradients are about to be used. Gradients that are zeroed before do no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
 FAR_DOWN = 1024
-"""Nodes behind a root that are looked at for float16, a few times in a run."""
+"""Nodes behind a root that are searched for float16, a few times in a run."""
 
 
 class Order:
@@ -43,7 +43,7 @@ class Order:
         self._doubts = 0
 
     def scaled(self, scaler: Any, outputs: Any) -> None:
-        """scale() of an enabled scaler has returned."""
+        """Marks the outputs after scale() of an enabled scaler."""
         self._scaling = True
         mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
         self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
@@ -52,7 +52,7 @@ class Order:
         self._ledger.open()
 
     def reset(self) -> None:
-        """Some steps were not followed. Where a gradient was left since, is as unknown as at the beginning."""
+        """Discards the state of all gradients, which is unknown after steps that were not followed."""
         self._loose.forget()
         self._ledger.open()
         for account in self._ledger.ours():
@@ -61,7 +61,10 @@ class Order:
             account.attempted = -1
 
     def backward_begins(self, given: Any) -> None:
-        """What changed since the last look was reset or changed by hand. In doubt all gradients are looked at."""
+        """Checks the gradients before backward(); in doubt all of them.
+
+        A change since the last check is a reset or a change by the program.
+        """
         step = self._session.row.step
         everything = step < ALL_AT_FIRST or not step & (step - 1)
         if self._scaling:
@@ -87,7 +90,7 @@ class Order:
             now = account.now()
             if now == account.seen:
                 continue
-            if empty(now):  # the optimizer stepped inside of backward()
+            if empty(now):  # the optimizer stepped inside backward()
                 account.use("")
                 account.seen = now
                 continue
@@ -98,20 +101,23 @@ class Order:
         self._loose.forget()
 
     def _origin_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin:
-        """Of the backward() that has just ended."""
+        """The origin of the backward() that has just ended."""
         if not self._scaling:
             return UNKNOWN
         return Origin((self._root,), False) if self._root is not None else self._origin(*_given(args, kwargs))
 
     def _is_doubtful(self, given: Any) -> bool:
-        """Whether to look closely at a backward() on something that is not plainly scaled: a habit, now and then."""
+        """Whether to check a backward() closely, because its roots are not near a scale().
+
+        Such calls may be a habit of the program, so the check becomes rarer with their number.
+        """
         if all(self._marks.near(root) for root in roots(given)):
             return False
         self._doubts += 1
         return is_due(self._doubts)
 
     def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
-        """torch.autograd.grad has returned gradients, which the program may put in place by itself."""
+        """Stores the origin of gradients from torch.autograd.grad, which the program may assign itself."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
             sampled = {id(parameter) for account in self._ledger.ours() for parameter in account.parameters()}
@@ -122,7 +128,11 @@ class Order:
                 unseen(lambda: self._loose.keep(chosen, origin.marks, line), ())
 
     def asked(self, scaler: Any, optimizer: Any) -> bool:
-        """An enabled scaler is about to unscale or step this optimizer. Whether for the first time in this step."""
+        """Judges the gradients before an enabled scaler unscales or steps this optimizer.
+
+        Returns:
+            Whether this is the first such call for the optimizer in this step.
+        """
         account = self._ledger.of(optimizer)
         if account is None or account.attempted == self._session.row.step:
             return False
@@ -136,13 +146,13 @@ class Order:
         return True
 
     def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
-        """scaler.step() begins. It raises where there was no update() since the last time."""
+        """Reports a scaler.step() without an update() since the last one, at which torch raises an error."""
         state = scaler._per_optimizer_states.get(id(optimizer))
         if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
             self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
 
     def steps(self, optimizer: Any) -> None:
-        """An optimizer's own step() begins, called by the scaler or by the program."""
+        """Judges an optimizer's own step() at its begin, called by the scaler or by the program."""
         account = self._ledger.of(optimizer)
         if account is None:
             return
@@ -156,9 +166,10 @@ class Order:
         self._use(account, "applied")
 
     def stepped(self, optimizer: Any) -> int:
-        """An optimizer's own step() has ended; what backward() did inside of it, as in a closure, belongs to it.
+        """Records the end of an optimizer's own step(), including any backward() inside it, as in a closure.
 
-        How many steps it has made by now; 0 for one that is not watched.
+        Returns:
+            The number of steps that the optimizer has made; 0 for one that is not watched.
         """
         account = self._ledger.of(optimizer)
         if account is None:
@@ -175,7 +186,11 @@ class Order:
                 account.note(updated=call_site.line(), scale=async_copy.of(scaler._scale))
 
     def _take_in(self, account: OptimizerGradients) -> bool:
-        """Looks at the gradients right before they are used. Whether the program has changed them by hand."""
+        """Checks the gradients just before they are used.
+
+        Returns:
+            Whether the program has changed them itself, other than by assigning results of torch.autograd.grad.
+        """
         now = account.now()
         if now == account.seen:
             return False
@@ -189,7 +204,7 @@ class Order:
         return loose is None
 
     def _use(self, account: OptimizerGradients, outcome: str) -> None:
-        """The gradients are used for a step."""
+        """Records that a step uses the gradients; reports ones that were used before and not reset."""
         if account.stale:
             self._judge.not_reset(account)
         account.use(outcome)
@@ -220,11 +235,11 @@ class Order:
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
-    """What backward() was called on, and whether with gradients of the caller's own to begin with."""
+    """(roots of a backward() call, whether the caller gave it gradients to start with)."""
     own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     return args[0] if args else kwargs.get("tensors"), any_of(own)
 
 
 def any_of(gradients: Any) -> bool:
-    """Whether any of the gradients that backward() may be given is there."""
+    """Whether the caller of backward() gave it any gradient."""
     return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None

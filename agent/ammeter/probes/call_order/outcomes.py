@@ -1,4 +1,4 @@
-"""What became of each optimizer's steps: schedules that ran ahead of skipped ones, and steps that only some took."""
+"""Reports schedules that advance on skipped steps, and steps that only some optimizers apply."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Record:
-    """One optimizer. Skips before the first applied step are the scaler's calibration and count nowhere.
+    """The record of one optimizer. Skips before its first applied step calibrate the scaler and are not reported.
 
-    due: steps of the run up to which a schedule moved on, not finished yet. ahead: moves for which every attempt
-    since the move before was skipped. last: the step of the last attempt.
+    Attributes:
+        applied: applied steps.
+        lopsided: steps of its scaler that only some optimizers applied.
+        scheduled: moves of its schedules.
+        ahead: moves of a schedule with only skipped attempts since the previous move.
+        attempts_since: attempts since the last move.
+        applied_since: applied steps since the last move.
+        last: step of the last attempt.
+        due: steps after which a schedule has moved, while their rows are not finished.
+        line: line of the first move.
+        scheduler: class of the schedule.
     """
 
     applied: int = 0
@@ -38,7 +47,10 @@ class Record:
 
 
 class Outcomes:
-    """Both are told again with their counts at the 1st, 2nd, 4th, 8th ... time: whether it matters is a share."""
+    """Reports both kinds with their counts at the 1st, 2nd, 4th, 8th ... time.
+
+    The counts are needed because the share of such steps decides whether they matter.
+    """
 
     def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
@@ -70,7 +82,7 @@ class Outcomes:
             row.events.append(lopsided)
 
     def skip_steps(self, first: int, count: int) -> None:
-        """So many steps were applied, one after the other, by the only optimizer."""
+        """Records `count` consecutive steps that the only optimizer has applied."""
         for optimizer in self._session.watched.optimizers:
             record = self._records.setdefault(id(optimizer), Record())
             moves = sum(step < first + count for step in record.due)
@@ -81,7 +93,7 @@ class Outcomes:
             record.attempts_since = record.applied_since = 1
 
     def _scheduled(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """A schedule moves on. Its construction is a move of nothing."""
+        """Records the move of a schedule; the step() in its constructor does not count."""
         scheduler = args[0]
         optimizer = getattr(scheduler, "optimizer", None)
         optimizer = (
@@ -92,13 +104,13 @@ class Outcomes:
         row = self._session.row
         step = row.step if id(optimizer) in row.stepped or id(optimizer) in row.skipped else row.step - 1
         record = self._records.setdefault(id(optimizer), Record())
-        if not record.due or record.due[-1] != step:  # a schedule made of others moves on first
+        if not record.due or record.due[-1] != step:  # a composite schedule calls step() before its parts do
             record.due.append(step)
             record.scheduler = type(scheduler).__name__
             record.line = record.line or call_site.line()
 
     def _move(self, row: Row, key: int, record: Record, before: int) -> None:
-        """A schedule moved on after the last attempt that is counted here."""
+        """Counts the schedule's move after the attempts so far, and reports one that only skips preceded."""
         while record.due and record.due[0] < before:
             record.due.pop(0)
         if not record.attempts_since:
@@ -118,7 +130,10 @@ class Outcomes:
             row.events.append(("usage.scheduler_ahead", {**names, **data}))
 
     def _lopsided(self, row: Row, skipped: Set[int]) -> tuple[str, dict[str, Any]] | None:
-        """Of the optimizers that one scaler stepped, all of which have stepped before, some did and some did not."""
+        """Finds a step in which a scaler applied some of its optimizers and skipped others.
+
+        It is reported only if all of these optimizers have applied a step before.
+        """
         for update in row.raw.get("updates", ()):
             mine = [key for key in update.found if key in row.stepped or key in row.skipped]
             behind = [key for key in mine if key in skipped]
@@ -137,7 +152,7 @@ class Outcomes:
         return None
 
     def _name(self, key: int) -> str:
-        """'AdamW of head.weight': the class, and the first parameter, which tells two of one class apart."""
+        """A name such as 'AdamW of head.weight'; the first parameter distinguishes two optimizers of one class."""
         watched = self._session.watched
         optimizer = next((each for each in watched.optimizers if id(each) == key), None)
         if optimizer is None:
@@ -150,12 +165,15 @@ _NONE: frozenset[int] = frozenset()
 
 
 def _kinds(kind: type) -> list[type]:
-    """A class and all that are derived from it."""
+    """A class and all its subclasses."""
     derived: list[type] = type.__subclasses__(kind)
     return [kind, *(each for one in derived for each in _kinds(one))]
 
 
 def _is_being_built(scheduler: Any) -> bool:
-    """Whether this is the step that a schedule makes in its constructor. Older torch has no flag: no epoch yet."""
+    """Whether a schedule's step() runs in its constructor.
+
+    Older versions of torch have no flag for this; last_epoch is then still negative.
+    """
     initial = getattr(scheduler, "_is_initial", None)
     return getattr(scheduler, "last_epoch", 0) < 0 if initial is None else bool(initial)

@@ -1,4 +1,4 @@
-"""Weights and eps in half precision: what the optimizer updates, and what vanishes in the dtype it is used in."""
+"""Finds half-precision weights without master weights, and eps values that round to zero."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 HALF = (torch.float16, torch.bfloat16)
 
 NAMED = 5
-"""Tensors that an event names; their number is always told."""
+"""Tensors that an event names, so that it stays small; their number is always reported."""
 
 COMPARED = 4096
-"""Elements of a weight that are compared with what may be its float32 master."""
+"""Elements of a weight that are compared with its possible float32 master, to bound the cost."""
 
 _NORMS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "BatchNorm1d": lambda zeros, eps: functional.batch_norm(zeros, None, None, training=True, eps=eps),
@@ -35,11 +35,14 @@ _NORMS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "GroupNorm": lambda zeros, eps: functional.group_norm(zeros, 1, eps=eps),
     "RMSNorm": lambda zeros, eps: functional.rms_norm(zeros, (2,), eps=eps),
 }
-"""torch's norms on an input without variance. Some keep eps in float32 whatever the dtype, which differs by device."""
+"""torch's normalization functions, which are called on an input without variance.
+
+A call shows whether eps vanishes: some of them keep eps in float32 independent of the dtype, depending on the device.
+"""
 
 
 class Precision:
-    """Looked at after an optimizer's first step, when it has its state, and again at powers of two."""
+    """Checks each optimizer after its first step, which creates its state, and again at powers of two."""
 
     def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
@@ -47,7 +50,7 @@ class Precision:
         self._asked: set[int] = set()
 
     def asked(self, scaler: Any, optimizer: Any) -> None:
-        """A GradScaler refuses float16 gradients: this is the last moment to say why."""
+        """Reports float16 weights before the scaler's call, because GradScaler raises an error on their gradients."""
         if id(optimizer) in self._asked:
             return
         self._asked.add(id(optimizer))
@@ -62,7 +65,11 @@ class Precision:
             self._tell_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
 
     def look(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
-        """After a step of a watched optimizer; first: its first."""
+        """Checks a watched optimizer after a step.
+
+        Args:
+            first: whether this was its first step.
+        """
         unseen(lambda: self._look(optimizer, first), ())
 
     def _look(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
@@ -137,7 +144,7 @@ class Precision:
 
 
 def vanishes(eps: float, dtype: torch.dtype) -> bool:
-    """Whether an eps rounds to zero: at most half of the smallest number of the dtype."""
+    """Whether an eps rounds to zero, being at most half of the smallest number of the dtype."""
     if not dtype.is_floating_point or eps <= 0:
         return False
     form = torch.finfo(dtype)
@@ -145,7 +152,7 @@ def vanishes(eps: float, dtype: torch.dtype) -> bool:
 
 
 def _bad_share(kind: str, weight: torch.Tensor, eps: float) -> Transfer:
-    """Share of NaN in what a norm makes of an input without variance, in the dtype and on the device of its weight."""
+    """Share of NaN in a normalization of an input without variance, in its weight's dtype and device."""
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         zeros = torch.zeros(
             (2, 2, 2) if kind.startswith(("Inst", "Group")) else (2, 2), dtype=weight.dtype, device=weight.device
@@ -158,7 +165,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _kept_for(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> list[torch.Tensor]:
-    """Tensors of the parameter's shape that the optimizer keeps for it: in its state, or in a list of its own."""
+    """Floating-point tensors with the parameter's shape in the optimizer's state or in its list attributes."""
     state = optimizer.state.get(parameter, {})
     listed = [each for value in vars(optimizer).values() if isinstance(value, list) for each in _flat(value)]
     found = [*(state.values() if isinstance(state, dict) else ()), *listed]
@@ -177,7 +184,7 @@ def _flat(values: list[Any]) -> list[Any]:
 
 
 def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
-    """Largest share of a weight's elements that any of these float32 tensors rounds to: 1 for its master."""
+    """The largest share of a weight's elements that equal a rounded float32 tensor: 1 for its master."""
     if not kept or not all(map(has_numbers, (weight, *kept))):
         return None
     part = weight.detach().flatten()[:COMPARED]

@@ -1,4 +1,4 @@
-"""Hears the calls and hands each to those who judge it."""
+"""Observes the calls of the program and passes each one to the checks that need it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Usage:
         ]
 
     def reset(self) -> None:
-        """Calls are followed again: what was known of the gradients is of another time."""
+        """Discards the outdated state of the gradients when calls are followed again."""
         self._order.reset()
 
     def skip_steps(self, first: int, count: int) -> None:
@@ -86,7 +86,7 @@ class Usage:
         self._scalers.used(scaler, result)
 
     def _anybody(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """In whatever thread: what one trains, another must not look at."""
+        """Records, in any thread, that several threads train, so that gradients are read in their own thread."""
         if get_ident() != self._session.thread:
             self._session.watched.by_several_threads = True
 

@@ -1,6 +1,6 @@
-"""Errors on their way out of the program that speak of precision: which operator, which dtypes, which module.
+"""Reports errors about precision that the program raises, with operator, dtypes and module.
 
-Nothing is caught: an error is looked at where the forward pass of the watched model has raised it, and where it ends
+No error is caught. The probe examines an error when the forward pass of the watched model raises it, and when it ends
 the run.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
 MAX_CHARS = 300
-"""Characters of an error's message that are told."""
+"""Characters of an error's message in the event; messages of torch may be much longer."""
 
 _DTYPE = re.compile(
     r"\b(?:c10::|torch\.(?:cuda\.)?)?(BFloat16|Half|Float|Double|float16|bfloat16|float32|float64|float|double)(?:Tensor)?\b"
@@ -76,7 +76,7 @@ class Raised:
 
 
 class AtEnd:
-    """A subscription to its own end."""
+    """A handle that calls a function when it is removed."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -87,18 +87,18 @@ class AtEnd:
 
 
 def dtypes_in(message: str) -> list[str]:
-    """The dtypes of an error that says that an operator does not take them; none of any other error."""
+    """The dtypes in an error about dtypes that an operator does not accept; empty for other errors."""
     first = message.partition("\n")[0]
     found = [each.lower() for each in _DTYPE.findall(first)]
     if "unsafe to autocast" in first:
         return ["float16"]
-    mixed = first.startswith("mixed dtype")  # as batch_norm says on the CPU, of parameters that are no float32
+    mixed = first.startswith("mixed dtype")  # from batch_norm on the CPU, for parameters that are not float32
     told = _MISMATCH.search(first) and (mixed or _LOW & set(found))
     return sorted({_NAMES.get(each, each) for each in found}) if told else []
 
 
 def _operator(message: str, trace: TracebackType | None) -> str:
-    """As the error names it; else the function that the innermost line of Python calls."""
+    """The operator that the error names, else the function that the innermost line of Python calls."""
     for pattern in _OPERATOR:
         named = pattern.search(message)
         if named:
@@ -109,7 +109,7 @@ def _operator(message: str, trace: TracebackType | None) -> str:
 
 
 def _module(frames: list[FrameType]) -> str:
-    """Path of the module that was at work, as the frames between them know it: 'blocks.2.fc'."""
+    """Path of the module that raised the error, such as 'blocks.2.fc', from the frames of the traceback."""
     path, outer = "", None
     for frame in frames:
         module = frame.f_locals.get("self")

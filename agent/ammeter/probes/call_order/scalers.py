@@ -1,4 +1,4 @@
-"""Which scaler works on which optimizer: built once, restored on resume, of use, and able to work at all."""
+"""Checks that scalers are created once, restored on resume, enabled when needed and useful."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 DEFAULT = 65536.0
-"""GradScaler's own first scale."""
+"""Default initial scale of GradScaler."""
 
 WALKED_AT_FIRST = 4
 FAR = 1024
-"""Scaled losses, at first and later at powers of two, and nodes behind each, that are looked at for their dtypes."""
+"""Scaled losses whose graph is searched for dtypes, later only at powers of two, and the nodes searched in each."""
 
 
 class Scalers:
@@ -30,12 +30,13 @@ class Scalers:
         self._session = session
         self._telling = telling
         self._known: dict[int, tuple[weakref.ref[Any], float]] = {}
-        """id of an optimizer -> (its scaler, that one's first scale)."""
+        """id of an optimizer -> (its scaler, the initial scale of that scaler)."""
         self._restored: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Scalers whose state was loaded, or that were in use before watch()."""
         self._perhaps: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Whose state was loaded or that counted before; and those with a first scale that may have been loaded."""
+        """Scalers whose initial scale is not the default, so it may come from a checkpoint."""
         self._resumed: dict[int, str] = {}
-        """id of an optimizer whose state was loaded -> by which line, '' where it was there at watch()."""
+        """id of an optimizer whose state was loaded -> line of the load, '' for state present at watch()."""
         self._entered: set[tuple[str, str]] = set()
         self._flow: set[torch.dtype] = set()
         self._compiled = False
@@ -46,7 +47,7 @@ class Scalers:
         self._unsettled = False
 
     def begin(self) -> None:
-        """What the scalers and optimizers that were given to watch() have behind them."""
+        """Records the scalers and optimizers given to watch() that already have a state."""
         for scaler in self._session.watched.scalers:
             if scaler.is_enabled() and (scaler._scale is not None or scaler._init_growth_tracker):
                 self._restored.add(scaler)
@@ -64,7 +65,7 @@ class Scalers:
             self._resumed[id(args[0])] = call_site.line()
 
     def used(self, scaler: Any, outputs: Any) -> None:
-        """scale() has returned."""
+        """Searches the graph of the outputs after scale(), at first and later at powers of two."""
         self._walks += 1
         if self._walks <= WALKED_AT_FIRST or is_power_of_two(self._walks):
             self._line = self._line or call_site.line()
@@ -79,7 +80,7 @@ class Scalers:
         self._unsettled = True
 
     def asked(self, scaler: Any, optimizer: Any) -> None:
-        """An enabled scaler is about to unscale or step this optimizer."""
+        """Judges a scaler that unscales or steps this optimizer for the first time."""
         known = self._known.get(id(optimizer))
         if (known is not None and known[0]() is scaler) or optimizer not in self._session.watched.optimizers:
             return
@@ -103,7 +104,7 @@ class Scalers:
             self._judge_use(row)
 
     def _judge_use(self, row: Row) -> None:
-        """Whether a scaler that is on has anything to scale, and one that is off should have had."""
+        """Reports an enabled scaler that only serves bfloat16, and a disabled one despite float16."""
         entered = {dtype for _, dtype in self._entered}
         if self._off and "float16" in entered and self._flows(torch.float16):
             devices = sorted(device for device, dtype in self._entered if dtype == "float16")
@@ -113,11 +114,11 @@ class Scalers:
             self._telling.late(row, "usage.scaler_with_bf16", {"caller": self._line, "scale": self._scale()})
 
     def _scale(self) -> float | None:
-        """What the last update() has left, of the rows that are finished."""
+        """The scale after the last update() in the finished rows."""
         return None if self._last is None else self._last.number()
 
     def _judge_resumed(self, scaler: Any, optimizer: Any) -> None:
-        """The optimizer goes on where it was, and its scaler begins."""
+        """Reports an optimizer that resumes from loaded state with a new scaler."""
         line = self._resumed.get(id(optimizer))
         if line is None or (not line and scaler in self._perhaps):
             return
@@ -129,7 +130,11 @@ class Scalers:
         self._telling.once("usage.scaler_not_restored", line=line, **data)
 
     def _judge_rebuilt(self, scaler: Any, optimizer: Any, first: float) -> None:
-        """Another scaler takes over. One that begins where the last one had come to is the same one carried on."""
+        """Reports another scaler for the same optimizer.
+
+        A new scaler that starts at the last scale of the previous one continues it and is no mistake, unless that is
+        the initial scale.
+        """
         self._telling.once(
             "usage.scaler_rebuilt",
             holds=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
@@ -139,7 +144,7 @@ class Scalers:
         )
 
     def _flows(self, dtype: torch.dtype) -> bool:
-        """Whether gradients that were, or should have been, scaled flow in it. A compiled graph does not say."""
+        """Whether gradients of scale()'s outputs flow in a dtype; assumed for a compiled graph, which hides it."""
         return dtype in self._flow or self._compiled
 
 
@@ -148,7 +153,7 @@ def _first(scaler: Any) -> float:
 
 
 def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
-    """Steps that the state of an optimizer says it has made; 1 where there is state that does not count."""
+    """The step count in an optimizer's state; 1 for state without a readable count, 0 without state."""
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):

@@ -1,4 +1,4 @@
-"""How a mistake is told: once per kind, with the user's line, and with numbers that may still be on their way."""
+"""Reports each kind of mistake once, with the user's line and numbers that may arrive later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Check = Callable[[dict[str, Any]], bool]
 
 @dataclass
 class Waiting:
-    """An event whose numbers are on their way. holds: whether it is a mistake, once they are known."""
+    """An event with pending transfers.
+
+    Attributes:
+        holds: decides from the arrived numbers whether the event is a mistake.
+    """
 
     event: str
     data: dict[str, Any]
@@ -32,7 +36,7 @@ class Waiting:
 
 
 class Telling:
-    """What has been told already, and the way into the row."""
+    """Adds events to the rows and remembers the kinds that were reported."""
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
@@ -42,11 +46,13 @@ class Telling:
         return kind in self._told
 
     def once(self, event: str, *, line: str = "", holds: Check | None = None, **data: Any) -> None:
-        """Tells an event of this kind for the first time, in the open row.
+        """Reports an event in the open row, unless one of this kind was reported before.
 
-        A tensor in data becomes a number, and a function what it returns when all rows before are finished. line: where
-        the mistake is, the user's present line if it is not given. With holds the numbers decide; what turns out to be
-        none is not told, and the next one of its kind is looked at again.
+        Args:
+            line: place of the mistake; by default the user's present line.
+            holds: decides from the arrived numbers. An event that it rejects is dropped, and the next one of its kind
+                is judged again.
+            data: a tensor becomes a number. A function is replaced by its result after all earlier rows are finished.
         """
         if event in self._told:
             return
@@ -75,7 +81,7 @@ class Telling:
                 self._told.discard(event)
 
     def late(self, row: Row, event: str, data: dict[str, Any]) -> None:
-        """Tells, once, what a finished row has shown."""
+        """Reports an event once, in a row that is being finished."""
         if event not in self._told:
             self._told.add(event)
             row.events.append((event, data))
@@ -101,7 +107,7 @@ def is_power_of_two(count: int) -> bool:
 
 
 def is_due(times: int) -> bool:
-    """Whether to look closely once more at something that may be harmless: at first, then at powers of two."""
+    """Whether to repeat a close check of a possibly harmless call: the first 8 times, then at powers of two."""
     return times <= AT_FIRST or is_power_of_two(times)
 
 

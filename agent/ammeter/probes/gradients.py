@@ -48,7 +48,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Part:
-    """A reading of the gradients on one device, still multiplied by the scale; transfers may be pending.
+    """A reading of scaled gradients on one device; transfers may be pending.
 
     Attributes:
         numbers: the norms, or after a full reading (`whole`) the statistics columns, one gradient after the other.
@@ -214,7 +214,7 @@ class Gradients:
             self.read(optimizer)
 
     def _leave(self, optimizer: torch.optim.Optimizer) -> None:
-        """Prevents later readings of this step, except forced ones.
+        """Prevents later readings of this step, except forced ones and overflows.
 
         The gradients are no longer as backward() left them, or their state is unknown.
         """
@@ -375,7 +375,11 @@ def _tell_spectrum(row: Row, parts: list[Part]) -> None:
 
 
 def _fill(row: Row, part: Part) -> npt.NDArray[np.float64]:
-    """Stores a part in the row, divided by the scale; returns the norms as stored (float32 precision)."""
+    """Stores a part in the row, divided by the scale.
+
+    Returns:
+        The norms as stored, rounded to float32.
+    """
     scale = part.scale.number()
     numbers = part.numbers.array().astype(np.float64)
     if part.whole:

@@ -1,4 +1,4 @@
-"""Records losses at the calls of scale() and backward(), so that no logging code is needed."""
+"""Records losses at calls of scale() and backward(), without any logging code."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Profiling:
         return [self, *made, patch.backward(before=guard(self._backward))]
 
     def remove(self) -> None:
-        """Stops Ammeter's profiler if it still runs, and discards its measurements."""
+        """Stops Ammeter's profiler if it still runs, without reading its measurements."""
         self._over = True
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
@@ -97,7 +97,7 @@ def _is_profiler(thing: Any) -> bool:
 
 
 def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
-    """The MAX_KERNELS entries with the most time: kernels of a device, else operators of the CPU."""
+    """The MAX_KERNELS slowest entries: kernels of a device, else operators of the CPU."""
     rows = [_row(each) for each in profiler.key_averages()]
     devices = [each for each in rows if each["device"] != "cpu"]
     rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))

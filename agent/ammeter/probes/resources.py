@@ -72,7 +72,7 @@ class Resources:
         return 0.0 if self._said_by_program else note.backwards * samples, note.backwards * tokens
 
     def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
-        """Marks a row whose forward pass was not observed, at least not in its first part."""
+        """Marks a row without observation of the forward pass, at least at its beginning."""
         if self._session.working or not here:
             row.raw["rested"] = True
 
@@ -164,7 +164,7 @@ def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
 
 
 def memory(devices: Iterable[torch.device]) -> dict[str, float]:
-    """Memory of this process in bytes: resident on the host, and the sum over these CUDA devices."""
+    """Memory of this process: resident on the host, and device_memory() of these CUDA devices."""
     found = {} if (resident := _resident()) is None else {"host_rss_bytes": resident}
     cuda = {device for device in devices if device.type == "cuda"}
     return found | (device_memory([torch.cuda.memory_stats(device) for device in cuda]) if cuda else {})
@@ -191,7 +191,7 @@ MAX_INPUTS = 16
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among these values, including those in a list, tuple or dict, one level deep."""
+    """The tensors among these values, including those directly in a list, tuple or dict."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

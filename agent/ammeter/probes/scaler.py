@@ -37,7 +37,7 @@ class Scaler:
         ]
 
     def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
-        """Records the update of a step on the fast path, which has one scaler with known numbers."""
+        """Records a step on the fast path, where one scaler has known numbers."""
         if note.scale is not None and not here:
             number = async_copy.number
             found = {optimizer: [number(0.0)] for optimizer in row.stepped}

@@ -40,7 +40,7 @@ class User:
         return []
 
     def log(self, values: dict[str, Any]) -> None:
-        """Records values for the step that closed last, or for the open step while it runs.
+        """Records values for the last closed step, or the open step while it runs.
 
         Args:
             values: column -> number or tensor with one element.
@@ -70,7 +70,7 @@ class User:
         self._log_at(step, values)
 
     def take_at(self, step: Any, values: dict[str, Any]) -> None:
-        """Records values for a given step; an invalid step becomes the one of take().
+        """Records values for a given step; for an invalid step, as in log().
 
         A device number that has not arrived yet is reported when the row that is open now finishes.
         """
@@ -108,7 +108,7 @@ class User:
 
 
 def _arriving(value: Any) -> async_copy.Transfer | None:
-    """Starts the transfer of a value to the host; None for a value that is not numeric.
+    """Starts the transfer of a value to the host; None for non-numeric values.
 
     Several numbers, for example one per device, are averaged later.
     """

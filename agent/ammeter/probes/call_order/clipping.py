@@ -1,4 +1,7 @@
-"""Finds torch's clipping functions, by norm or by value, applied to gradients that are still scaled."""
+"""Finds calls of torch's clipping functions on gradients that are still scaled.
+
+It covers clips by norm and by value.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +78,6 @@ class Clipping:
 
 
 def _is_finite(total_norm: Any) -> bool:
-    """Whether the total norm of a clip is finite; True if the host does not know it."""
+    """Whether a clip's total norm is finite; True while the host does not know it."""
     known = async_copy.known(total_norm) if isinstance(total_norm, torch.Tensor) and is_plain(total_norm) else None
     return known is None or math.isfinite(known)

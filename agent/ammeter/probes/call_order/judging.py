@@ -44,7 +44,9 @@ class Judge:
         )
 
     def updates(self, account: OptimizerGradients, scaler: Any, present: int) -> None:
-        """Reports an update() between backward() and now: the scale may have changed, the gradients did not.
+        """Reports an update() between backward() and now.
+
+        The scale may have changed, and the gradients did not.
 
         Args:
             present: number of the scaler's updates until now.
@@ -89,7 +91,10 @@ class Judge:
             self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=optimizer)
 
     def look_at_what_is_left(self, account: OptimizerGradients) -> None:
-        """Reads used gradients that backward() is about to add to: at first, then at powers of two."""
+        """Reads used gradients that backward() is about to add to.
+
+        This happens the first few times, then at powers of two.
+        """
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if is_due(checked):
             account.note(left=_largest(account.parameters()))
@@ -112,7 +117,7 @@ class Judge:
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
-    """Transfer of the largest absolute value in a sample of the gradients; NaN counts as infinity."""
+    """Transfer of the largest absolute value in sampled gradients; NaN counts as infinity."""
     found = [each for parameter in parameters[:MAX_READ] if (each := gradient(parameter)) is not None]
     near = [each for each in found if each.device == found[0].device]
     return unseen(lambda: async_copy.of(torch.stack([_part(each) for each in near]).max()), near) if near else None

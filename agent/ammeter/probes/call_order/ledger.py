@@ -28,11 +28,11 @@ ALL_AT_FIRST = 4
 """First steps in which all parameters are checked; later this happens at steps whose number is a power of two."""
 
 MOST = 512
-"""Parameters of one optimizer that a check of all samples at most, to bound its cost for large models."""
+"""Maximum number of sampled parameters of one optimizer, which bounds the cost of a check for large models."""
 
 
 class OptimizerGradients:
-    """The account of one optimizer: the state of its gradients since their last reset or use in a step.
+    """The account of one optimizer: its gradients since their last reset or use.
 
     Attributes:
         samples: the parameters whose gradients are checked.
@@ -205,10 +205,12 @@ class Ledger:
         return self._watched.by_several_threads and id(optimizer) not in self._accounts
 
     def adopt(self) -> list[OptimizerGradients]:
-        """Accepts a change of gradients by a known call that keeps their scale, such as a clip.
+        """Accepts a change of gradients by a call that keeps their scale.
+
+        Such a call is, for example, a clip.
 
         Returns:
-            The accounts whose gradients have changed.
+            The accounts with changed gradients.
         """
         changed: list[OptimizerGradients] = []
         if self.elsewhere():

@@ -1,4 +1,4 @@
-"""Marks the results of scale() in the graph, so that backward() recognises tensors derived from them."""
+"""Marks the results of scale() in the graph, to recognise derived tensors at backward()."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ _SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
 
 
 class Mark(NamedTuple):
-    """One call of scale(): the scaler's id, the number of its updates before, and the step of the run."""
+    """One call of scale().
+
+    Attributes:
+        scaler: id of the scaler.
+        updates: number of its updates before the call.
+        step: step of the run.
+    """
 
     scaler: int
     updates: int
@@ -139,7 +145,7 @@ def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
 
 
 def roots(given: Any) -> list[torch.Tensor]:
-    """The tensors that backward() is called on, without other roots such as edges of the graph."""
+    """The tensors that backward() is called on; other roots, such as edges, are omitted."""
     several: Iterable[Any] = (given,) if isinstance(given, torch.Tensor) else given
     return [each for each in several if isinstance(each, torch.Tensor)] if isinstance(several, list | tuple) else []
 

@@ -146,13 +146,13 @@ class Order:
         return True
 
     def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
-        """Reports a scaler.step() without an update() since the last one, at which torch raises an error."""
+        """Reports a second scaler.step() without update(), at which torch raises an error."""
         state = scaler._per_optimizer_states.get(id(optimizer))
         if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
             self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
 
     def steps(self, optimizer: Any) -> None:
-        """Judges an optimizer's own step() at its begin, called by the scaler or by the program."""
+        """Judges the beginning of an optimizer's own step(), called by scaler or program."""
         account = self._ledger.of(optimizer)
         if account is None:
             return
@@ -166,7 +166,9 @@ class Order:
         self._use(account, "applied")
 
     def stepped(self, optimizer: Any) -> int:
-        """Records the end of an optimizer's own step(), including any backward() inside it, as in a closure.
+        """Records the end of an optimizer's own step().
+
+        A backward() inside it, as in a closure, belongs to this step.
 
         Returns:
             The number of steps that the optimizer has made; 0 for one that is not watched.
@@ -204,7 +206,7 @@ class Order:
         return loose is None
 
     def _use(self, account: OptimizerGradients, outcome: str) -> None:
-        """Records that a step uses the gradients; reports ones that were used before and not reset."""
+        """Records that a step uses the gradients; reports used gradients without a reset."""
         if account.stale:
             self._judge.not_reset(account)
         account.use(outcome)

@@ -47,9 +47,10 @@ class Record:
 
 
 class Outcomes:
-    """Reports both kinds with their counts at the 1st, 2nd, 4th, 8th ... time.
+    """Reports moves after skipped steps and partly applied steps, with their counts.
 
-    The counts are needed because the share of such steps decides whether they matter.
+    Each kind is reported at the 1st, 2nd, 4th, 8th ... time, because the share of such steps decides whether they
+    matter.
     """
 
     def __init__(self, session: ProbeContext, telling: Telling) -> None:
@@ -110,7 +111,7 @@ class Outcomes:
             record.line = record.line or call_site.line()
 
     def _move(self, row: Row, key: int, record: Record, before: int) -> None:
-        """Counts the schedule's move after the attempts so far, and reports one that only skips preceded."""
+        """Counts a schedule's move and reports one after skipped attempts only."""
         while record.due and record.due[0] < before:
             record.due.pop(0)
         if not record.attempts_since:
@@ -152,7 +153,10 @@ class Outcomes:
         return None
 
     def _name(self, key: int) -> str:
-        """A name such as 'AdamW of head.weight'; the first parameter distinguishes two optimizers of one class."""
+        """A name such as 'AdamW of head.weight'.
+
+        The first parameter distinguishes two optimizers of one class.
+        """
         watched = self._session.watched
         optimizer = next((each for each in watched.optimizers if id(each) == key), None)
         if optimizer is None:

@@ -42,7 +42,10 @@ A call shows whether eps vanishes: some of them keep eps in float32 independent 
 
 
 class Precision:
-    """Checks each optimizer after its first step, which creates its state, and again at powers of two."""
+    """Checks each optimizer after its first step, then at powers of two.
+
+    The first step creates the optimizer's state.
+    """
 
     def __init__(self, session: ProbeContext, telling: Telling) -> None:
         self._session = session
@@ -144,7 +147,7 @@ class Precision:
 
 
 def vanishes(eps: float, dtype: torch.dtype) -> bool:
-    """Whether an eps rounds to zero, being at most half of the smallest number of the dtype."""
+    """Whether eps is at most half of the dtype's smallest number and rounds to zero."""
     if not dtype.is_floating_point or eps <= 0:
         return False
     form = torch.finfo(dtype)
@@ -152,7 +155,10 @@ def vanishes(eps: float, dtype: torch.dtype) -> bool:
 
 
 def _bad_share(kind: str, weight: torch.Tensor, eps: float) -> Transfer:
-    """Share of NaN in a normalization of an input without variance, in its weight's dtype and device."""
+    """Share of NaN that a normalization returns for an input without variance.
+
+    The input has the dtype and the device of the weight.
+    """
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         zeros = torch.zeros(
             (2, 2, 2) if kind.startswith(("Inst", "Group")) else (2, 2), dtype=weight.dtype, device=weight.device
@@ -184,7 +190,10 @@ def _flat(values: list[Any]) -> list[Any]:
 
 
 def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
-    """The largest share of a weight's elements that equal a rounded float32 tensor: 1 for its master."""
+    """The largest share of a weight's elements that equal a rounded float32 tensor.
+
+    The share is 1 for the weight's master.
+    """
     if not kept or not all(map(has_numbers, (weight, *kept))):
         return None
     part = weight.detach().flatten()[:COMPARED]

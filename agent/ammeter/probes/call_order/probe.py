@@ -1,4 +1,4 @@
-"""Observes the calls of the program and passes each one to the checks that need it."""
+"""Observes the program's calls and passes each one to the checks that need it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ class Usage:
         self._scalers.used(scaler, result)
 
     def _anybody(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Records, in any thread, that several threads train, so that gradients are read in their own thread."""
+        """Records in any thread that several threads train.
+
+        A thread must not read gradients that another thread trains.
+        """
         if get_ident() != self._session.thread:
             self._session.watched.by_several_threads = True
 

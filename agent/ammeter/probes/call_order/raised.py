@@ -87,7 +87,7 @@ class AtEnd:
 
 
 def dtypes_in(message: str) -> list[str]:
-    """The dtypes in an error about dtypes that an operator does not accept; empty for other errors."""
+    """The dtypes in an error about rejected dtypes; empty for other errors."""
     first = message.partition("\n")[0]
     found = [each.lower() for each in _DTYPE.findall(first)]
     if "unsafe to autocast" in first:
@@ -98,7 +98,7 @@ def dtypes_in(message: str) -> list[str]:
 
 
 def _operator(message: str, trace: TracebackType | None) -> str:
-    """The operator that the error names, else the function that the innermost line of Python calls."""
+    """The operator that the error names, else the function called on the innermost line."""
     for pattern in _OPERATOR:
         named = pattern.search(message)
         if named:
@@ -109,7 +109,7 @@ def _operator(message: str, trace: TracebackType | None) -> str:
 
 
 def _module(frames: list[FrameType]) -> str:
-    """Path of the module that raised the error, such as 'blocks.2.fc', from the frames of the traceback."""
+    """Path of the failing module, such as 'blocks.2.fc', from the traceback's frames."""
     path, outer = "", None
     for frame in frames:
         module = frame.f_locals.get("self")

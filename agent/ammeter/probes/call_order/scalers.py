@@ -65,7 +65,7 @@ class Scalers:
             self._resumed[id(args[0])] = call_site.line()
 
     def used(self, scaler: Any, outputs: Any) -> None:
-        """Searches the graph of the outputs after scale(), at first and later at powers of two."""
+        """Searches the graph of scale()'s outputs, at first and then at powers of two."""
         self._walks += 1
         if self._walks <= WALKED_AT_FIRST or is_power_of_two(self._walks):
             self._line = self._line or call_site.line()
@@ -144,7 +144,10 @@ class Scalers:
         )
 
     def _flows(self, dtype: torch.dtype) -> bool:
-        """Whether gradients of scale()'s outputs flow in a dtype; assumed for a compiled graph, which hides it."""
+        """Whether gradients of scale()'s outputs flow in a dtype.
+
+        A compiled graph hides its dtypes, so the answer is then True.
+        """
         return dtype in self._flow or self._compiled
 
 
@@ -153,7 +156,10 @@ def _first(scaler: Any) -> float:
 
 
 def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
-    """The step count in an optimizer's state; 1 for state without a readable count, 0 without state."""
+    """The step count in an optimizer's state.
+
+    It is 1 for state without a readable count and 0 without state.
+    """
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):

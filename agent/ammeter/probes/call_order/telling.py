@@ -1,4 +1,4 @@
-"""Reports each kind of mistake once, with the user's line and numbers that may arrive later."""
+"""Reports each kind of mistake once, with the user's line and transferred numbers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def is_power_of_two(count: int) -> bool:
 
 
 def is_due(times: int) -> bool:
-    """Whether to repeat a close check of a possibly harmless call: the first 8 times, then at powers of two."""
+    """Whether to repeat a close check of a possibly harmless call.
+
+    It is repeated the first AT_FIRST times, then at powers of two.
+    """
     return times <= AT_FIRST or is_power_of_two(times)
 
 

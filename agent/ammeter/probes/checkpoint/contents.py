@@ -61,7 +61,10 @@ class Contents:
 
 
 def contents(saved: Any) -> Contents:
-    """Walks an object breadth first, at most 10,000 nodes and six levels; calls no method of the program."""
+    """Walks an object breadth first: at most 10,000 nodes and six levels.
+
+    The walk calls no method of the program.
+    """
     return unseen(lambda: _walked(saved), ())
 
 
@@ -101,7 +104,11 @@ def of_specs(specs: Mapping[str, Any]) -> Contents:
 
 
 def _recognise(found: Contents, key: str, value: Any) -> bool:
-    """Records a value whose kind is recognised; returns whether it was, so that the walk skips its inside."""
+    """Records a value if its kind is recognised.
+
+    Returns:
+        Whether it was recognised. The walk then skips the inside of the value.
+    """
     if isinstance(value, torch.Tensor):
         _tensor(found, key, value)
     elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):

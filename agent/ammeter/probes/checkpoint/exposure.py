@@ -1,4 +1,6 @@
-"""Finds the accounts of this machine that can read or replace a file, by the permissions along its path.
+"""Finds other accounts that can read or replace a file.
+
+The result depends on the permissions along the file's path and the accounts of this machine.
 
 The accounts come from local files. A directory service such as LDAP is not queried, because its answer may take long or
 never arrive. If one is configured, an additional account without any local group is assumed.

@@ -162,7 +162,7 @@ class Checkpoint:
         return [patch.method(kind, "open", after=self._guard(self._opened_by_fsspec))]
 
     def _opened_by_fsspec(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Assigns the file that this thread opens for writing to the buffer that it saved last."""
+        """Assigns the file that this thread opens for writing to its last saved buffer."""
         if threading.get_ident() not in self._unplaced:
             return
         path, mode = _two(args[1:], kwargs, "path", "mode")
@@ -255,7 +255,7 @@ class Checkpoint:
             self._tell("checkpoint.saved", data)
 
     def _steps_behind(self) -> int:
-        """Steps that this process has made, including an open step that was already applied or skipped."""
+        """Steps of this process, including an open step that was applied or skipped."""
         row = self._session.row
         return row.step + bool(row.stepped or row.skipped)
 
@@ -267,7 +267,7 @@ class Checkpoint:
             self._tell("checkpoint.restored", {"path": _whole(path), "seconds": seconds, "contents": found.plain()})
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
-        """Emits an event in the training thread, which owns the session; queues it in other threads."""
+        """Emits an event, or queues it outside the training thread, which owns the session."""
         if threading.get_ident() == self._thread:
             self._session.emit(event, data)
         else:
@@ -343,7 +343,7 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str)
 
 
 def _path_of(file: Any) -> str:
-    """The path of a file that is given by name or as an open file; '' for a buffer in memory."""
+    """The path of a file, given by name or as an object; '' for buffers."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
     storage, path = getattr(file, "fs", None), getattr(file, "path", None)
     if hasattr(storage, "unstrip_protocol") and isinstance(path, str):
@@ -352,7 +352,7 @@ def _path_of(file: Any) -> str:
 
 
 def _place_in(storage: Any, path: str) -> str:
-    """A path in fsspec storage: a plain path for a local file, else a path with its protocol."""
+    """A path in fsspec storage, with its protocol unless the file is local."""
     place: str = storage.unstrip_protocol(storage._strip_protocol(path))
     return place.removeprefix("file://").removeprefix("local://")
 

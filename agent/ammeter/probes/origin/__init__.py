@@ -1,4 +1,4 @@
-"""Finds the origin of a bad step: the inputs, the forward pass, backward or the weights.
+"""Finds the origin of a bad step: inputs, forward pass, backward or weights.
 
 The methods differ in cost, from cheap to expensive: the inputs, kept as weak references; the frontier of finite and
 non-finite gradients; a replay of the forward pass, if the program asked for it; and, after several bad steps in a row,
@@ -143,7 +143,7 @@ class Origin:
             self._bad_in_window = False
 
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward pass in training mode begins."""
+        """Stores the inputs of a forward pass in training mode; adds hooks in a window."""
         row = self._session.row
         if row.began >= self._directives.due:
             self._look()
@@ -175,9 +175,9 @@ class Origin:
             self._steps(optimizer)
 
     def _has_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Reads a step with a closure after it has ended, because its forward pass ran inside step().
+        """Reads a step with a closure after its end.
 
-        A replay is impossible here: it would use other weights.
+        Its forward pass ran inside step(). A replay is impossible now, because it would use other weights.
         """
         if closure_in(args, kwargs) is not None:
             self._kept.clear()
@@ -233,7 +233,7 @@ class Origin:
         return found
 
     def _look_further(self, row: Row, step: _Step | None, found: dict[str, Any] | None) -> None:
-        """Arms a window of hooks if the origin is unknown or known from the frontier only.
+        """Arms a window of hooks unless the origin is known precisely.
 
         The frontier names a module with weights; hooks also find operators between it and the next such module.
         """

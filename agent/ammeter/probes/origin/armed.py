@@ -1,4 +1,4 @@
-"""Decides in which steps the modules get hooks: windows of a few steps, limited in number."""
+"""Decides in which steps the modules get hooks: a limited number of short windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ class Armed:
         self._in_vain = 0
 
     def arm(self) -> bool:
-        """Requests a window; False if none is pending and the run has had MOST of them."""
+        """Requests a window.
+
+        Returns:
+            False if none is pending and the run has had MOST of them.
+        """
         if self._left and not self._wanted:
             self._left -= 1
             self._wanted = STEPS

@@ -20,7 +20,7 @@ Bad = Callable[[Numbers | None], bool]
 
 
 def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
-    """Finds the first module with finite inputs and a non-finite output, else the origin in backward.
+    """Finds the first module with finite inputs and non-finite output, else backward's origin.
 
     Args:
         confidence: the source of the visits, `hooks` or `replay`.
@@ -113,7 +113,7 @@ def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
 
 
 def _holds(visit: Visit, name: str, numbers: Numbers | None) -> bool:
-    """Whether a weight or buffer is the origin; a buffer that is a mask of -Inf is not."""
+    """Whether a weight or buffer is the origin; a -Inf mask is not."""
     return _faulty(numbers) if name in visit.buffers else _not_finite(numbers)
 
 

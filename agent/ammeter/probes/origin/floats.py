@@ -74,12 +74,12 @@ def is_readable(tensor: torch.Tensor) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """The tensor's count of in-place changes; -1 for a tensor made in inference mode, which has none."""
+    """The tensor's count of in-place changes; -1 for tensors made in inference mode."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 class Readings:
-    """The statistics of many tensors: available at once on the CPU, after send() on other devices."""
+    """The statistics of many tensors: immediate on the CPU, after send() on other devices."""
 
     def __init__(self) -> None:
         self._numbers: list[Numbers | None] = []
@@ -110,7 +110,7 @@ class Readings:
         return begun
 
     def all(self) -> list[Numbers | None]:
-        """The results by index, after the transfers have arrived; None for a result that was never sent."""
+        """The results by index; None for a result that was never sent. The transfers must have arrived."""
         for places, arrived in self._sent:
             found: npt.NDArray[Any] = np.asarray(arrived.array(), np.float64).reshape(-1, len(Numbers._fields))
             for place, numbers in zip(places, found.tolist(), strict=True):
@@ -126,7 +126,10 @@ def _here(tensor: torch.Tensor) -> Numbers:
 
 
 def _there(tensor: torch.Tensor) -> torch.Tensor:
-    """Measures a tensor on its device: float32[5] in the order of Numbers; counts above 2^24 are rounded."""
+    """Measures a tensor on its device: float32[5] in the order of Numbers.
+
+    Counts above 2^24 are rounded.
+    """
     finite = torch.isfinite(tensor)
     by_sample = (~finite).reshape(tensor.shape[0] if tensor.dim() else 1, -1).any(1)
     first = torch.where(by_sample.any(), by_sample.to(torch.int32).argmax(), -1)

@@ -35,7 +35,9 @@ def found(data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def alone(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Names the last non-finite gradient as the origin, if hooks saw only finite gradients in the modules.
+    """Names the last non-finite gradient as the origin.
+
+    It applies if the hooks found only finite gradients in the modules.
 
     Returns:
         None if all gradients are non-finite: they then came from another rank or an earlier step.

@@ -1,4 +1,4 @@
-"""Keeps weak references to the model's inputs of a step and reads them only in a bad step."""
+"""Keeps weak references to the model's inputs and reads them only in bad steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ MAX_INPUTS = 128
 
 
 class Inputs:
-    """The inputs of one step: remember() at each forward call, look() once, found() after the transfers."""
+    """The inputs of one step.
+
+    Order of calls: remember() at each forward call, look() once, found() after the transfers.
+    """
 
     __slots__ = ("_given", "_looked", "_model", "_passes", "readings")
 
@@ -67,7 +70,10 @@ class Inputs:
                 self._given.append((self._passes, argument, path, weakref.ref(tensor), version(tensor)))
 
     def found(self) -> dict[str, Any] | None:
-        """The first non-finite input, as event data; an input with only -Inf is a mask and does not count."""
+        """The first non-finite input, as event data.
+
+        An input with -Inf only is a mask and does not count.
+        """
         numbers = self.readings.all() if self.readings else []
         for number, argument, path, dtype, place in self._looked:
             read = numbers[place]

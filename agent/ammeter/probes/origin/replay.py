@@ -1,9 +1,10 @@
-"""Runs the forward pass of a bad step again with hooks on all modules, to find faults that occur only once.
+"""Replays the forward pass of a bad step with hooks on all modules.
 
-A replay needs the program's consent, because the inputs of a step are kept until its optimizer steps, and a bad step
-takes one forward pass longer. The replay runs on a shadow of the model, with the same parameters and with copies of
-the buffers, so that running statistics do not change. The states of the random generators are restored afterwards.
-Other objects that a module keeps, such as lists, are shared with the shadow.
+A replay finds the origin of a fault that occurs in one step only. It needs the program's consent, because the inputs
+of a step are kept until its optimizer steps, and a bad step takes one forward pass longer. The replay runs on a
+shadow of the model, with the same parameters and with copies of the buffers, so that running statistics do not
+change. The states of the random generators are restored afterwards. Other objects that a module keeps, such as lists,
+are shared with the shadow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Autocast = dict[str, tuple[bool, torch.dtype]]
 
 
 class Refused(Exception):
-    """Raised if a forward pass cannot be replayed; the message is the reason in one word."""
+    """Raised if a replay is impossible; the message is the reason in one word."""
 
 
 class Kept(NamedTuple):

@@ -65,7 +65,10 @@ class Census:
             self._session.emit("weights.census", self._told)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Reports the dtypes of a loaded state dict, which loading casts silently to the weights' dtype."""
+        """Reports the dtypes of a loaded state.
+
+        Loading casts the saved state to the dtype of the weights without a message.
+        """
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
             given = args[1] if len(args) > 1 else kwargs.get("state_dict")

@@ -1,4 +1,4 @@
-"""Measures how copies of the model, such as an EMA, change from one reading to the next.
+"""Measures changes of model copies, such as an EMA, from reading to reading.
 
 watch(also=...) names the copies. The probe finds torch's AveragedModel when it is first updated.
 """

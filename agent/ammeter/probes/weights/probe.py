@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 class Weights:
-    """Reads pairs of consecutive steps, so that the second reading knows the gradients of the first.
+    """Reads pairs of consecutive steps.
 
-    Otherwise the agreement of two gradients would depend on the number of steps between them.
+    The second reading of a pair knows the gradients of the first. With other distances, the agreement of two gradients
+    would depend on the number of steps between them.
     """
 
     name = "weights"

@@ -81,7 +81,7 @@ class Part:
 
 @dataclass
 class _Lane:
-    """The tensors of one device, either float64 or all other dtypes, with buffers for their slices."""
+    """Buffers for tensors of one device, either float64 or other dtypes."""
 
     at: list[int]
     slices: Slices
@@ -122,7 +122,7 @@ class Updates:
         self._slopes_are_due = not there
 
     def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
-        """Reads the weights after a step; returns no parts if the parameters were replaced during it."""
+        """Reads the weights after a step; returns [] if its parameters were replaced."""
         weights, indices = self._weights(optimizer)
         if fit_of(weights) != self._fit:
             return []
@@ -201,18 +201,21 @@ def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
 
 
 def _slope(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The readable gradient of a parameter; None for a sparse one, whose elements do not match the weight's."""
+    """The readable gradient of a parameter, None if there is none.
+
+    The elements of a sparse gradient do not match those of the weight, so it is not readable.
+    """
     found = parameter.grad
     return None if found is None else readable(found)
 
 
 def _is_moment(state: Any) -> bool:
-    """Whether a state is a floating-point or complex tensor with dimensions; a step counter has none."""
+    """Whether a state has a number per weight, unlike a step counter."""
     return isinstance(state, torch.Tensor) and state.dim() > 0 and (state.is_floating_point() or state.is_complex())
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[tuple[int, float | async_copy.Transfer]]:
-    """(number of parameters, learning rate) of each group; a rate in a tensor is a transfer."""
+    """(parameters, learning rate) of each group; a rate in a tensor is a transfer."""
     return [(len(group["params"]), _rate(group.get("lr", 1.0))) for group in optimizer.param_groups]
 
 

@@ -1,15 +1,15 @@
-"""The append-only record of a stream: its folder, its writer, its reader, and its end.
+"""The append-only journal of a stream: folder layout, writer, reader and final record.
 
-    <dir>/<run>/<stream>/alive                    the writer's lock: held while the process lives
-                        /<offset>.seg             frames; the name is the logical offset the segment starts at
-                        /hot                      where the open segment lies, if not here (a path on tmpfs)
-                        /ack                      the offset the collector has acknowledged, as text
-                        /offered                  the offset up to which it was sent, as text
-                        /refused                  why the collector's answers keep it here, if they do
+    <dir>/<run>/<stream>/alive                    the writer's lock: locked while its process lives
+                        /<offset>.seg             frames; the name is the logical offset of the first one
+                        /hot                      path of the open segment's folder, if it is on tmpfs
+                        /ack                      the offset that the collector has acknowledged, as text
+                        /offered                  the offset up to which the stream was sent, as text
+                        /refused                  why the collector refuses this stream, if it does
                         /terminated               not empty: SIGTERM ended the writer (`ammeter run` only)
 
-Only the writer creates segments; only the shipper, or the mirror, moves, thins or deletes closed ones. Logical
-offsets never change: what is removed leaves a hole that the next frame's header makes visible.
+Only the writer creates segments; only the shipper or the mirror moves, thins or deletes closed ones. Logical offsets
+never change: removed frames leave a hole, which the header of the next frame makes visible.
 """
 
 from ammeter.journal.layout import (

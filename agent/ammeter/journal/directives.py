@@ -1,4 +1,4 @@
-"""What the collector asks of the training process: a file that the shipper leaves in the stream's folder."""
+"""Reads the collector's directives, a file that the shipper writes to the stream's folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import msgspec
 from ammeter.journal.layout import open_plain
 
 LOOK_SECONDS = 1.0
-"""Between two looks: one stat of a file each."""
+"""Interval between two checks; each check is one stat of the file."""
 
 MAX_BYTES = 64 * 2**10
-"""A longer file is none of the shipper's."""
+"""Bytes of the file that are read. A longer file is cut off, is not valid JSON then, and is ignored."""
 
 
 class Directives:
-    """Of one stream. Each version of the file is obeyed once. due: when to look again, in seconds of perf_counter."""
+    """The directives of one stream; each version of the file is returned once.
+
+    due: time of the next check, in seconds of perf_counter.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "directives"
@@ -28,7 +31,10 @@ class Directives:
         self._seen: tuple[int, int] | None = None
 
     def take(self) -> list[dict[str, Any]]:
-        """What is asked for since the last look; nothing where the file is missing or not what the shipper writes."""
+        """Returns directives that are new since the last check.
+
+        The list is empty if the file is missing or is not valid output of the shipper.
+        """
         now = perf_counter()
         if now < self.due:
             return []
@@ -41,6 +47,6 @@ class Directives:
             self._seen = version
             with open_plain(self._path) as file:
                 asked = msgspec.json.decode(file.read(MAX_BYTES))
-        except (OSError, ValueError, RecursionError):  # not there, or no JSON: msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError):  # missing file or invalid JSON: msgspec's errors are ValueErrors
             return []
         return [each for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []

@@ -1,4 +1,4 @@
-"""Where runs lie on disk, and what their journals hold, as views."""
+"""Finds runs on disk and reads their journals as views."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from ammeter.wire import columns
 from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema, Steps
 
 ROWS = 500
-"""Rows that are read at a time; bounds the memory, and nothing else depends on it."""
+"""Rows per read. The value bounds memory; nothing else depends on it."""
 
 
 class NoJournal(ValueError):
-    """A path where no journal lies."""
+    """The path contains no journal."""
 
 
 def find_runs(path: Path, every: bool = False) -> list[Path]:
-    """The stream's or run's folder that a path means; for a folder of runs the one that started last, or every one in
-    the order in which they started."""
+    """Finds the folders of the runs at a path, which may be a stream's folder.
+
+    For a folder of runs, returns the run that started last, or, with `every`, all runs in the order of their start.
+
+    Raises:
+        NoJournal: the path is not a folder, or contains no journal.
+    """
     if not path.is_dir():
         raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
     if (path / "alive").exists() or journal.streams(path):
@@ -33,9 +38,13 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
 
 
 def find_baseline(name: str, run: Path) -> Path:
-    """The folder of the run that `name` means: a path, or beside this run an id, or the newest of that name.
+    """Finds the folder of the baseline that `name` means.
 
-    Of several of that name those that began no later count. Raises NoJournal where there is none.
+    The name is a path, a run id or a run name. Ids and names refer to runs in the parent folder of `run`. Of several
+    runs with the name, the newest that started no later than `run` is used; if all started later, the newest.
+
+    Raises:
+        NoJournal: there is no such run.
     """
     if name and Path(name).is_dir():
         return find_runs(Path(name))[0]
@@ -53,7 +62,7 @@ def find_baseline(name: str, run: Path) -> Path:
 
 
 def streams_in(path: Path) -> list[Path]:
-    """The folders of the streams that a path means. Raises NoJournal where there are none."""
+    """Finds the stream folders at a path. Raises NoJournal if there are none."""
     found = [path] if (path / "alive").exists() else journal.streams(path)
     if not found:
         raise NoJournal(f"there is no journal in {str(path)!r}")
@@ -61,12 +70,12 @@ def streams_in(path: Path) -> list[Path]:
 
 
 def hello_of(stream: Path) -> Hello | None:
-    """What a stream says first."""
+    """Returns the first hello of a stream."""
     return next((entry.frame for entry in journal.read(stream) if isinstance(entry.frame, Hello)), None)
 
 
 def views(stream: Path) -> Iterator[columns.View]:
-    """The journal as views of at most ROWS rows, each with one schema."""
+    """Yields the journal as views of at most ROWS rows, each with one schema."""
     schema: Schema | None = None
     rows: list[Steps] = []
     frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
@@ -89,13 +98,16 @@ def views(stream: Path) -> Iterator[columns.View]:
 
 
 def _at_once(schema: Schema | None) -> int:
-    """Rows that are read at a time: few of them where there are very many columns."""
+    """Returns the number of rows per read, which is smaller for very wide schemas."""
     return min(ROWS, max(1, columns.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
 
 
 def _start(run: Path) -> tuple[int, float]:
-    """When a run began: as its first stream says it, for a file's time moves with each later write, upload or copy.
-    Behind it the last write, for runs that say nothing of their start."""
+    """Returns (start, last write) of a run, as a sort key.
+
+    The start is that of the earliest first hello among its streams: a file's modification time changes with every later
+    write, upload or copy. The last write orders runs without a recorded start.
+    """
     streams = journal.streams(run)
     hellos = (journal.schema_before(stream, 0) for stream in streams)
     began = min((hello.started for hello in hellos if hello is not None), default=0)
@@ -103,6 +115,6 @@ def _start(run: Path) -> tuple[int, float]:
 
 
 def _hello(run: Path) -> Hello | None:
-    """What the rank that began first says of its run."""
+    """Returns the hello of the run's earliest rank stream."""
     said = [hello for stream in journal.streams(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     return min(said, key=lambda hello: hello.started, default=None)

@@ -1,4 +1,4 @@
-"""Where the parts of a stream lie: its folder, its segments on disk and on tmpfs, what was acknowledged."""
+"""Paths and small files of a stream: its folder, segments on disk and tmpfs, notes."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from pathlib import Path
 from typing import BinaryIO
 
 OFFSETS = 2**63
-"""Logical offsets lie below it."""
+"""Logical offsets are smaller than this, so that they fit into int64."""
 
 OFFERED, REFUSED = "offered", "refused"
-"""In a stream's folder: up to where it was sent, and why the collector's answers keep it here."""
+"""Files in a stream's folder: the offset up to which it was sent, and why the collector refuses it."""
 
 RESERVED_BYTES = 16 * 2**20
-"""As much as may lie on tmpfs and not on the disk when a host crashes."""
+"""The most data of a stream that can be on tmpfs and not on disk when a host crashes."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 HOME = "home"
-"""In a stream's folder on tmpfs: where its own folder is."""
+"""File in a stream's folder on tmpfs that contains the path of the stream's folder on disk."""
 
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
-    """(logical start, path) of every segment of a stream in order, wherever it lies, but for one made just now."""
+    """Lists (logical start, path) of a stream's segments in order, on disk and on tmpfs.
+
+    A segment that is created during the call may be missing.
+    """
     hot = hot_folder(folder)
     if hot is None:
         return sorted(_listed(folder).items())
-    # The writer may go to the disk and come back between two looks, so one of them may have missed what lies before
-    # the newest that was seen; one that begins when that was there has not.
+    # The writer may switch to the disk and back between two listings, so that one listing misses segments before the
+    # newest that it saw. All segments up to that one existed before the second pass, which therefore finds them.
     newest = max(_everywhere(hot, folder), default=-1)
     return sorted((start, path) for start, path in _everywhere(hot, folder).items() if start <= newest)
 
 
 def hot_folder(folder: Path) -> Path | None:
-    """Where the open segment of a stream lies when it is not in its folder."""
+    """Returns the tmpfs folder of the open segment, or None if there is none."""
     return _named(folder / "hot")
 
 
 def home_of(hot: Path) -> Path | None:
-    """The stream's folder to which a folder on tmpfs belongs."""
+    """Returns the stream's folder to which a folder on tmpfs belongs."""
     return _named(hot / HOME)
 
 
@@ -48,12 +51,12 @@ def segment_path(place: Path, offset: int) -> Path:
 
 
 def streams(run_folder: Path) -> list[Path]:
-    """The stream folders of a run's folder."""
+    """Lists the stream folders of a run's folder."""
     return sorted(path.parent for path in run_folder.glob("*/alive") if path.is_file() and not path.is_symlink())
 
 
 def acknowledged(folder: Path) -> int:
-    """The offset up to which the collector has committed the stream; 0 where nobody can read it."""
+    """Returns the offset up to which the collector has committed the stream; 0 if unreadable."""
     try:
         offset = int(contents(folder / "ack") or 0)
     except (OSError, ValueError):
@@ -62,14 +65,15 @@ def acknowledged(folder: Path) -> int:
 
 
 def acknowledge(folder: Path, offset: int) -> None:
-    """Notes the offset up to which the collector has committed the stream."""
+    """Records the offset up to which the collector has committed the stream."""
     replace(folder / "ack", str(offset).encode())
 
 
 def offered(folder: Path) -> int:
-    """The offset before which everything may have been sent: what a collector can honestly acknowledge; 0 for nothing.
+    """Returns the offset before which everything may have been sent; 0 for nothing.
 
-    After a crash of the host the note may be older than what was sent, so the note also reserves some more.
+    A collector cannot acknowledge more than this. After a crash of the host the file may be older than the last
+    request, so it also contains a higher, reserved offset, which applies after a reboot.
     """
     try:
         exact, reserved, boot = contents(folder / OFFERED).decode().split()
@@ -80,13 +84,13 @@ def offered(folder: Path) -> int:
 
 
 def offer(folder: Path, offset: int) -> None:
-    """Notes that the stream is about to be sent up to this offset."""
+    """Records that the stream is about to be sent up to this offset."""
     reserved = (offset // RESERVED_BYTES + 2) * RESERVED_BYTES
     replace(folder / OFFERED, f"{offset} {min(reserved, OFFSETS - 1)} {_boot()}".encode())
 
 
 def refusal(folder: Path) -> str:
-    """Why the collector's answers keep the stream here; empty where nothing does."""
+    """Returns why the collector refuses the stream; empty if it does not."""
     try:
         return contents(folder / REFUSED).decode(errors="replace")
     except OSError:
@@ -94,7 +98,7 @@ def refusal(folder: Path) -> str:
 
 
 def note_refusal(folder: Path, why: str) -> None:
-    """Notes why the stream is not delivered, for who reads the journal; empty for no reason any more."""
+    """Records why the stream is not delivered, for readers of the journal; empty clears it."""
     if why:
         replace(folder / REFUSED, why.encode())
     else:
@@ -102,7 +106,7 @@ def note_refusal(folder: Path, why: str) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Writes a whole file in one go: a reader sees the old one or the new one."""
+    """Replaces a whole file atomically: a reader gets the old or the new content."""
     draft = path.with_suffix(".tmp")
     with open_plain(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
         file.write(data)
@@ -110,25 +114,29 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Opens a file of a journal, never through a link: a folder may be somebody else's, and we may be root.
+    """Opens a journal file without following links or waiting for a pipe.
 
-    Raises OSError for a link, as for anything else that cannot be opened. A pipe is not waited for.
+    The folder may belong to another user while this process is root, so links are refused.
+
+    Raises:
+        OSError: the path is a link, or cannot be opened.
     """
     file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     return os.fdopen(file, "rb" if flags == os.O_RDONLY else "r+b" if flags & os.O_RDWR else "wb")
 
 
 def contents(path: Path) -> bytes:
-    """All of a file of a journal."""
+    """Returns the whole content of a journal file."""
     with open_plain(path) as file:
         return file.read()
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder that only this user can enter; one that was there stays as it is.
+    """Creates a folder that only this user can enter; an existing folder is not changed.
 
-    Raises PermissionError for a symlink, another's folder, or one that others can write: who may exchange what lies
-    in it could have us read it.
+    Raises:
+        PermissionError: the path is a symlink, belongs to another user or can be written by others. Users who can
+            replace the content could make this process read files of their choice.
     """
     try:
         path.mkdir(mode=0o700, parents=True)
@@ -142,7 +150,7 @@ def private_folder(path: Path) -> Path:
         raise PermissionError(f"{path} is a symlink or belongs to another user; remove it or set AMMETER_DIR elsewhere")
     if made and mode != 0o700:
         path.chmod(0o700)
-    elif mode & 0o022 and not mode & stat.S_ISVTX:  # where it is sticky, others cannot exchange what is ours
+    elif mode & 0o022 and not mode & stat.S_ISVTX:  # with the sticky bit, others cannot replace our files
         raise PermissionError(
             f"{path} can be written by others (mode {mode:o}); chmod go-w it, or set AMMETER_DIR elsewhere"
         )
@@ -161,7 +169,7 @@ def usage(place: Path) -> int:
 
 
 def _boot() -> str:
-    """What names this start of this machine; a dash where the system does not say."""
+    """Returns the id of this boot of the machine, or "-" if unavailable."""
     try:
         return BOOT_ID.read_text().strip() or "-"
     except OSError:
@@ -169,7 +177,7 @@ def _boot() -> str:
 
 
 def _named(path: Path) -> Path | None:
-    """The absolute path that a file holds."""
+    """Returns the absolute path that a file contains."""
     try:
         named = contents(path).decode()
     except (OSError, ValueError):
@@ -178,14 +186,21 @@ def _named(path: Path) -> Path | None:
 
 
 def _everywhere(hot: Path, folder: Path) -> dict[int, Path]:
-    """Looked at on both sides of the disk: segments are moved there meanwhile. What lies at both places is an open
-    segment, and its copy on the disk is a little behind."""
+    """Lists the segments of a stream on disk and on tmpfs.
+
+    Tmpfs is listed twice, because segments move to disk meanwhile.
+
+    A segment in both places is the open one. Its path on tmpfs is returned: the copy on disk is slightly behind.
+    """
     found = {**_listed(hot), **_listed(folder)}
     return found | _listed(hot)
 
 
 def _listed(place: Path) -> dict[int, Path]:
-    """Plain files named by an offset. What else lies there, a pipe or a link, would be waited on or led away by."""
+    """Lists regular files named by an offset.
+
+    Other entries are ignored: a read from a pipe could block, and a link could lead to a foreign file.
+    """
     try:
         with os.scandir(place) as there:
             names = [each.name for each in there if _is_segment(each)]

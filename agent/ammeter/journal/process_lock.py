@@ -1,4 +1,7 @@
-"""The lock that says a process lives: a POSIX record lock, which falls with its process and is not inherited."""
+"""The liveness lock of a process: a POSIX record lock.
+
+The kernel releases it when the process ends. Child processes do not inherit it.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,35 @@ import struct
 from pathlib import Path
 
 _held: set[tuple[int, int]] = set()
-"""(device, inode) of the locks this process holds: opening and closing such a file would drop its lock."""
+"""(device, inode) of the locks of this process. Opening and closing such a file would release its lock."""
 
 _FLOCK = "hhqqi"
 """struct flock of 64-bit Linux: type, whence, start, len, pid."""
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether a process holds the stream's lock, this one included. Asks without taking it."""
+    """Returns whether any process, this one included, holds the stream's lock.
+
+    The lock is only queried, not acquired.
+    """
     return is_locked(folder / "alive")
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process, this one included, holds the lock on a file; False when there is no such file."""
+    """Returns whether any process holds the lock on a file; False without a file."""
     return holder(path) is not None
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock on a file, 0 for one that cannot be named here; None when nobody does."""
+    """Returns the id of the process that holds the lock on a file, or None.
+
+    The id is 0 for a process that has no id in this PID namespace.
+    """
     try:
         found = path.lstat()
         if identity(found) in _held:
             return os.getpid()
-        if not stat.S_ISREG(found.st_mode):  # a link, which could lead to a file whose lock we would drop
+        if not stat.S_ISREG(found.st_mode):  # through a link, close() could release a lock of this process
             return None
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -46,7 +55,11 @@ def holder(path: Path) -> int | None:
 
 
 def lock(path: Path) -> int | None:
-    """Takes the lock on a file, which is made if need be: its descriptor, to be closed; None when another has it."""
+    """Acquires the lock on a file, which is created if necessary.
+
+    Returns:
+        The descriptor, which the caller releases with unlock(); None if another process holds the lock.
+    """
     if is_locked(path):
         return None
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -60,7 +73,7 @@ def lock(path: Path) -> int | None:
 
 
 def unlock(file: int) -> None:
-    """Gives a lock back. A descriptor that the program has closed, and perhaps used again, is left alone."""
+    """Releases a lock. A descriptor that the program has closed, and perhaps reused, is ignored."""
     with contextlib.suppress(OSError):
         found = identity(os.fstat(file))
         if found in _held:
@@ -69,7 +82,10 @@ def unlock(file: int) -> None:
 
 
 def born_locked(path: Path) -> int:
-    """The descriptor of a lock file that nobody ever sees unlocked: locked under another name, then renamed."""
+    """Creates a lock file that is never visible unlocked, and returns its descriptor.
+
+    The file is locked under another name and then renamed.
+    """
     draft = path.with_suffix(f".{os.getpid()}")
     file = above_standard(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,12 +95,15 @@ def born_locked(path: Path) -> int:
 
 
 def identity(found: os.stat_result) -> tuple[int, int]:
-    """(device, inode)."""
+    """Returns (device, inode)."""
     return found.st_dev, found.st_ino
 
 
 def above_standard(file: int) -> int:
-    """The same open file under a number above 2: a program that closed its stdout shall not print into ours."""
+    """Returns the same open file with a descriptor above 2.
+
+    A program that closed its stdout would otherwise print into this file.
+    """
     if file > 2:
         return file
     try:

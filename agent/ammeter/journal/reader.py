@@ -1,4 +1,7 @@
-"""The reading end: frames from a logical offset on, holes told, while the stream is written and moved."""
+"""Reads the frames of a stream from a logical offset on.
+
+Holes become Lost entries. A stream can be read while it is written and moved.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from ammeter.journal.layout import OFFSETS, open_plain, segments, size_of
 from ammeter.wire.frames import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
 
 _TAIL_BYTES = 64 * 2**10
-"""How much of a segment's end is read to see whether its last frame is a bye."""
+"""Size of a segment's end that is read to find out whether its last frame is a bye."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One frame where it stands: logical offsets [begin, end). A hole in the journal is an Entry with a Lost."""
+    """One frame with its logical offsets [begin, end).
+
+    A hole is an Entry with a Lost frame.
+    """
 
     begin: int
     end: int
@@ -25,7 +31,9 @@ class Entry:
 
 
 def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Iterator[Entry]:
-    """Yields what a stream's folder holds from a logical offset on, holes as Lost entries, until its present end.
+    """Yields a stream's entries from a logical offset to its current end.
+
+    Holes are Lost entries.
 
     Stops after about limit_bytes. Safe while the stream is written and while closed segments are moved.
     """
@@ -53,7 +61,7 @@ def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Itera
 
 
 def end_of(folder: Path) -> int:
-    """The logical offset behind the stream's last whole frame."""
+    """Returns the logical offset after the stream's last whole frame."""
     listed = segments(folder)
     end = listed[-1][0] if listed else 0
     for start, path in listed[-1:]:
@@ -63,13 +71,16 @@ def end_of(folder: Path) -> int:
 
 
 def written(folder: Path) -> int:
-    """The logical offset up to which something was written, a torn tail included: one look, nothing is read."""
+    """Returns the logical offset of the last written byte, including a torn tail.
+
+    Needs only file sizes; reads no content.
+    """
     listed = segments(folder)
     return listed[-1][0] + size_of(listed[-1][1]) if listed else 0
 
 
 def ended(folder: Path) -> bool:
-    """Whether the stream's last frame is a bye: nobody writes behind one."""
+    """Returns whether the stream's last frame is a bye; the stream is then complete."""
     for _, path in segments(folder)[-1:]:
         with _opened(path, folder) as file:
             size = file.seek(0, os.SEEK_END)
@@ -82,9 +93,9 @@ def ended(folder: Path) -> bool:
 
 
 def schema_before(folder: Path, offset: int) -> Hello | None:
-    """The hello in force at a logical offset: needed by who starts to read in the middle of a stream.
+    """Returns the hello that applies at a logical offset, for readers that start mid-stream.
 
-    At the very beginning, where none is in force yet, the first one.
+    At the very beginning, before any hello, returns the first one.
     """
     listed = segments(folder)
     for start, path in reversed([each for each in listed if each[0] < offset]):
@@ -102,9 +113,10 @@ def behind_of(offset: int, size: int, frame: Frame) -> int:
 
 
 def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
-    """A segment's bytes from the frame at the offset `expected` on if it lies where an untouched segment has it.
+    """Returns a segment's bytes from `expected` on, if an untouched segment has a frame there.
 
-    Else all of them: the segment was thinned, or is torn there. Nothing for one that was deleted meanwhile.
+    Otherwise returns the whole segment, because it was thinned or is torn there. Returns nothing for a segment that was
+    deleted meanwhile.
     """
     try:
         with _opened(path, folder) as file:
@@ -119,7 +131,10 @@ def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
 
 
 def _opened(path: Path, folder: Path) -> BinaryIO:
-    """A segment that may be moved to the stream's folder just now. Raises FileNotFoundError for one that is gone."""
+    """Opens a segment that may be moving to the stream's folder.
+
+    Raises FileNotFoundError if it is gone.
+    """
     try:
         return open_plain(path)
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""What is done to segments by others than their writer: ended after a death, moved off tmpfs, thinned, dropped."""
+"""Changes to segments by processes other than their writer.
+
+Streams of dead writers are ended, closed segments are moved off tmpfs, thinned or dropped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ammeter.journal.reader import behind_of, ended
 from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps, encode, scan
 
 TERMINATED = "terminated"
-"""A file in the stream's folder: no longer empty once SIGTERM has reached a process that had no handler for it."""
+"""A file in the stream's folder, not empty once SIGTERM has reached a process that had no handler for it."""
 
 
 BY_SIGTERM = "killed by SIGTERM"
@@ -21,9 +24,10 @@ BY_SIGTERM = "killed by SIGTERM"
 
 @dataclass(frozen=True)
 class Ending:
-    """What is known of a process's end. how: in words, such as "killed by SIGKILL". by: one of wire.ENDED_BY, or ''.
+    """The known cause of a process's end.
 
-    memory_limit: of its control group in bytes, or 0.
+    how: a description such as "killed by SIGKILL". by: a key of wire.frames.ENDED_BY, or ''. memory_limit: limit of its
+    control group in bytes, or 0.
     """
 
     how: str = ""
@@ -35,10 +39,15 @@ UNKNOWN = Ending()
 
 
 def settle(folder: Path, now: int, ending: Ending = UNKNOWN) -> bool:
-    """Ends the stream of a process that died: cuts a torn tail off and appends bye{lost}, once.
+    """Ends the stream of a dead process: truncates a torn tail and appends bye{lost}, once.
 
-    now: nanoseconds since the epoch, the time the bye carries. Who was told to end by SIGTERM is not lost: bye{signal}.
-    True when this call wrote it; False when the writer lives or has said goodbye itself.
+    A process that SIGTERM ended gets bye{signal} instead of bye{lost}.
+
+    Args:
+        now: time of the bye, in nanoseconds since the epoch.
+
+    Returns:
+        True if this call wrote the bye; False if the writer lives or has written a bye itself.
     """
     file = lock(folder / "alive") if (folder / "alive").exists() else None
     if file is None:
@@ -50,17 +59,20 @@ def settle(folder: Path, now: int, ending: Ending = UNKNOWN) -> bool:
 
 
 def move(path: Path, folder: Path) -> None:
-    """Brings a closed segment from tmpfs to the stream's folder. A reader finds it at one of the two places."""
+    """Moves a closed segment from tmpfs to the stream's folder.
+
+    Readers always find it in one of the two places.
+    """
     if path.parent != folder:
         replace(folder / path.name, contents(path))
         path.unlink()
 
 
 def mirror(path: Path, folder: Path) -> None:
-    """Brings what has come to an open segment on tmpfs since the last time to its copy in the stream's folder."""
+    """Appends new data of an open segment on tmpfs to its copy on disk."""
     with open_plain(path) as source, open_plain(folder / path.name, os.O_RDWR | os.O_CREAT) as copy:
         size, copied = os.fstat(source.fileno()).st_size, copy.seek(0, os.SEEK_END)
-        if copied > size:  # half a frame was cut back
+        if copied > size:  # the writer has truncated a partial frame
             copied = copy.truncate(size)
             copy.seek(size)
         source.seek(copied)
@@ -68,9 +80,9 @@ def mirror(path: Path, folder: Path) -> None:
 
 
 def thin(path: Path, keep: int) -> None:
-    """Rewrites a closed segment in place with every keep-th step only (0: none); all else stays where it was.
+    """Rewrites a closed segment with every keep-th step only; 0 keeps none.
 
-    What goes is told by a Lost frame that stands at the hole it leaves.
+    Other frames keep their offsets. A Lost frame at the offset of each hole counts the removed steps.
     """
     kept: list[bytes] = []
     gone: Lost | None = None
@@ -89,7 +101,10 @@ def thin(path: Path, keep: int) -> None:
 
 
 def drop(path: Path, end: int) -> None:
-    """Replaces a closed segment, which ends at the logical offset `end`, by one Lost frame that counts it."""
+    """Replaces a closed segment by one Lost frame with its counts.
+
+    end: the logical offset at which the segment ends.
+    """
     steps = events = 0
     start = int(path.stem)
     for _, _, _, frame in scan(contents(path)):
@@ -112,7 +127,7 @@ def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
         return False
     beyond = acknowledged(folder)
     if beyond > end:
-        # The host went down and lost a tail that the collector has: the bye must stand behind it.
+        # The host crashed and lost a tail that the collector has: the bye must come after it.
         whole, end, path, flags = 0, beyond, segment_path(folder, beyond), os.O_RDWR | os.O_CREAT
     with open_plain(path, flags) as file:
         file.truncate(whole)
@@ -142,7 +157,7 @@ def _last_step(listed: list[tuple[int, Path]]) -> int:
 
 
 def _thinned(frame: Frame, offset: int, size: int, keep: int) -> Lost | None:
-    """What thinning says instead of a frame; None for one that stays."""
+    """Returns the Lost frame that replaces a frame in thinning; None if the frame stays."""
     if isinstance(frame, Lost) and frame.reason == "journal-thinned":
         return frame
     if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):

@@ -1,4 +1,7 @@
-"""Whether somebody on this host waits for the writers of a run to end, and will know how: `ammeter run`."""
+"""Detects a witness of a run on this host.
+
+A witness is an `ammeter run` that waits for the run's writers to end, and learns how they ended.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from ammeter.journal.process_lock import is_locked
 
 
 def witness_path(run_folder: Path) -> Path:
-    """The file that a witness keeps locked while it waits: this process's own."""
+    """Returns the file that this process keeps locked while it is a witness."""
     return run_folder / f"witness.{identity.host()}.{os.getpid()}"
 
 
 def has_witness(run_folder: Path) -> bool:
-    """Whether a process of this host waits for the writers of this run."""
+    """Returns whether a process of this host waits for the writers of this run."""
     return any(is_locked(path) for path in run_folder.glob(f"witness.{identity.host()}.*"))

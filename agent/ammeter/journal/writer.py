@@ -1,4 +1,4 @@
-"""The writing end of a stream, in the training process: whole frames with each write(), and never an OSError."""
+"""Writes a stream in the training process: whole frames per write(), and no OSError."""
 
 from __future__ import annotations
 
@@ -16,22 +16,27 @@ from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps, encode
 SEGMENT_BYTES = 4 * 2**20
 
 CAP_BYTES = 512 * 2**20
-"""A stream's folder holds at most this much; nearing it, the writer keeps fewer steps, and events to the last."""
+"""Size limit of a stream's folder. Near the limit the writer keeps fewer steps; events are kept longest."""
 
 _STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
-"""Share of the cap in use -> the writer keeps every n-th step. Past the last, events only, and at the cap none."""
+"""(share of the cap in use, n): below that share the writer keeps every n-th step. Above the last share it keeps events
+only, and at the cap neither."""
 
 _LOOK_AGAIN = 256
-"""Rows passed over before the writer looks whether the folder has room again."""
+"""Number of excluded frames after which the writer checks again whether the folder has room."""
 
 _STUCK_SECONDS = 10.0
-"""How long another thread may be at its turn; later than that, an interrupt has struck as it took it."""
+"""How long another thread may have its turn. After that time the thread counts as interrupted while it took the turn,
+so the turn will not come back."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Journal:
-    """The writing end. Its methods do not raise OSError: what cannot be written is counted and told later."""
+    """Writes frames of one stream. Methods do not raise OSError after construction.
+
+    Frames that cannot be written are counted, and reported later in a Lost frame.
+    """
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         cap_bytes: int = CAP_BYTES,
     ) -> None:
-        """Makes the folder (0700) and takes the lock. Raises OSError when either cannot be done.
+        """Creates the folder (0700) and takes the lock. Raises OSError if either fails.
 
         hot: a folder on tmpfs for the open segment, used while this stream has less than hot_bytes there.
         """
@@ -69,7 +74,10 @@ class Journal:
         self._alive = born_locked(self.folder / "alive")
 
     def _settle_in(self, hot: Path) -> None:
-        """Each folder names the other; tmpfs that is full already is not used."""
+        """Writes into each folder the path of the other.
+
+        A folder that cannot be written, for example because tmpfs is full, is not used.
+        """
         try:
             private_folder(hot)
             replace(hot / HOME, os.fsencode(self.folder))
@@ -79,19 +87,24 @@ class Journal:
             replace(self.folder / "hot", os.fsencode(hot))
 
     def hello(self, hello: Hello) -> None:
-        """Says who writes and what the columns are, now and at the head of every later segment."""
+        """Writes the hello now and at the beginning of every later segment."""
         self._in_turn((hello,))
 
     def append(self, *frames: Frame) -> bool:
-        """Writes frames, with one write() where they fit into a segment. False when one was lost; that is told as soon
-        as it is possible.
+        """Writes frames, with one write() if they fit into a segment.
 
-        Of several threads, who comes first writes for all, and the others do not wait.
+        With several threads, the first one writes the frames of all, and the others do not wait.
+
+        Returns:
+            False if a frame was lost; a Lost frame reports it as soon as possible.
         """
         return not frames or self._in_turn(frames)
 
     def _in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
-        """One after the other without a lock: taking the only element out of a deque is what one thread can do."""
+        """Serializes writers without a lock.
+
+        Only one thread at a time can pop the only element of a deque.
+        """
         waiting, written = self._waiting, True
         waiting.append(frames)
         while waiting:
@@ -153,17 +166,17 @@ class Journal:
         return written
 
     def leave_tmpfs(self) -> None:
-        """From now on everything is written to the stream's folder: nobody would move it there."""
+        """Writes all later segments to the stream's folder, because no process would move them there."""
         if self._hot:
             self._hot = None
             self._close_segment()
 
     def acknowledged(self) -> int:
-        """The offset up to which the collector has committed this stream; 0 when none is known."""
+        """Returns the offset up to which the collector has committed this stream; 0 if unknown."""
         return acknowledged(self.folder)
 
     def close(self) -> None:
-        """Closes the files and gives the lock back. Twice is fine."""
+        """Closes the files and releases the lock. May be called twice."""
         self._in_turn(None)
 
     def _close(self) -> None:
@@ -172,9 +185,10 @@ class Journal:
         self._alive = -1
 
     def _write(self, frames: list[Frame]) -> int:
-        """How many of the frames stand in the open segment now: as many as it has room for, written as one piece.
+        """Writes as many frames as the open segment has room for, in one piece.
 
-        Where it is 0 the segment is closed.
+        Returns:
+            The number of frames written. At 0 the segment is closed.
         """
         if self._file < 0:
             return 0
@@ -196,7 +210,7 @@ class Journal:
         except OSError:
             self._close_segment()
             return 0
-        except BaseException:  # Ctrl-C, perhaps behind the write and before it was counted
+        except BaseException:  # Ctrl-C, perhaps after the write and before it was counted
             with contextlib.suppress(OSError, ValueError):
                 self.offset = int(self._path.stem if self._path else "") + os.fstat(self._file).st_size
             raise
@@ -204,14 +218,20 @@ class Journal:
         return 0
 
     def _is_ours(self) -> bool:
-        """Whether the descriptor is the segment's: a program that closes all of its own gets the number again."""
+        """Returns whether the descriptor still refers to the segment.
+
+        A program that closes all its descriptors may get this number again for another file.
+        """
         try:
             return identity(os.fstat(self._file)) == self._identity
         except OSError:
             return False
 
     def _cut_back(self, written: int) -> None:
-        """A short write leaves half a frame: take it back, or leave it to the reader and go on behind it."""
+        """Truncates the partial frame of a short write and closes the segment.
+
+        If the truncation fails, the frame stays, is skipped, and readers treat it as torn.
+        """
         try:
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
         except OSError:
@@ -219,7 +239,7 @@ class Journal:
         self._close_segment()
 
     def _passes_over(self, frame: Frame) -> bool:
-        """Whether the cap makes the writer leave this out; now and then it looks whether there is room again."""
+        """Returns whether the cap excludes this frame; checks now and then for free room."""
         if isinstance(frame, Steps):
             keeps = self._stride and frame.step % self._stride == 0
         else:
@@ -246,7 +266,7 @@ class Journal:
             self._begin(self.folder)
 
     def _begin(self, place: Path) -> bool:
-        """Whether a new segment is open in this place, with its hello written."""
+        """Opens a new segment in this folder and writes the hello. Returns whether both succeeded."""
         path = segment_path(place, self.offset)
         try:
             self._file = _create(path)
@@ -257,7 +277,10 @@ class Journal:
         return self._hello is None or bool(self._write([self._hello]))
 
     def _leave_hot(self) -> bool:
-        """After a failed write on tmpfs: whether a segment is open on the disk instead."""
+        """Opens a segment on disk after a failed write on tmpfs.
+
+        Returns whether one is open now.
+        """
         return self._file < 0 and self._path is not None and self._path.parent == self._hot and self._begin(self.folder)
 
     def _close_segment(self) -> None:
@@ -265,7 +288,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             if self._path and self._path.stem == f"{self.offset:020d}":
-                # Nothing was written: its name must be free for the next try, here or in the other place.
+                # Nothing was written: the name must be free for the next attempt, here or in the other folder.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
         self._file, self._room = -1, 0
@@ -286,6 +309,6 @@ class Journal:
 def _create(path: Path) -> int:
     try:
         return above_standard(os.open(path, _CREATE, 0o600))
-    except FileExistsError:  # the mirror's copy of half a frame that was cut back: nothing whole was ever written here
+    except FileExistsError:  # the mirror's copy of a truncated partial frame; it contains no whole frame
         path.unlink()
         return above_standard(os.open(path, _CREATE, 0o600))

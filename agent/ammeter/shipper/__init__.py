@@ -1,1 +1,1 @@
-"""The parts of the shipper: what is packed, sent, delivered and kept. ship.py runs them."""
+"""Sends journals to the collector, or mirrors them to disk; process.py starts it."""

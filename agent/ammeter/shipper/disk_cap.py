@@ -1,7 +1,8 @@
-"""What happens to closed segments: they leave tmpfs, and when a stream's folder nears its cap some of them go.
+"""Moves closed segments off tmpfs and keeps a stream's folder below its size limit.
 
-In this order: what the collector has, oldest first; then rows are thinned, then all rows; events go last. The
-shares lie below those at which the writer itself begins to leave rows out wherever deleting is enough.
+Near the limit, acknowledged segments are deleted first, oldest first; then rows are thinned, then all rows removed;
+events are dropped last. Deleting starts at a lower share than that at which the writer starts to omit rows, so that no
+row is omitted while deleting is enough.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from ammeter import journal
 
 DELETE_SHARE = 0.45
 THIN_SHARES = ((10, 0.5), (0, 0.75))
-"""Every n-th row is kept of a segment once more than this share of the cap is in use."""
+"""(n, share): above this share of the cap, segments keep every n-th row; 0 keeps none."""
 DROP_SHARE = 0.95
 
 _DROPPED = -1
 
 
 class Keeper:
-    """One stream's segments. It remembers which of them it has thinned already."""
+    """Manages the segments of one stream, and records which of them it has thinned."""
 
     def __init__(self, folder: Path, cap_bytes: int = journal.CAP_BYTES) -> None:
         self.folder = folder
@@ -29,10 +30,15 @@ class Keeper:
         self._kept: dict[int, int] = {}
 
     def tidy(self, delivered: int, touched: int) -> None:
-        """Moves closed segments off tmpfs and keeps the folder under its cap. Raises OSError when the disk refuses.
+        """Moves closed segments off tmpfs and keeps the folder below its cap.
 
-        delivered: the offset the collector has acknowledged. touched: an offset before which the stream was read
-        or sent already; thinning there would count frames as lost that may have arrived.
+        Args:
+            delivered: the offset that the collector has acknowledged.
+            touched: the offset before which the stream was already read or sent. Segments before it are not thinned or
+                dropped: frames that may have arrived would be counted as lost.
+
+        Raises:
+            OSError: the disk cannot be written.
         """
         listed = journal.segments(self.folder)
         for _, path in listed[:-1]:
@@ -46,7 +52,7 @@ class Keeper:
         self._drop(closed, used, touched)
 
     def finish(self) -> None:
-        """After the stream's end: nothing of it stays on tmpfs."""
+        """Moves everything off tmpfs after the end of the stream."""
         hot = journal.hot_folder(self.folder)
         if hot is None:
             return

@@ -1,4 +1,4 @@
-"""One request to the collector and what its answer says. The only file of the agent that speaks HTTP."""
+"""Sends one request to the collector and decodes the answer; the agent's only HTTP code."""
 
 from __future__ import annotations
 
@@ -22,32 +22,35 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from ammeter.wire.frames import CONTENT_TYPE, Ack, Batch, encode_batch
 
 Say = Callable[[str, str, str], None]
-"""(about, state, line): the line is written when what is known about something changes its state."""
+"""(about, state, line): writes the line to the log if the state of the subject has changed."""
 
 MAX_ANSWER_BYTES = 2**20
-"""A collector answers in a few hundred bytes; of whatever else listens there no more is read."""
+"""Limit of what is read of an answer. A collector answers in a few hundred bytes; any other server may send more."""
 
 SEND_SECONDS = 30.0
-"""For a whole request to leave: who takes a byte now and then would hold a stream for as long as he likes."""
+"""Time limit for sending a whole request. A server that accepts one byte now and then would otherwise block a stream
+for as long as it likes."""
 
 SEND_BYTES = 2**16
-"""Of a request at once."""
+"""Size of the pieces in which a request is sent."""
 
 SLOW_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Waits while the collector does not know us: 401, 403, 404."""
+"""Waits in seconds while the collector rejects the URL or token: 401, 403, 404."""
 
 FIRST_BACKOFF, LAST_BACKOFF = 0.25, 30.0
-"""Seconds: a restart is over in one or two tries, and after a long outage people are told within half a minute."""
+"""In seconds. A restarted collector is reached within one or two tries, and after a long outage notifications arrive
+within half a minute."""
 
 MAX_RETRY_AFTER = 600.0
-"""Seconds: a proxy that asks for a day must not keep a page from somebody for longer."""
+"""In seconds. A proxy that asks for a wait of a day must not delay a page for longer."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. status: 0 when nothing did. offset: what the collector has; item: index of the refused item.
+    """The answer to one request.
 
-    wait: seconds from Retry-After.
+    status: HTTP status, 0 without an answer. offset: what the collector has. item: index of the refused item. wait:
+    seconds from Retry-After.
     """
 
     status: int
@@ -59,12 +62,12 @@ class Answer:
 
     @property
     def unavailable(self) -> bool:
-        """Whether the same request may well succeed a little later."""
+        """Whether the same request may succeed a little later."""
         return self.status in (0, 408, 425, 429) or self.status >= 500
 
 
 class Problem(msgspec.Struct):
-    """The members of a problem+json document that the sender acts on."""
+    """The members of a problem+json document that the sender evaluates."""
 
     title: str = ""
     detail: str = ""
@@ -73,11 +76,11 @@ class Problem(msgspec.Struct):
 
 
 class Collector:
-    """The way to one collector, for all streams and threads of a shipper.
+    """The connection to one collector, shared by all streams and threads of a shipper.
 
-    connect, read: seconds for a connection, and for the whole of an answer, however it comes.
-    recoveries counts how often it came back after it could not be reached: a reason to ask again at once. accepted
-    is the time.monotonic() at which it last accepted something.
+    connect, read: time limits in seconds for a connection and for a whole answer. recoveries: how often the collector
+    became reachable again, after which waiting streams retry at once. accepted: time.monotonic() of the last accepted
+    batch.
     """
 
     def __init__(self, url: str, token: str | None, say: Say, *, connect: float = 5.0, read: float = 30.0) -> None:
@@ -95,7 +98,10 @@ class Collector:
             self._headers |= urllib3.make_headers(basic_auth=userinfo)
 
     def send(self, run: str, stream: str, begin: int, end: int, batch: Batch) -> Answer:
-        """Offers what a stream holds from begin to end. Never raises for what the network or the other side does."""
+        """Sends a stream's content from begin to end.
+
+        Never raises for errors of the network or server.
+        """
         url = f"{self.url}/api/v1/runs/{run}/streams/{stream}/frames?offset={begin}&end={end}"
         answer = self._post(url, encode_batch(batch))
         with self._lock:
@@ -103,7 +109,10 @@ class Collector:
         return answer
 
     def accepts(self) -> None:
-        """Notes that a stream was accepted: a 200 alone, which anybody may say, is not it."""
+        """Records that a batch was accepted.
+
+        A 200 alone is not sufficient: any server can send it.
+        """
         self.accepted = time.monotonic()
 
     def _post(self, url: str, body: bytes) -> Answer:
@@ -116,7 +125,7 @@ class Collector:
                 retries=False,
                 redirect=False,
                 preload_content=False,
-                decode_content=False,  # nobody was asked to pack it, and unpacked it may have any size
+                decode_content=False,  # no encoding was requested, and unpacked data may have any size
             )
             text = _text(response)
             if len(text) < MAX_ANSWER_BYTES:
@@ -124,7 +133,7 @@ class Collector:
             else:
                 response.close()
             if not text and not any(response.headers.get(name) for name in ("Content-Length", "Transfer-Encoding")):
-                return Answer(0, "the answer broke off in its head")  # which urllib3 takes for all of it
+                return Answer(0, "the answer broke off in its head")  # urllib3 returns it as a complete answer
             return answer(response.status, text, response.headers.get("Retry-After"))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return Answer(0, _plainly(error))
@@ -142,7 +151,7 @@ class Collector:
 
 
 def without_userinfo(url: str) -> tuple[str, str]:
-    """The URL as it may be told and asked, and the user and password that it held, '' if none."""
+    """Returns the URL without credentials, and its "user:password" or ''."""
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)).rstrip("/"), unquote(userinfo)
@@ -150,8 +159,11 @@ def without_userinfo(url: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Looked:
-    """ready: what /readyz answers, in `seconds`. taken: what an empty batch of a run that is not there gets; nothing
-    comes of it. ahead: seconds that the collector's clock is before ours; None when it did not say."""
+    """The state of a collector.
+
+    ready: the answer to /readyz, which took `seconds`. taken: the answer to an empty batch of a nonexistent run, which
+    the collector does not store. ahead: seconds by which the collector's clock is ahead of ours; None if unknown.
+    """
 
     ready: Answer
     seconds: float = 0.0
@@ -160,7 +172,7 @@ class Looked:
 
 
 def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.0) -> Looked:
-    """Whether a collector is there and takes what this token sends. Never raises for what the network does."""
+    """Checks whether a collector is ready and accepts this token. Never raises for network errors."""
     pool = _pool(connect, read)
     began = time.monotonic()
     try:
@@ -186,7 +198,7 @@ def look(url: str, token: str | None, *, connect: float = 5.0, read: float = 10.
 
 
 def _text(response: urllib3.BaseHTTPResponse) -> bytes:
-    """As much of an answer as is looked at. Raises what urllib3 does for one that breaks off."""
+    """Returns up to MAX_ANSWER_BYTES of an answer. Raises urllib3's errors if it breaks off."""
     text = b""
     while len(text) < MAX_ANSWER_BYTES and (more := response.read(MAX_ANSWER_BYTES - len(text))):
         text += more
@@ -200,8 +212,10 @@ def _pool(connect: float, read: float) -> urllib3.PoolManager:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """What comes from a socket until the timeout that it has now is over: a timeout of a socket's own begins anew with
-    every byte, so an answer that drips would never end."""
+    """Reads from a socket until one deadline, the socket's timeout from now.
+
+    A socket's own timeout restarts with every byte, so that a slowly dripping answer would never end.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -233,7 +247,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Sending:
-    """A request's body in parts, all of which have to leave in time."""
+    """Sends a request's body in pieces, with one time limit for all of them."""
 
     sock: socket.socket | None
 
@@ -267,7 +281,10 @@ class _TlsConnections(urllib3.HTTPSConnectionPool):
 
 
 def _ahead(date: str | None) -> float | None:
-    """A Date header says whole seconds: its middle is compared."""
+    """Returns the seconds by which a Date header is ahead of this clock.
+
+    The header has whole seconds, so the middle of its second is compared.
+    """
     try:
         return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - time.time() if date else None
     except ValueError:
@@ -275,7 +292,10 @@ def _ahead(date: str | None) -> float | None:
 
 
 def answer(status: int, text: bytes, retry_after: str | None = None) -> Answer:
-    """The Answer that an HTTP response means. A 200 that is no Ack is not from a collector and counts as 404."""
+    """Converts an HTTP response to an Answer.
+
+    A 200 whose body is not an Ack does not come from a collector and counts as 404.
+    """
     wait = retry_seconds(retry_after)
     if status == 200:
         try:
@@ -294,7 +314,10 @@ def answer(status: int, text: bytes, retry_after: str | None = None) -> Answer:
 
 
 def retry_seconds(said: str | None) -> float | None:
-    """Seconds that a Retry-After header asks for, as a number or a date, at most ten minutes; None without one."""
+    """Returns the seconds of a Retry-After header, at most ten minutes; None without one.
+
+    The header may contain a number or a date.
+    """
     if not said:
         return None
     try:
@@ -308,18 +331,21 @@ def retry_seconds(said: str | None) -> float | None:
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures in a row: doubling, jittered so that ranks do not come back together."""
+    """Returns the wait in seconds after so many consecutive failures.
+
+    The wait doubles, with jitter, so that ranks do not retry at the same time.
+    """
     longest: float = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 20))
     return longest * random.uniform(0.5, 1.0)
 
 
 def slow(failures: int) -> float:
-    """Seconds to wait after so many refusals of who we are."""
+    """Returns the wait in seconds after so many rejections of the URL or token."""
     return SLOW_SECONDS[min(failures, len(SLOW_SECONDS)) - 1]
 
 
 def _plainly(error: BaseException) -> str:
-    """The innermost reason, without the objects that urllib3 names before it."""
+    """Returns the innermost reason, without the object names that urllib3 prepends."""
     reason = getattr(error, "reason", None) or error
     said = str(reason).rsplit(">: ", 1)[-1].rsplit("): ", 1)[-1]
     return said or type(error).__name__

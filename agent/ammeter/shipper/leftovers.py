@@ -1,4 +1,7 @@
-"""What earlier runs of this user have left on tmpfs, because whoever should have brought it to the disk was killed."""
+"""Recovers journals that earlier runs of this user left on tmpfs.
+
+They remain there if the shipper or mirror was killed before it could move them to disk.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from ammeter.environment import identity
 from ammeter.shipper.disk_cap import Keeper
 
 FORGOTTEN_SECONDS = 7 * 86_400
-"""How long something lies on tmpfs at least whose journal is nowhere to be seen: it may be another container's."""
+"""Data on tmpfs without a visible journal is deleted after this time. Earlier, it may belong to another container."""
 
 
 def bring_stragglers(run_folder: Path) -> None:
-    """Looks at what lies on tmpfs beside this run's streams: brings it home, or deletes it where there is no home."""
+    """Moves orphaned segments on tmpfs to their streams' folders.
+
+    Segments without a folder are deleted after FORGOTTEN_SECONDS. Only the tmpfs folders beside those of this run's
+    streams are searched.
+    """
     roots = {hot.parent.parent for each in journal.streams(run_folder) if (hot := journal.hot_folder(each))}
     for hot in (hot for root in roots for hot in root.glob("*/*") if hot.is_dir() and not hot.is_symlink()):
         with contextlib.suppress(OSError):
@@ -40,7 +47,10 @@ def _bring_home(home: Path) -> None:
 
 
 def _is_attended(run_folder: Path) -> bool:
-    """Whether the run's own shipper or mirror is there, which may know how the writer ended."""
+    """Returns whether the run's own shipper or mirror is active.
+
+    That process may know how the writer ended.
+    """
     return any(journal.is_locked(each) for each in run_folder.glob(f"*.{identity.host()}.lock"))
 
 

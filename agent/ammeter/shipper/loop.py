@@ -1,4 +1,4 @@
-"""The loop of the shipper: finds streams, gives each its turn on a few threads, and knows when to leave."""
+"""Main loop of the shipper: finds streams, polls them in a few threads and exits."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from ammeter.shipper.telemetry import Telemetry
 from ammeter.wire import printable
 
 THREADS = 8
-"""Streams that can be sent at the same time; a request that hangs holds up one of them."""
+"""Streams that can be sent at the same time. A hanging request blocks one of the threads."""
 
 POLL_SECONDS = 0.05
-"""Between two looks at the journals: what an event waits here at most before it is seen."""
+"""Interval between two checks of the journals, which is the longest delay of an event here."""
 
 DISCOVER_SECONDS = 0.25
-"""Between two looks for new streams: how late the first row of a rank may be sent."""
+"""Interval between two searches for new streams, which is the longest delay of a rank's first row here."""
 
 GRACE_SECONDS = 3.0
-"""How long the last shipper of a run waits for streams that appear late, after the last one was delivered."""
+"""How long the last shipper of a run waits for late streams after the last one was delivered."""
 
 HURRY_SECONDS = 8.0
-"""What remains after SIGTERM: enough to settle and deliver what the same signal ended."""
+"""Time left after SIGTERM: enough to settle and deliver the streams that the same signal ended."""
 
 GIVE_UP_SECONDS = 3600.0
-"""How long a collector may accept nothing after the last writer is gone before an idle-exit shipper leaves the rest."""
+"""How long the collector may accept nothing, with no writer alive, before an idle-exit shipper leaves the rest
+undelivered."""
 
 ONCE_FAILURES = 4
-"""Tries in a row without success after which --once leaves: a second or two, for a collector that just restarts."""
+"""Consecutive failures after which --once exits: a second or two, enough for a collector that restarts."""
 
 ONCE_FAULTS = 2
-"""How often a stream may fail to be read before a shipper that goes once leaves it."""
+"""Read errors of a stream after which a shipper with --once skips it."""
 
 FAULT_SECONDS = 5.0
-"""How long a stream rests whose turn raised."""
+"""Pause of a stream after its poll() raised."""
 
 
 class Log:
-    """Lines on stdout, one per change of state."""
+    """Writes lines to stdout, one per change of state."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
@@ -62,9 +63,10 @@ class Log:
 
 
 class Shipper:
-    """Ships what lies in a folder: AMMETER_DIR, a run's or a stream's. host: only streams of that host.
+    """Ships the streams in a folder: AMMETER_DIR, a run's folder or a stream's folder.
 
-    once: what is there now, then leave. idle_exit: leave when all writers are gone and all is delivered.
+    host: ships only streams of that host. once: ships what exists now, then exits. idle_exit: exits when all writers
+    are gone and everything is delivered.
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class Shipper:
         self._cap_bytes = cap_bytes
         self._log = Log()
         self._collector = Collector(url, token, self._log.say)
-        # The one of a run and host reads the devices; one beside many runs would read them again.
+        # Only the shipper of one run and host reads the devices; a shipper of many runs would read them twice.
         self._telemetry = Telemetry(folder, self._log.say) if host == identity.host() and not once else None
-        # Started by a writer, it lives where that does; one that people start may see other processes by these numbers.
+        # A shipper that was started by a writer shares its PID namespace; one that was started by hand may not, and the
+        # ids may then belong to other processes.
         self._deaths = Deaths() if host == identity.host() and not once else None
         self._active: dict[Path, Delivery] = {}
         self._locks: dict[Path, int] = {}
@@ -106,13 +109,16 @@ class Shipper:
         return self._deadline is not None
 
     def hurry(self) -> None:
-        """Leave when everything is delivered and every writer is gone, or after a few seconds at the latest."""
+        """Requests an exit after delivery, in HURRY_SECONDS at most.
+
+        An earlier exit needs all streams delivered and all writers gone.
+        """
         if self._deaths is not None:
             self._deaths.note_termination()
         self._deadline = self._deadline or time.monotonic() + HURRY_SECONDS
 
     def run(self) -> int:
-        """Ships until it is time to leave. 0 when nothing is left undelivered, else 1."""
+        """Ships until an exit condition applies. Returns 0 if everything was delivered, else 1."""
         try:
             return self._ship()
         finally:
@@ -128,7 +134,7 @@ class Shipper:
             now = time.monotonic()
             if now >= discover_at:
                 self.discover()
-                # A folder with thousands of old streams is not looked through all the time.
+                # A folder with thousands of old streams is not searched continuously.
                 discover_at = time.monotonic() + max(DISCOVER_SECONDS, 20 * (time.monotonic() - now))
             self._retire()
             self._read_devices(now)
@@ -152,7 +158,7 @@ class Shipper:
             self._telemetry = None
 
     def discover(self) -> bool:
-        """Takes on the streams that nobody ships yet. Whether there is something to do."""
+        """Starts to ship streams that no shipper has yet. Returns whether there are active streams."""
         for folder in self._stream_folders():
             if folder in self._active or folder in self._passed:
                 continue
@@ -202,7 +208,7 @@ class Shipper:
                 journal.unlock(self._locks.pop(folder))
 
     def _leave(self, now: float, busy_until: float) -> int | None:
-        """The exit code when it is time to leave, else None."""
+        """Returns the exit code when it is time to exit, else None."""
         idle = [path for path in self._active if path not in self._busy]
         settled = len(idle) == len(self._active)
         if self._once and settled:
@@ -243,7 +249,7 @@ class Shipper:
                 self._waiting.put(folder)
         while self._threads < min(THREADS, len(self._active)):
             self._threads += 1
-            # Daemons: a request that hangs must not keep the process from leaving.
+            # Daemon threads: a hanging request must not keep the process from exiting.
             threading.Thread(target=self._work, name=f"ammeter-ship-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:

@@ -1,7 +1,9 @@
-"""What NVML says of some devices of this host, read now and then in a thread of its own: a driver may hang for ever.
+"""Reads device metrics of this host from NVML, in a separate thread.
 
-nvidia-ml-py is taken as found. What a reading says is believed where it can be: drivers answer with all bits set for
-what they do not know.
+A driver may hang forever, so that no other thread calls it.
+
+nvidia-ml-py is used as it is installed. Values are checked for plausibility: drivers report unknown values with all
+bits set.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 READ_SECONDS = 5.0
-"""Between two readings."""
+"""Interval between two readings."""
 
 HANG_SECONDS = 30.0
-"""How long a reading of all devices may take before the driver is held to hang: it takes milliseconds, the first one
-seconds where the driver has to wake them."""
+"""Duration of a reading of all devices above which the driver counts as hung. A reading takes milliseconds; the first
+one takes seconds if the driver has to wake the devices."""
 
 FAILURES = 3
-"""Times in a row that a reading may fail before it is left alone."""
+"""Consecutive failures after which a reading is not repeated."""
 
 MAX_DEVICES = 16
-"""Of one host."""
+"""Limit of devices per host."""
 
 REMEDY = "pip install ammeter[nvml] where the training runs"
 
@@ -34,7 +36,10 @@ _SENSOR = 0  # NVML_TEMPERATURE_GPU
 
 @dataclass(frozen=True)
 class Device:
-    """gpu: its number on this host. uuid: such as GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52."""
+    """A device.
+
+    gpu: its index on this host. uuid: such as GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52.
+    """
 
     gpu: str
     uuid: str
@@ -43,7 +48,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Read:
-    """One reading of all devices, at a time in ns since the epoch: '<name>.<gpu>' -> value, NaN where it failed."""
+    """One reading of all devices.
+
+    time: nanoseconds since the epoch. values: '<name>.<gpu>' -> value, NaN for a failed reading.
+    """
 
     time: int
     values: dict[str, float]
@@ -51,7 +59,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Off:
-    """A reading that is left alone from now on; of all devices where gpu is empty."""
+    """A reading that is not made any more; an empty gpu means all devices."""
 
     gpu: str
     reading: str
@@ -93,7 +101,7 @@ def _within(value: int, most: int, unit: str) -> float:
 
 
 class Nvml:
-    """Reads the devices with these UUIDs until stop(). Its thread says what it finds; take() gives it."""
+    """Reads the devices with these UUIDs until stop(). Its thread queues results for take()."""
 
     def __init__(self, uuids: Sequence[str], every: float | None = None) -> None:
         self._uuids = tuple(uuids)[:MAX_DEVICES]
@@ -102,12 +110,12 @@ class Nvml:
         self._stopped = threading.Event()
         self._busy_since: float | None = time.monotonic()
         self._failures: dict[tuple[str, str], int] = {}
-        # A daemon: a driver that hangs must not keep the process from leaving.
+        # A daemon thread: a hanging driver must not keep the process from exiting.
         self._thread = threading.Thread(target=self._run, name="ammeter-nvml", daemon=True)
         self._thread.start()
 
     def take(self) -> list[Said]:
-        """What was said since the last time: the devices once, then readings."""
+        """Returns the results since the last call: the devices once, then readings."""
         found: list[Said] = []
         while True:
             try:
@@ -121,7 +129,7 @@ class Nvml:
         return busy is not None and time.monotonic() - busy > HANG_SECONDS
 
     def stop(self) -> None:
-        """Lets the thread end; nobody waits for it."""
+        """Stops the thread without waiting for it."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -163,7 +171,7 @@ class Nvml:
             return None
 
     def _value(self, nvml: Any, device: Device, handle: Any, name: str) -> float | None:
-        """NaN for one that failed; None for one that is left alone."""
+        """Reads one value; NaN after a failure, None for a disabled reading."""
         place = device.gpu, name
         failed = self._failures.get(place, 0)
         if failed >= FAILURES:

@@ -1,4 +1,4 @@
-"""From what a journal holds to what one request carries: runs of rows become column blocks, holes become gaps."""
+"""Converts journal entries to a request: rows become column blocks, holes become gaps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from ammeter.wire.frames import Event, Hello, Item, Lost, Schema, Steps
 
 MAX_ROWS = 1_000
 MAX_UNPACKED_BYTES = 8 * 2**20
-"""What one request carries at most. A block is judged, and later read, as a whole: a curve of one column unpacks it."""
+"""Limits of one request. A block is judged, and later read, as a whole: even a curve of one column unpacks all of
+it."""
 
 
 @dataclass
 class Payload:
-    """What one request carries. ranges: the logical offsets [begin, end) that each item stands for."""
+    """The content of one request.
+
+    ranges: the logical offsets [begin, end) of each item.
+    """
 
     items: list[Item] = field(default_factory=list)
     ranges: list[tuple[int, int]] = field(default_factory=list)
@@ -26,10 +30,13 @@ class Payload:
 
 
 def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Payload:
-    """Entries of a stream, in order, as items and gaps.
+    """Converts entries of a stream, in order, to items and gaps.
 
-    schema: in force before the first entry. refused: offsets of frames that the collector will not have; they are
-    declared as gaps. Rows whose columns nobody can know, because their hello is missing or refused, are gaps too.
+    Rows without a known schema, because their hello is missing or refused, become gaps.
+
+    Args:
+        schema: the schema that applies before the first entry.
+        refused: offsets of frames that the collector refuses; they are declared as gaps.
     """
     made = Payload()
     rows: list[Entry] = []
@@ -59,7 +66,10 @@ def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[
 
 
 def fitting(entries: Sequence[Entry], schema: Schema | None, most_bytes: int) -> int:
-    """How many of the entries one request carries: at least one, at most most_bytes of journal."""
+    """Returns how many entries fit into one request.
+
+    The number is at least one; more need to fit into most_bytes of journal.
+    """
     rows = unpacked = 0
     for count, entry in enumerate(entries):
         if isinstance(entry.frame, Hello):
@@ -74,7 +84,7 @@ def fitting(entries: Sequence[Entry], schema: Schema | None, most_bytes: int) ->
 
 
 def _close(made: Payload, rows: list[Entry], schema: Schema | None) -> None:
-    """Makes a block of the rows gathered so far."""
+    """Converts the rows gathered so far to a block."""
     if rows and schema:
         made.items.append(pack(view(schema, [row.frame for row in rows if isinstance(row.frame, Steps)])))
         made.ranges.append((rows[0].begin, rows[-1].end))

@@ -1,8 +1,8 @@
-"""The shipper: a process of its own that brings journals to the collector, and ends streams whose writer died.
+"""The shipper process: sends journals to the collector and ends streams whose writer died.
 
-Without a collector a mirror takes its place, which brings journals from tmpfs to the disk.
+Without a collector, a mirror runs instead and moves journals from tmpfs to disk.
 
-start() is called in the training process and therefore imports next to nothing; the rest runs in the shipper.
+start() runs in the training process and therefore imports almost nothing; the rest runs in the shipper.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ _DETACH = (
     f"import os, sys; os.fork() or (os.setsid(), os.nice({_NICENESS}), "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
 )
-"""Between us and the shipper: who waits for all children of the training process must not wait for the shipper."""
+"""Detaches the shipper from the training process by a second fork. A program that waits for all its children must not
+wait for the shipper."""
 
 _START_SECONDS = 30.0
-"""How long that step in between may take on a machine that is busy."""
+"""Time limit of this intermediate process on a busy machine."""
 
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""What of the training process's environment the shipper gets: nothing that concerns torch or its launcher."""
+"""Environment variables that the shipper inherits: none that concern torch or its launcher."""
 
 
 def start(run_folder: Path, url: str | None, token: str | None = None) -> str | None:
-    """Sees to it that a shipper runs for this run on this host, detached from this process. Call it after Journal().
+    """Makes sure that a detached shipper runs for this run on this host.
 
-    Without a url it is a mirror: what lies on tmpfs is brought to run_folder. None when one runs or was started, else
-    the reason why not. Never raises for what the system refuses.
+    Call it after Journal().
+
+    Without a url a mirror is started, which moves journals from tmpfs to run_folder. System errors do not raise.
+
+    Returns:
+        None if a shipper runs or was started, else the reason why not.
     """
     remedy = f"; send the run later with: ammeter ship {run_folder}" if url else ""
     try:
@@ -58,7 +63,10 @@ def start(run_folder: Path, url: str | None, token: str | None = None) -> str | 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """ammeter ship. 0: everything was delivered; 1: something was not, by this process; 2: wrong call."""
+    """Runs `ammeter ship` and returns its exit code.
+
+    0: everything was delivered. 1: this process did not deliver everything. 2: invalid call.
+    """
     parser = _parser()
     words = parser.parse_args(argv)
     folder = Path(words.dir).expanduser().absolute()
@@ -90,7 +98,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _mirror(folder: Path, host: str) -> int:
-    """Runs a mirror, one per run and host; a stream that began while it was leaving is not left behind."""
+    """Runs a mirror, at most one per run and host.
+
+    The mirror restarts if a stream began while it was exiting.
+    """
     from ammeter.shipper.leftovers import bring_stragglers
     from ammeter.shipper.tmpfs_mirror import Mirror
 
@@ -106,7 +117,10 @@ def _mirror(folder: Path, host: str) -> int:
 
 
 def _until_nothing_is_left(shipper: Shipper, folder: Path, host: str | None, only: int | None) -> int:
-    """Runs the shipper; a stream that began while it was leaving, and saw the lock still held, is not left behind."""
+    """Runs the shipper until no stream is left.
+
+    The shipper restarts if a stream began while it was exiting and still found the lock held.
+    """
     while True:
         code = shipper.run()
         if only is None or host is None:
@@ -123,7 +137,7 @@ def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     home = Path(__file__).resolve().parents[2]
     if home.name not in ("site-packages", "dist-packages"):
-        # Where the interpreter does not look by itself; the others must not come before the standard library.
+        # Needed only outside site-packages. A site-packages folder on PYTHONPATH would precede the standard library.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
     words = [
         sys.executable,

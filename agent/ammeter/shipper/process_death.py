@@ -1,7 +1,7 @@
-"""What a process beside the writers can know of how one ended, where nobody waited for it.
+"""Finds out how a writer ended, in a process that is not its parent.
 
-It sees no exit status. Two things tell something all the same: the kernel counts whom it kills for want of memory in
-the writer's control group, and a job or pod that is ended sends SIGTERM to this process as well.
+Such a process gets no exit status, but two sources remain: the kernel counts its OOM kills in the writer's control
+group, and the end of a job or pod sends SIGTERM to this process as well.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from ammeter.environment.cgroups import groups_of, memory_limit, oom_kills
 from ammeter.journal import Ending
 
 LOOK_SECONDS = 1.0
-"""Between two looks at what the kernel has counted."""
+"""Interval between two readings of the kernel's count."""
 
 DYING_SECONDS = 30.0
-"""A process is counted when it is killed, and is gone once its memory is freed. A kill before that was another's, such
-as a DataLoader worker's."""
+"""Longest time between the OOM kill of a writer and its end: the kernel counts the kill at once, and the process exists
+until its memory is freed. An older kill was that of another process, such as a DataLoader worker."""
 
 TOGETHER_SECONDS = 10.0
-"""A writer that ends so soon after SIGTERM has reached this process was ended with it."""
+"""A writer that ends within this time after SIGTERM reached this process was ended together with it."""
 
 WAIT_SECONDS = 0.5
-"""How long a dead writer's stream waits for a SIGTERM: who ends a job reaches its processes one by one."""
+"""How long the stream of a dead writer waits for a SIGTERM: the processes of a job are signalled one by one."""
 
 
 @dataclass
 class _Group:
-    """A writer's control group. oom_kills: at the last look. rose: monotonic seconds when it was seen to rise."""
+    """The control group of a writer.
+
+    oom_kills: count at the last reading. rose: monotonic seconds at which an increase was seen.
+    """
 
     groups: str
     limit: int
@@ -41,7 +44,10 @@ class _Group:
 
 
 class Deaths:
-    """Of the writers on this host. look() while one lives, ending() once it is gone."""
+    """Causes of death of the writers on this host.
+
+    Call look() while a writer lives, ending() once it is gone.
+    """
 
     def __init__(self) -> None:
         self._host = identity.host()
@@ -49,11 +55,11 @@ class Deaths:
         self._terminated: float | None = None
 
     def note_termination(self) -> None:
-        """SIGTERM has reached this process."""
+        """Records that SIGTERM has reached this process."""
         self._terminated = self._terminated or time.monotonic()
 
     def look(self, stream: Path) -> None:
-        """Call it often: it reads a small file once a second."""
+        """Reads the OOM count of a writer at most once a second; call it often."""
         now = time.monotonic()
         if stream not in self._groups:
             first = journal.schema_before(stream, 0)
@@ -61,18 +67,18 @@ class Deaths:
                 return
             here = first.host == self._host and first.role == "rank"
             groups = groups_of(first.pid) if here else ""
-            known = bool(groups) and journal.is_alive(stream)  # else the number may be another's by now
+            known = bool(groups) and journal.is_alive(stream)  # otherwise the process id may have been reused
             self._groups[stream] = _Group(groups, memory_limit(groups), oom_kills(groups), now) if known else None
         group = self._groups[stream]
         if group is not None and now - group.looked >= LOOK_SECONDS:
             _count(group, now)
 
     def awaits(self, since: float) -> bool:
-        """Whether a SIGTERM may still come for this process that has ended a writer since then."""
+        """Returns whether a SIGTERM that ended a writer at `since` may still reach this process."""
         return self._terminated is None and time.monotonic() - since < WAIT_SECONDS
 
     def ending(self, stream: Path) -> Ending:
-        """What is known of the end of a writer that is gone."""
+        """Returns the known cause of the end of a writer that is gone."""
         group, now = self._groups.get(stream), time.monotonic()
         if group is not None:
             _count(group, now)

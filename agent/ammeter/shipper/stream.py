@@ -1,4 +1,4 @@
-"""One stream on its way: what is read, when it is sent, and what each answer means for what comes next."""
+"""Delivers one stream: reads frames, decides when to send, and handles answers."""
 
 from __future__ import annotations
 
@@ -17,42 +17,45 @@ from ammeter.shipper.process_death import Deaths
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema
 
 READ_BYTES = 4 * 2**20
-"""Journal of one stream that is held in memory, and sent at once at most: a quarter of what a collector takes."""
+"""Most journal bytes of one stream that are in memory, and that are sent at once: a quarter of what a collector
+accepts."""
 
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 256
-"""Rows wait this long for company, so that a block compresses; a run with more rows a second waits less."""
+"""Rows wait this long for further rows, so that a block compresses; a run with more rows per second waits less."""
 
 EVENT_SECONDS = 0.25
-"""An event waits for nothing, but a run that makes events all the time sends four times a second, not more."""
+"""Events are sent at once, but a run that emits events continuously sends four times a second, not more."""
 
 HEARTBEAT_SECONDS = 2.0
-"""How often a stream with nothing to send says that it lives; the verdict run-lost counts on it."""
+"""Interval of heartbeats of a stream with nothing to send; the verdict run-lost relies on it."""
 
 TIDY_SECONDS = 1.0
-"""Between two looks at a stream's segments: each look lists a folder."""
+"""Interval between two checks of a stream's segments; each check lists a folder."""
 
 WITNESS_SECONDS = 2.0
-"""How long a dead writer's stream is left to the process that waited for it, and knows what killed it."""
+"""How long a dead writer's stream is left to the witness (`ammeter run`), which knows what killed the writer."""
 
 PARCELS_PER_TURN = 8
-"""So that a stream with a long backlog lets the others have their turn."""
+"""Requests per poll(), so that a stream with a long backlog does not delay the others."""
 
 PATIENT_REFUSALS = 32
-"""Frames refused in a row before the next one waits: a collector that refuses everything is not to be flooded."""
+"""Consecutive refused frames before a wait, so that a collector that refuses everything is not flooded."""
 
 PATIENT_JUMPS = 4
-"""Times in a row that the collector may send us to another offset before we wait."""
+"""Consecutive times that the collector may redirect to another offset before a wait."""
 
 
 REMEDY = "check that AMMETER_URL leads to one collector, and update it"
 
 
 class Delivery:
-    """One stream's way to the collector. Used by one thread at a time: turn() does what is due and returns.
+    """Delivers one stream to the collector.
 
-    offset: what the collector has acknowledged. done: the stream has ended and is delivered. failures: tries in a
-    row that brought nothing. up_to_date: everything that was there at the last turn is delivered.
+    poll() does what is due and returns. Only one thread at a time may call it.
+
+    offset: what the collector has acknowledged. done: the stream has ended and is delivered. failures: consecutive
+    unsuccessful tries. up_to_date: everything that existed at the last poll() is delivered.
     """
 
     def __init__(
@@ -97,7 +100,11 @@ class Delivery:
         self._jumps = 0
 
     def poll(self) -> bool:
-        """Does what is due now. True when more is due already. Raises OSError when the stream's folder refuses."""
+        """Does what is due now. Returns whether more is due already.
+
+        Raises:
+            OSError: the stream's folder cannot be read or written.
+        """
         now = time.monotonic()
         self.alive = journal.is_alive(self.folder)
         self._keep_house(now)
@@ -116,7 +123,7 @@ class Delivery:
         return self._due(time.monotonic())
 
     def _keep_house(self, now: float) -> None:
-        """Ends the stream of a writer that died, at once, and tidies its folder, now and then."""
+        """Ends the stream of a dead writer at once, and tidies the folder at intervals."""
         try:
             if self.alive and self._deaths is not None:
                 self._deaths.look(self.folder)
@@ -133,7 +140,7 @@ class Delivery:
             self._say(f"disk {self._stream}", str(error), f"stream {self._stream} cannot be tidied: {error}")
 
     def _left_to_witness(self, now: float) -> bool:
-        """Whether somebody else is about to end this stream, and knows more, or a SIGTERM may say more in a moment."""
+        """Returns whether to wait for a witness or SIGTERM that explains the writer's death."""
         if self._dead_since is None:
             self._dead_since = now
         waited = now - self._dead_since >= WITNESS_SECONDS
@@ -157,7 +164,7 @@ class Delivery:
         self._pending.extend(journal.read(self.folder, self._read_to, room))
 
     def _due(self, now: float) -> bool:
-        """Whether what is pending, or a heartbeat, has to be sent now."""
+        """Returns whether pending entries, or a heartbeat, have to be sent now."""
         if self.done:
             return False
         if not self._pending:
@@ -172,7 +179,10 @@ class Delivery:
         return self._beat(now) > self._beat(self._pending_since)
 
     def _beat(self, now: float) -> int:
-        """Which second it is by this stream's own clock: the ranks of a run send at different moments."""
+        """Returns the second on this stream's own clock.
+
+        The clocks differ in phase, so that the ranks of a run send at different moments.
+        """
         return int((now - self._phase) / FLUSH_SECONDS)
 
     def _send(self) -> None:
@@ -187,7 +197,10 @@ class Delivery:
         self._take(answer, end, entries, packed)
 
     def _note_offer(self, end: int) -> None:
-        """Before it is sent: the next shipper has to know what the collector may have, whatever becomes of this one."""
+        """Records the offset before the request is sent.
+
+        The next shipper must know what the collector may have, even if this one is killed.
+        """
         self._sent = max(self._sent, end)
         if self._sent > self._noted:
             try:
@@ -197,7 +210,7 @@ class Delivery:
                 self._say(f"note {self._stream}", str(error), f"stream {self._stream}: no note can be kept: {error}")
 
     def _chosen(self) -> list[Entry]:
-        """The next entries to send; where a frame among them is suspected, so few that it will stand alone."""
+        """Returns the next entries to send; with a suspected frame, few enough to isolate it."""
         entries = self._pending[: fitting(self._pending, self._schema, self._most_bytes)]
         if self._suspect is None:
             return entries
@@ -207,7 +220,7 @@ class Delivery:
         return before or within[: max(1, len(within) // 2)] or entries
 
     def _take(self, answer: Answer, end: int, entries: list[Entry], packed: Payload) -> None:
-        """What an answer means. end: what was sent ends there."""
+        """Handles an answer. end: the offset at which the sent content ends."""
         moved = answer.offset is not None and answer.offset != self.offset
         wrong = self._wrong_offset(answer, end)
         if wrong:
@@ -231,7 +244,7 @@ class Delivery:
             self._tell_refusal(f"refused {answer.status}", self._refusal(answer))
 
     def _give_up(self, answer: Answer) -> None:
-        """The run was deleted at the collector: nothing of it is sent any more, and nothing is deleted here."""
+        """Stops sending: the run was deleted at the collector. The local journal is not deleted."""
         self.done, self._pending = True, []
         self._tell_refusal(
             "deleted",
@@ -240,7 +253,10 @@ class Delivery:
         )
 
     def _jump(self, answer: Answer, offset: int) -> None:
-        """Goes on where the collector is; one that says another place each time is asked less and less often."""
+        """Continues at the collector's offset.
+
+        A collector that names a different offset each time gets fewer and fewer requests.
+        """
         self._jumps += 1
         self._go_on(offset)
         line = f"stream {self._stream} goes on at {self.offset}: the collector is there"
@@ -250,9 +266,10 @@ class Delivery:
             self._tell_refusal(f"refused {answer.status}", self._refusal(answer))
 
     def _wrong_offset(self, answer: Answer, end: int) -> str:
-        """What cannot be of the offset in an answer, in words: a collector has what it was sent, and no more.
+        """Describes an impossible offset in an answer; '' if the offset is possible.
 
-        A 200 is for everything up to `end`. A 409 may lie further back, as of an older database that was restored.
+        A collector has what it was sent, and no more. A 200 acknowledges everything up to `end`. A 409 may be further
+        back, for example after an older database was restored.
         """
         offset = answer.offset
         if answer.status == 200 and offset is not None and offset < end:
@@ -262,7 +279,7 @@ class Delivery:
         return ""
 
     def _tell_refusal(self, state: str, line: str) -> None:
-        """For the log, and for who reads the journal."""
+        """Reports a refusal in the log and to readers of the journal."""
         self._say(self._stream, state, line)
         self._note_refusal(line)
 
@@ -272,11 +289,11 @@ class Delivery:
         try:
             journal.note_refusal(self.folder, line)
             self._refusal_noted = line
-        except OSError as error:  # the log has it
+        except OSError as error:  # the line is in the log already
             self._say(f"note {self._stream}", str(error), f"stream {self._stream}: no note can be kept: {error}")
 
     def _go_on(self, offset: int) -> None:
-        """From here on the collector has everything before this offset."""
+        """Continues at `offset`: the collector has everything before it."""
         for entry in self._pending:
             if entry.end <= offset and isinstance(entry.frame, Hello):
                 self._schema = None if entry.begin in self._refused else entry.frame.schema
@@ -304,7 +321,7 @@ class Delivery:
         self._say(self._stream, "sends", f"stream {self._stream} is delivered up to {self.offset}")
 
     def _bisect_rejected(self, answer: Answer, entries: list[Entry], packed: Payload) -> bool:
-        """Comes closer to the frame that was refused; False when there is none in what was sent."""
+        """Narrows down the refused frame. Returns False if nothing that was sent can be it."""
         named = answer.item is not None and 0 <= answer.item < len(packed.ranges)
         begin, end = packed.ranges[answer.item or 0] if named else (self.offset, entries[-1].end if entries else 0)
         suspects = [
@@ -333,14 +350,17 @@ class Delivery:
             self._not_before = time.monotonic() + backoff(self._refusals - PATIENT_REFUSALS + 1)
 
     def _split(self, entries: list[Entry]) -> None:
-        """Less at once; a frame that is too large alone is declared rejected."""
+        """Halves the size of a request, or rejects a single frame that is too large."""
         if len(entries) == 1:
             self._refuse(entries[0], "413, too large")
         else:
             self._most_bytes = max(1, (entries[-1].end - self.offset) // 2)
 
     def _wait(self, answer: Answer, seconds: float, *, wakes: bool) -> None:
-        """Asks again later, at the earliest when Retry-After says. wakes: at once when the collector is back."""
+        """Delays the next request by `seconds`, or by Retry-After if that is longer.
+
+        wakes: whether the request is made at once when the collector is reachable again.
+        """
         self.failures += 1
         self._not_before = time.monotonic() + max(seconds, answer.wait or 0.0)
         self._recoveries = self._collector.recoveries if wakes else None
@@ -364,7 +384,7 @@ class Delivery:
 
 
 def _number(offset: int) -> str:
-    """Of somebody who may say a number of a million digits."""
+    """Formats an offset from the collector, which may have a million digits."""
     return str(offset) if abs(offset) < 10**30 else "a number of more than 30 digits"
 
 

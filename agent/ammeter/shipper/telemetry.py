@@ -1,8 +1,8 @@
-"""What this host's devices do while ranks of a run train on them, as a stream of its own, role host.
+"""Records the metrics of this host's devices while ranks train on them.
 
-It goes the way of all streams: a journal in the run's folder, which the shipper delivers. It begins when a rank that
-named its device is known to the collector, and ends with the last of them; a shipper that is started again begins
-another one.
+The metrics are a stream of role host. Like all streams it is a journal in the run's folder, which the shipper delivers.
+It begins when the collector knows a rank that named its device, and ends with the last such rank. A restarted shipper
+begins a new stream.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from ammeter.shipper.nvml import READINGS, Device, Nvml, Off, Read, Said
 from ammeter.wire.frames import ABSENT, Bye, Event, Hello, Schema, Steps
 
 LOOK_SECONDS = 1.0
-"""Between two looks at which ranks train."""
+"""Interval between two checks of which ranks train."""
 
 SETTLE_SECONDS = 2.0
-"""How long the first rank's device waits for those of the others, which are in one stream with it."""
+"""How long the first rank's device waits for those of the other ranks, so that all are in one stream."""
 
 
 class Telemetry:
-    """Of one run on one host. turn() does what is due, and never waits for the driver."""
+    """Device metrics of one run on one host.
+
+    poll() does what is due, and never waits for the driver.
+    """
 
     def __init__(self, run_folder: Path, say: Say) -> None:
         self._run_folder = run_folder
@@ -49,7 +52,7 @@ class Telemetry:
         self._over = False
 
     def poll(self, streams: Iterable[Path], now: float) -> None:
-        """streams: folders of those that are being shipped."""
+        """Records new readings. streams: folders of the streams that are being shipped."""
         if self._over:
             return
         if now >= self._look_at:
@@ -62,7 +65,7 @@ class Telemetry:
                 self._give_up("NVML does not answer: the driver hangs")
 
     def stop(self) -> None:
-        """Ends the stream. Twice is fine."""
+        """Ends the stream. May be called twice."""
         if self._nvml is not None:
             self._nvml.stop()
         if self._journal is not None:
@@ -80,12 +83,12 @@ class Telemetry:
         self._since = now if self._since is None else self._since
         if uuids <= self._uuids or now - self._since < SETTLE_SECONDS:
             return
-        self.stop()  # a rank came later: another stream, with its device
+        self.stop()  # a rank came later and needs a new stream, which includes its device
         self._lead, self._uuids, self._since = training[0], uuids, now
         self._nvml = Nvml(sorted(uuids))
 
     def _training(self, stream: Path) -> Hello | None:
-        """The hello of a rank that lives and that the collector knows: its run is there, and what it is."""
+        """Returns the hello of a living rank whose run the collector knows; else None."""
         if stream not in self._hellos:
             first = journal.schema_before(stream, 0)
             if first is None:
@@ -135,7 +138,7 @@ class Telemetry:
             self._journal.append(Event("device.unreadable", self._step, time.time_ns(), data))
 
     def _give_up(self, why: str) -> None:
-        """For as long as this shipper lives."""
+        """Stops device readings for the lifetime of this shipper."""
         self._say("nvml", why, f"devices are not read: {why}")
         if self._journal is not None:
             gone = [math.nan] * len(self._devices) * len(READINGS)

@@ -1,7 +1,8 @@
-"""Brings journals from tmpfs to the disk where no collector is named: a process that may wait, so that no step does.
+"""Copies journals from tmpfs to disk when there is no collector.
 
-Once in a while it copies what has come to an open segment to its twin in the stream's folder, so that a container
-that ends takes hardly anything with it; closed segments move. A stream whose writer is gone is moved as a whole.
+It is a separate process, so that no step waits for the disk. At intervals it appends new data of an open segment to its
+copy in the stream's folder, so that almost nothing is lost when a container ends. Closed segments are moved, and so is
+a whole stream once its writer is gone.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from ammeter.shipper.disk_cap import Keeper
 from ammeter.shipper.process_death import Deaths
 
 MIRROR_SECONDS = 0.5
-"""Between two looks: how much of a journal a machine that goes down takes with it."""
+"""Interval between two copies, which is how much of a journal is lost when the machine crashes."""
 
 WITNESS_SECONDS = 2.0
-"""How long a dead writer's stream is left to `ammeter run`, which knows what killed it and appends that."""
+"""How long a dead writer's stream is left to `ammeter run`, which knows what killed the writer and records it."""
 
 GIVE_UP_SECONDS = 3600.0
-"""How long a disk may refuse what the last writer has left on tmpfs before it stays there."""
+"""How long the disk may refuse data, while no writer lives, before the mirror leaves the data on tmpfs."""
 
 HURRY_SECONDS = 8.0
-"""What remains after SIGTERM for writers that the same signal ends."""
+"""Time left after SIGTERM for writers that the same signal ends."""
 
 
 class Mirror:
-    """Of one run's streams on this host: those whose tmpfs folder is here."""
+    """Mirrors the streams of one run that have a tmpfs folder on this host."""
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
@@ -40,16 +41,16 @@ class Mirror:
         return self._deadline != float("inf")
 
     def has_work(self) -> bool:
-        """Whether something of the run lies on tmpfs."""
+        """Returns whether any stream of the run is on tmpfs."""
         return bool(self._streams())
 
     def hurry(self) -> None:
-        """Leave once every writer is gone, or in a few seconds at the latest."""
+        """Requests an exit once every writer is gone, in a few seconds at most."""
         self._deaths.note_termination()
         self._deadline = min(self._deadline, time.monotonic() + HURRY_SECONDS)
 
     def run(self) -> None:
-        """Goes on until nothing of the run lies on tmpfs any more."""
+        """Runs until nothing of the run is on tmpfs."""
         refused_since = None
         while time.monotonic() < self._deadline:
             try:
@@ -65,13 +66,17 @@ class Mirror:
             time.sleep(MIRROR_SECONDS)
 
     def poll(self) -> bool:
-        """Looks once. Whether there is something on tmpfs that is still to come to the disk. Raises its OSErrors."""
+        """Mirrors all streams once. Returns whether some are still on tmpfs.
+
+        Raises:
+            OSError: a stream could not be copied; the others were.
+        """
         refused: OSError | None = None
         hot = self._streams()
         for folder in hot:
             try:
                 self._bring(folder)
-            except OSError as error:  # the other streams have their turn all the same
+            except OSError as error:  # the other streams are still copied
                 refused = error
         if refused:
             raise refused
@@ -104,7 +109,10 @@ class Mirror:
             journal.unlock(held)
 
     def _say_how_it_ended(self, folder: Path) -> None:
-        """Only where it is known: of another's end the free lock says as much."""
+        """Ends the stream if the cause of death is known.
+
+        Otherwise the free lock is sufficient: it shows readers that the writer is gone.
+        """
         ending = self._deaths.ending(folder)
         if ending.by:
             journal.settle(folder, time.time_ns(), ending)

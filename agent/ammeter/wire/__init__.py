@@ -1,4 +1,4 @@
-"""Frames and batches of the protocol (docs/protocol.md), by the names that programs use."""
+"""The public names of the protocol's frames and batches (docs/protocol.md)."""
 
 from ammeter.wire.frames import (
     CONTENT_TYPE,

@@ -1,8 +1,8 @@
-"""Rows of a stream as columns: how they are packed for the way, and the view that verdicts read.
+"""Packs rows of a stream as column blocks, and provides the view that verdicts read.
 
-Apart from wire.py because it needs numpy and zstandard, which the writing side does not load.
-A packed block is one zstd frame over: steps (int64), times (int64, ns), values (float32, column-major);
-each part is delta-coded (integers) and byte-shuffled, so that equal bytes of neighbours lie together.
+Separate from frames.py, because it needs numpy and zstandard, which the writing process does not load. A packed block
+is one zstd frame over steps (int64), times (int64, ns) and values (float32, column-major). Integers are delta-coded,
+and all parts are byte-shuffled, so that equal bytes of neighbours are adjacent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ Mask = npt.NDArray[np.bool_]
 
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
 MAX_BLOCK_BYTES = 64 * 2**20
-"""Most bytes a block may unpack to; a packed block that claims more is refused before it is unpacked."""
+"""Size limit of an unpacked block; a packed block that declares more is refused before it is unpacked."""
 
 
 class BadBlock(ValueError):
-    """A packed block that does not hold what it says."""
+    """A packed block that does not match its header."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """The clock looked at a stream. alive: None when nobody can know (the shipper is silent too)."""
+    """A check of a stream by the clock, without new frames.
+
+    now, heard: nanoseconds of this check and of the stream's last sign of life. alive: None if unknown, because the
+    shipper is silent too. offline: whether a report of a journal makes the check.
+    """
 
     now: int
     alive: bool | None
@@ -41,10 +45,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class View:
-    """A stretch of one stream: n rows as arrays, and between them the other frames.
+    """A section of one stream: n rows as arrays, and the other frames between them.
 
-    steps, times: int64[n]; times in ns. values: float32[columns, n]. frames: (rows before it, frame), in order.
-    How a stream is cut into views is arbitrary; what is concluded from it must not depend on it.
+    steps, times: int64[n]; times in ns. values: float32[columns, n]. frames: (rows before it, frame), in order. The
+    boundaries between views are arbitrary; conclusions must not depend on them.
     """
 
     schema: Schema
@@ -58,7 +62,7 @@ class View:
         return len(self.steps)
 
     def scalar(self, name: str) -> Floats:
-        """float32[n] of a scalar column; all absent when the stream does not have it."""
+        """float32[n] of a scalar column; all absent if the stream does not have it."""
         place = self.schema.places.get(name)
         if place is None:
             return np.full(len(self.steps), ABSENT, np.float32)
@@ -66,7 +70,10 @@ class View:
         return found
 
     def loss(self) -> Floats:
-        """float32[n]: the loss of each step, of several the first that it has, or one that is not finite."""
+        """float32[n]: the loss of each step.
+
+        Of several losses, the first that was measured, or one that is not finite.
+        """
         found, (_, *others) = self.scalar(LOSS), (LOSS, *(each for each in self.schema.losses if each != LOSS))
         if not others:
             return found
@@ -79,26 +86,26 @@ class View:
         return found
 
     def loss_at(self, at: int) -> str:
-        """Which column loss() has of this row."""
+        """Returns the column from which loss() takes its value in this row."""
         values = {name: self.scalar(name)[at : at + 1] for name in self.schema.losses}
         there = [name for name, value in values.items() if measured(value)[0]]
         return next((name for name in there if not np.isfinite(values[name][0])), there[0] if there else LOSS)
 
     def stat(self, name: str) -> Floats:
-        """float32[tensors, n] of a per-tensor stat; all absent when the stream does not have it."""
+        """float32[tensors, n] of a per-tensor stat; all absent if the stream does not have it."""
         if name not in self.schema.stats:
             return np.full((len(self.schema.tensors), len(self.steps)), ABSENT, np.float32)
         return self.values[self.schema.span(name)]
 
     @property
     def numel(self) -> Ints:
-        """int64[tensors], elements per tensor."""
+        """int64[tensors]: elements per tensor."""
         return np.asarray(self.schema.numels)
 
     def parts(self, *wanted: str) -> Iterator[View | Hello | Event | Lost | Bye]:
-        """The rows and the other frames in the order the journal has them; each part of rows is a View.
+        """Yields rows, as Views, and other frames in the journal's order.
 
-        wanted: names of events and kinds of frames ("bye"); the others are left out. Without any, nothing is.
+        wanted: names of events and kinds of frames ("bye") to include; without any, all are included.
         """
         if not self.frames and self.tick is None:
             if len(self):
@@ -116,13 +123,15 @@ class View:
             yield self.rows(begin, len(self))
 
     def records(self, *scalars: str) -> Iterator[tuple[int, tuple[float, ...]]]:
-        """(step, numbers) of each row as Python numbers, in the order of the names; what is absent is NaN.
-        The loss is that of loss()."""
+        """Iterates over (step, numbers) of each row, in the order of the names.
+
+        They are Python numbers, absent ones NaN. The loss is that of loss().
+        """
         columns = [(self.loss() if name == LOSS else self.scalar(name)).tolist() for name in scalars]
         return zip(self.steps.tolist(), zip(*columns, strict=True), strict=True)
 
     def rows(self, begin: int, end: int) -> View:
-        """The rows from begin to end, without the frames between them."""
+        """Returns the rows from begin to end, without the frames between them."""
         return View(self.schema, self.steps[begin:end], self.times[begin:end], self.values[:, begin:end])
 
 
@@ -133,7 +142,7 @@ def measured(column: Floats) -> Mask:
 
 
 def fits(row: Steps, schema: Schema) -> bool:
-    """Whether a row that stands in a journal can be one of this schema's; who wrote the journal may be anybody."""
+    """Returns whether a journal's row is valid for this schema; journals are untrusted input."""
     whole = len(row.values) % 4 == 0 and len(row.values) // 4 <= schema.width
     return whole and 0 <= row.step < 2**63 and 0 <= row.time < 2**63 and 16 + 4 * schema.width <= MAX_BLOCK_BYTES
 
@@ -144,7 +153,10 @@ def view(
     frames: Sequence[tuple[int, Hello | Event | Lost | Bye]] = (),
     tick: Tick | None = None,
 ) -> View:
-    """The View of rows as they stand in a journal. Raises BadBlock for a row longer than the schema."""
+    """Builds the View of a journal's rows.
+
+    Raises BadBlock for a row longer than the schema.
+    """
     values = np.full((len(rows), schema.width), ABSENT, np.float32)
     for index, row in enumerate(rows):
         given = np.frombuffer(row.values, "<f4")
@@ -157,7 +169,7 @@ def view(
 
 
 def pack(rows: View, level: int = 3) -> Block:
-    """The rows of a view as one compressed block; bit-exact, NaN payloads and -0 included."""
+    """Packs a view's rows as one compressed block; bit-exact, NaN payloads and -0 included."""
     parts = (
         _shuffle(np.diff(rows.steps, prepend=np.int64(0))),
         _shuffle(np.diff(rows.times, prepend=np.int64(0))),
@@ -175,7 +187,11 @@ def pack(rows: View, level: int = 3) -> Block:
 
 
 def unpack(block: Block, schema: Schema) -> View:
-    """The rows of a packed block. Raises BadBlock, naming what is wrong, before it allocates what is too large."""
+    """Unpacks a block.
+
+    Raises:
+        BadBlock: the block is invalid, with the reason; raised before too much memory is allocated.
+    """
     n, width = block.rows, block.columns
     if width != schema.width:
         raise BadBlock(f"block has {width} columns; its schema {schema.id} has {schema.width}")
@@ -192,7 +208,7 @@ def unpack(block: Block, schema: Schema) -> View:
 
 
 def join(schema: Schema, views: Iterable[View]) -> View:
-    """Rows of several views with one schema, one behind the other."""
+    """Concatenates the rows of several views with one schema."""
     several = list(views)
     if not several:
         return view(schema, ())
@@ -232,7 +248,10 @@ def _unshuffle(data: bytes) -> Ints:
 
 
 def _unshuffled(data: bytes) -> Floats:
-    """The same for floats, of which there are many: put together by arithmetic it takes a quarter of the time."""
+    """Unshuffles float32 values by arithmetic, which takes a quarter of the time of _unshuffle().
+
+    The difference matters because there are many floats.
+    """
     planes = np.frombuffer(data, np.uint8).reshape(4, -1)
     found = planes[3].astype(np.uint32)
     for place in (2, 1, 0):

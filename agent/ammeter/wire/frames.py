@@ -1,8 +1,8 @@
-"""Frames: the words a training process writes and a collector reads.
+"""The frames and batches that a training process writes and a collector reads.
 
-The journal file and the HTTP body carry the same Structs, so there is one schema. A frame on disk is
-a 20-byte header and a msgpack payload; the header names the frame's logical offset, so a reader finds
-its way again behind a torn or removed frame. Leaf of the house: standard library and msgspec only.
+The journal and the HTTP body use the same Structs, so there is one schema. A frame on disk is a 20-byte header and a
+msgpack payload. The header contains the frame's logical offset, so that a reader can continue after a torn or removed
+frame. This module imports only the standard library and msgspec.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PROTOCOL = 1
 CONTENT_TYPE = "application/vnd.ammeter.batch+msgpack"
 
 LOSS, LOSS_BACKWARD = "loss", "loss_backward"
-"""The loss of the batch, and what backward() was called on where nobody knows what part of that it is. A run with
-several losses has `loss@gan.py:41` for each, and `loss_backward@...`."""
+"""LOSS is the loss of the batch. LOSS_BACKWARD is the tensor on which backward() was called, if its share of the
+batch's loss is unknown. A run with several losses has `loss@gan.py:41` for each, and `loss_backward@...`."""
 
 SCALARS: dict[str, str] = {
     "scale": "loss scale in effect during the step; absent without a scaler",
@@ -75,22 +75,22 @@ STATS: dict[str, str] = {
 """Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
 
 ABSENT_BITS = 0x7FC0A3A3
-"""The float32 pattern that says "not measured": a NaN no arithmetic makes, so a real NaN stays data."""
+"""The float32 pattern of an absent value: a NaN that no arithmetic produces, so that a real NaN remains data."""
 
 ABSENT = struct.pack("<I", ABSENT_BITS)
 
 
 def is_loss(column: str) -> bool:
-    """Whether a scalar column is a training loss of the run's: the one, or one of several."""
+    """Returns whether a scalar column is a training loss, single or one of several."""
     return column in (LOSS, LOSS_BACKWARD) or column.startswith((f"{LOSS}@", f"{LOSS_BACKWARD}@"))
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """A watched parameter: its qualified name, shape and dtype ('float32').
 
-    Of a sharded one, shape is that of this rank's shard; counts refer to it. copies: on how many ranks each of its
-    elements lies, 1 where every rank has its own part, counted as if all ranks had parts of it (stages of a pipeline
-    do not); 0 for a tensor that lies whole on every rank that has it.
+    The shape of a sharded parameter is that of this rank's shard; counts refer to the shard. copies: the number of
+    ranks that have each element, 1 if every rank has a part of its own. The number assumes that all ranks have parts of
+    the tensor, which is not so for pipeline stages. It is 0 for a tensor that is whole on every rank that has it.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Schema(msgspec.Struct, frozen=True, dict=True):
-    """What the columns of a stream are: the scalars, then for each stat one column per tensor."""
+    """The columns of a stream: the scalars, then one column per tensor for each stat."""
 
     scalars: tuple[str, ...] = tuple(SCALARS)
     stats: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def losses(self) -> tuple[str, ...]:
-        """The columns that are training losses of the run's."""
+        """The columns that are training losses of the run."""
         return tuple(name for name in self.scalars if is_loss(name))
 
     @cached_property
@@ -135,22 +135,25 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def sharded(self) -> bool:
-        """Whether this rank holds parts of tensors."""
+        """Whether this rank has parts of tensors."""
         return any(tensor.copies for tensor in self.tensors)
 
     @cached_property
     def id(self) -> str:
-        """16 hex digits that name this schema: a hash of its content."""
+        """Id of this schema: a hash of its content, in 16 hex digits."""
         return blake2b(msgspec.msgpack.encode(self), digest_size=8).hexdigest()
 
     def span(self, stat: str) -> slice:
-        """The columns of one per-tensor stat. Raises ValueError for a stat that is not in the schema."""
+        """Returns the columns of one per-tensor stat. Raises ValueError if the schema lacks it."""
         first = len(self.scalars) + self.stats.index(stat) * len(self.tensors)
         return slice(first, first + len(self.tensors))
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="kind"):
-    """Who writes this stream and what its columns are. First in every segment, again when columns change."""
+    """The writer of a stream and its columns.
+
+    It is the first frame of every segment, and is repeated when the columns change.
+    """
 
     run: str
     stream: str
@@ -170,7 +173,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="kind"):
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="kind"):
-    """One step's row: little-endian float32 of the leading columns; columns beyond the bytes are absent."""
+    """The row of one step: little-endian float32 of the leading columns; the rest are absent."""
 
     step: int
     time: int
@@ -178,7 +181,7 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="kind"):
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind"):
-    """Something happened at a step. `name` is subject.happened and is described in docs/events.md."""
+    """An observation at a step. docs/events.md describes each `name`, which is subject.happened."""
 
     name: str
     step: int
@@ -187,7 +190,7 @@ class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
-    """Records that are gone, by reason. begin < end says which logical offsets they had."""
+    """Counts of lost records with a reason. begin < end are their logical offsets."""
 
     reason: str
     steps: int = 0
@@ -197,10 +200,12 @@ class Lost(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind", omit_defaults=True):
-    """The stream's last frame. Reason 'lost' is written for a process that died without saying it.
+    """The last frame of a stream.
 
-    ended_by: one of ENDED_BY, where whoever wrote this for the process knows more than the message says. memory_limit:
-    bytes that its control group may have; 0 for not known.
+    Reason 'lost' marks a process that died without a final record.
+
+    ended_by: one of ENDED_BY, if the process that wrote this frame knows more than the message. memory_limit: limit of
+    the process's control group in bytes; 0 if unknown.
     """
 
     reason: Literal["closed", "exit", "exception", "signal", "lost"]
@@ -219,14 +224,17 @@ ENDED_BY: dict[str, str] = {
     "job": "the whole job was told to end, by SIGTERM to more than this process",
     "sigterm": "it was told to end by SIGTERM",
 }
-"""What the end of a process is known to come from, as whoever looked on has found it."""
+"""Known causes of the end of a process, as an observer determined them."""
 
 ASKED_TO_END = frozenset(ENDED_BY) - {"oom-killer"}
-"""Of these, those in which somebody or something told it to end."""
+"""The causes in which a person or another program requested the end."""
 
 
 class Block(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):
-    """A run of `steps` frames as columns, packed by block.pack; `schema` is the id from the last hello."""
+    """A series of `steps` frames as columns, packed by columns.pack.
+
+    schema: id of the schema in the last hello.
+    """
 
     schema: str
     rows: int
@@ -241,10 +249,10 @@ Item = Hello | Block | Event | Lost | Bye
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One request's body: what the journal holds from A to B, in order, and the ranges it no longer holds.
+    """The body of one request: the journal's content from A to B.
 
-    alive: whether the writer's lock is held. backlog: bytes of journal behind B. A batch without items and
-    with A = B is a heartbeat.
+    items: frames and blocks, in order. gaps: ranges from A to B that the journal no longer holds. alive: whether the
+    writer's lock is held. backlog: bytes of journal after B. A batch without items and with A = B is a heartbeat.
     """
 
     items: list[Item] = []
@@ -255,7 +263,10 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """The collector's answer: everything before `offset` is committed. Directives are for the agent."""
+    """The collector's answer: everything before `offset` is committed.
+
+    directives: instructions for the agent.
+    """
 
     offset: int
     directives: list[dict[str, Any]] = []
@@ -263,7 +274,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 _HEADER = struct.Struct("<4sIQI")
 _COVERED = struct.Struct("<IQ")
-"""What of a header its checksum covers, before the payload: the length and the offset."""
+"""The part of the header that the checksum covers, before the payload: length and offset."""
 _crc = zlib.crc32
 MAGIC = b"AmJ1"
 HEADER_BYTES = _HEADER.size
@@ -275,7 +286,10 @@ _batch_decoder = msgspec.msgpack.Decoder(Batch)
 
 
 def encode(frame: Frame, offset: int) -> bytes:
-    """The frame as it stands in a journal at a logical offset (bytes from the stream's beginning)."""
+    """Encodes a frame for a journal.
+
+    offset: logical offset in bytes since the stream's beginning.
+    """
     payload = _encoder.encode(frame)
     length = len(payload)
     return _HEADER.pack(MAGIC, length, offset, _crc(payload, _crc(_COVERED.pack(length, offset)))) + payload
@@ -284,8 +298,8 @@ def encode(frame: Frame, offset: int) -> bytes:
 def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, int, Frame]]:
     """Yields (position, size, offset, frame) for each whole frame in data from start on.
 
-    Bytes that are no whole, checksummed frame are passed over to the next one that is; the caller sees the
-    hole in the offsets. Ends before a frame that is cut off at the end of data.
+    Bytes that are not a whole frame with a correct checksum are skipped; the caller sees the hole in the offsets. The
+    iteration ends before a frame that is cut off at the end of data.
     """
     view = memoryview(data)
     position = start
@@ -301,10 +315,10 @@ def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, i
 
 
 def seek(data: bytes | memoryview, offset: int) -> int:
-    """A position in data to scan from when only frames that reach beyond a logical offset matter.
+    """Returns a position to scan from for frames that end after a logical offset.
 
-    Looks at headers only. What it passes over begins, and therefore ends, no later than a frame at or before
-    the offset does.
+    Reads only headers. Every frame before the position ends at or before the offset, because a frame that begins there
+    or earlier follows it.
     """
     view = memoryview(data)
     position = found = 0
@@ -318,7 +332,7 @@ def seek(data: bytes | memoryview, offset: int) -> int:
 
 
 def offset_in(header: bytes) -> int | None:
-    """The logical offset that a frame's header says; None for bytes that are no header."""
+    """Returns the logical offset in a frame's header; None for other bytes."""
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
         return None
     offset: int = _HEADER.unpack_from(header)[2]
@@ -330,7 +344,10 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(body: bytes) -> Batch:
-    """Raises msgspec.DecodeError (a ValidationError names the field) for anything that is not a batch."""
+    """Decodes a batch. Raises msgspec.DecodeError for any other content.
+
+    A ValidationError names the invalid field.
+    """
     return _batch_decoder.decode(body)
 
 

@@ -1,4 +1,4 @@
-"""Which values of a metric are better, as a run declares it: a tag `better.val_accuracy` that says `higher`."""
+"""Which values of a metric are better: the tag `better.val_accuracy` is `higher`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ LOWER, HIGHER = "lower", "higher"
 DIRECTIONS = (LOWER, HIGHER)
 
 BETTER = "better."
-"""Begins the tags."""
+"""Prefix of these tags."""
 
 
 def check_direction(name: object, direction: object) -> None:
-    """Raises ValueError where it is not said plainly which values of a metric are better."""
+    """Raises ValueError if the name of the metric or its direction is not valid."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"better names the metric {name!r}; use the name that run.log() has it under: val_accuracy")
     if direction not in DIRECTIONS:

@@ -1,5 +1,8 @@
-"""What a run or a server said, as people read it: on a terminal, in a chat, a mail, an alert or a document. It is
-somebody else's text, and moves no cursor, begins no line, reads forwards, calls nobody and leads nowhere."""
+"""Makes text from a run or a server safe to display.
+
+The text is foreign input for terminals, chats, mails, alerts and documents. Safe text does not move the cursor, start a
+line, reverse the reading direction, mention anyone or link anywhere.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ import unicodedata
 from typing import Any
 
 MISLEADING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of what moves a cursor, ends a line, turns round the text after it, or is no character."""
+"""Unicode categories of characters that move the cursor, end a line, reverse the text that follows, or are no
+characters."""
 
 JOINERS = "\u200c\u200d"
-"""Of those, what some scripts and emoji are written with."""
+"""Characters of these categories that some scripts and emoji need."""
 
 BREAK = "\u200c"
-"""What nobody sees, and what no chat finds a mention, a tag or a link across."""
+"""An invisible character, across which no chat recognizes a mention, a tag or a link."""
 
 MENTION = re.compile(r"[@\uff20](?=[^\s\u200c])(?!torch\.amp\.)")
-"""@everyone, @here, @channel, @someone; what a fix tells to write above a function is copied as it stands."""
+"""@everyone, @here, @channel, @someone. A decorator such as @torch.amp... in a fix is excluded, so that it can be
+copied."""
 
 TAG = re.compile(r"<(?=\s*[A-Za-z/!@#:&?])")
 """<!channel>, <@U123>, <https://...|text>, <b>."""
@@ -31,28 +36,33 @@ FENCE = "`"
 
 
 def line(text: str) -> str:
-    """The text as one line that moves no cursor and reads forwards: what misleads becomes U+FFFD."""
-    if text.isprintable():  # as nearly all is, and then there is nothing of it
+    """Returns the text as one harmless line; each misleading character becomes U+FFFD."""
+    if text.isprintable():  # the usual case: nothing to replace
         return text
     return "".join("\ufffd" if _misleads(sign) else sign for sign in text)
 
 
 def name(value: str) -> str:
-    """A name that a run gave, as one line that does nothing in any chat, mail or document: no mention, tag or link, and
-    no part of it is code."""
+    """Returns a name from a run as one line without mentions, tags, links or code.
+
+    It has no effect in any chat, mail or document.
+    """
     return ADDRESS.sub(f":{BREAK}", _inert(value)).replace(FENCE, "'")
 
 
 def sentence(value: str) -> str:
-    """A sentence of ours that may hold such names, which do nothing in it. Its own code stays code."""
+    """Returns a sentence of Ammeter in which names from a run have no effect.
+
+    The sentence's own code remains code.
+    """
     said = _inert(value)
     whole = said.count(FENCE) % 2 == 0 and FENCE * 2 not in said
     return said if whole else said.replace(FENCE, "'")
 
 
 def json(value: Any) -> str:
-    """The value as JSON to be read by people too: what cannot be printed is escaped, and means the same."""
-    import msgspec  # the doctor's lines are shown where it is missing
+    """Formats a value as JSON for people; unprintable characters are escaped, with the same meaning."""
+    import msgspec  # the doctor prints its lines even without msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value)).decode()
     return "\n".join("".join(map(_escaped, each)) for each in text.split("\n"))

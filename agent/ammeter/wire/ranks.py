@@ -1,7 +1,7 @@
-"""The ranks of a run as one: whose streams lived together, and what their gradients are as a whole.
+"""Merges the ranks of a run: groups streams by attempt, and combines their gradients.
 
-Pure. Each rank tells of what it holds: all of a tensor, or a shard. A norm of the whole is the root of the sum over
-ranks of norm^2 / copies, where copies is on how many of them an element lies.
+The functions are pure. Each rank reports what it has: all of a tensor, or a shard. A norm of the whole is the root of
+the sum over ranks of norm^2 / copies; copies is the number of ranks that have an element.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from ammeter.wire.frames import Schema, Tensor
 
 SCALARS = ("grad_norm", "grad_absmax")
 STATS = ("grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals")
-"""Columns that have a meaning for the whole."""
+"""Columns that are defined for the whole of all ranks."""
 
 MAX_NUMBERS = 2**20
-"""Of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
+"""Most numbers of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
 
 Doubles = npt.NDArray[np.float64]
 Place = tuple[str, int]
-"""A tensor's name, and the how manieth of that name it is."""
+"""A tensor's name, and its number among the tensors of that name."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """One process's record: which stream, which rank of how many, when it began and when it said goodbye, in ns."""
+    """The stream of one process in one attempt.
+
+    began, ended: times of the start and of the final record in ns; ended is None without a final record.
+    """
 
     stream: str
     rank: int
@@ -40,9 +43,9 @@ class Life:
 
 
 def lives(streams: Iterable[Life]) -> list[list[Life]]:
-    """The streams that ran together, by rank; those of a launcher's restart behind those that it replaces.
+    """Groups streams that ran together, each group ordered by rank, in order of their start.
 
-    A restart begins where a rank comes again, or where another has ended before.
+    A restart by the launcher begins a new group: a rank appears again, or another rank ended before this one began.
     """
     together: list[list[Life]] = []
     for each in sorted(streams, key=lambda life: (life.began, life.rank, life.stream)):
@@ -59,10 +62,10 @@ def is_sharded(schema: Schema) -> bool:
 
 
 def merged(ranks: Mapping[int, Iterable[View]], world_size: int) -> Iterator[View]:
-    """The gradients of the whole, from the views of each rank: SCALARS and STATS at the steps that all ranks have.
+    """Yields SCALARS and STATS of the merged gradients at the steps that all ranks have.
 
-    A tensor is absent at a step where a rank did not read its part, grad_norm where that is so of any tensor that
-    another rank did read. Where tensors are sharded and a rank is missing there is no whole: nothing is yielded.
+    A tensor is absent at a step if a rank did not read its part. grad_norm is absent if that applies to any tensor that
+    another rank did read. If tensors are sharded and a rank is missing, the whole is unknown and nothing is yielded.
     """
     readers = [_filled(ranks[rank]) for rank in sorted(ranks)]
     here = [next(reader, None) for reader in readers]
@@ -83,7 +86,7 @@ def _filled(views: Iterable[View]) -> Iterator[View]:
 
 
 def _portions(steps: Ints, tensors: int) -> Iterator[Ints]:
-    """So many steps that not too many numbers are looked at together."""
+    """Splits steps into portions, so that each portion has at most MAX_NUMBERS numbers."""
     at_once = max(1, MAX_NUMBERS // max(1, tensors))
     return (steps[begin : begin + at_once] for begin in range(0, len(steps), at_once))
 
@@ -94,7 +97,7 @@ def _at(view: View, steps: Ints) -> View:
 
 
 def _whole(steps: Ints, views: Sequence[View], world_size: int) -> View:
-    """views: one of each rank, all at these steps."""
+    """Merges views, one of each rank, all at these steps."""
     places = [_places(view.schema) for view in views]
     tensors = list(dict.fromkeys(place for each in places for place in each))
     holders = np.array([[each.get(place, -1) for place in tensors] for each in places]).reshape(len(views), -1)
@@ -114,7 +117,10 @@ def _whole(steps: Ints, views: Sequence[View], world_size: int) -> View:
 
 
 def _places(schema: Schema) -> dict[Place, int]:
-    """Where each tensor stands. Names may be there twice: optimizers that nobody named a model for have their own."""
+    """Returns the index of each tensor.
+
+    Names may be repeated: each optimizer without a known model has names of its own.
+    """
     found: dict[Place, int] = {}
     seen: dict[str, int] = {}
     for at, tensor in enumerate(schema.tensors):
@@ -124,9 +130,9 @@ def _places(schema: Schema) -> dict[Place, int]:
 
 
 def _weights(views: Sequence[View], holders: npt.NDArray[np.int_], world_size: int) -> Doubles:
-    """float64[ranks, tensors]: 1 / copies; 0 where a rank has nothing of the tensor.
+    """float64[ranks, tensors]: 1 / copies; 0 if a rank has nothing of the tensor.
 
-    A schema counts copies as if all ranks had parts of it; the stages of a pipeline each have their own tensors.
+    A schema counts copies as if all ranks had parts of the tensor, but each pipeline stage has its own tensors.
     """
     numel, copies = np.zeros(holders.shape), np.zeros(holders.shape)
     for rank, view in enumerate(views):
@@ -143,7 +149,7 @@ def _weights(views: Sequence[View], holders: npt.NDArray[np.int_], world_size: i
 
 
 Stacked = tuple[Doubles, Mask, Mask]
-"""float64[ranks, tensors, n]; where it was measured; where there is something to measure."""
+"""float64[ranks, tensors, n]; where it was measured; where there are elements to measure."""
 
 
 def _stacked(views: Sequence[View], holders: npt.NDArray[np.int_], stat: str) -> Stacked:
@@ -157,7 +163,10 @@ def _stacked(views: Sequence[View], holders: npt.NDArray[np.int_], stat: str) ->
 
 
 def _summed(column: Stacked, weights: Doubles, power: int) -> tuple[Doubles, Mask]:
-    """(sum over ranks of weight x number^power, where all ranks that hold a part have measured it)."""
+    """Returns (sum over ranks of weight * number^power, mask of complete values).
+
+    A value is complete if all ranks that have a part measured it.
+    """
     numbers, there, holds = column
     with np.errstate(all="ignore"):
         summed: Doubles = np.where(there & holds, weights * numbers**power, 0.0).sum(axis=0)
@@ -165,13 +174,13 @@ def _summed(column: Stacked, weights: Doubles, power: int) -> tuple[Doubles, Mas
 
 
 def _complete(there: Mask, holds: Mask) -> Mask:
-    """[tensors, n]: somebody measured it, and nobody who holds a part did not."""
+    """[tensors, n]: True where a rank measured, and no rank with a part did not."""
     found: Mask = np.logical_and((there | ~holds).all(axis=0), (there & holds).any(axis=0))
     return found
 
 
 def _total(squares: Doubles, whole: Mask, there: Mask) -> Floats:
-    """The norm over all tensors, where none is known in part only."""
+    """Returns the norm over all tensors; absent if any tensor is known only in part."""
     known = np.logical_and(~(there.any(axis=0) & ~whole).any(axis=0), whole.any(axis=0))
     found: Floats = np.where(known, _narrow(np.sqrt(np.where(whole, squares, 0.0).sum(axis=0))), ABSENT)
     return found
@@ -185,7 +194,7 @@ def _extreme(column: Stacked) -> Floats:
 
 
 def _largest(views: Sequence[View]) -> Floats:
-    """grad_absmax over the ranks that hold anything."""
+    """Returns grad_absmax over the ranks that have any elements."""
     holding = [view for view in views if any(tensor.numel for tensor in view.schema.tensors)]
     if not holding:
         return np.full(len(views[0]), ABSENT, np.float32)
@@ -195,7 +204,10 @@ def _largest(views: Sequence[View]) -> Floats:
 
 
 def _tensors(views: Sequence[View], holders: npt.NDArray[np.int_], weights: Doubles) -> tuple[Tensor, ...]:
-    """The tensors of the whole: of a sharded one what is known is how many elements it has."""
+    """Returns the tensors of the whole.
+
+    The shape of a sharded tensor is unknown, so it is given as its number of elements.
+    """
     found = []
     for column in range(holders.shape[1]):
         parts = [
@@ -210,7 +222,7 @@ def _tensors(views: Sequence[View], holders: npt.NDArray[np.int_], weights: Doub
 
 
 def _narrow(numbers: Doubles) -> Floats:
-    """As float32; what is finite stays so, and a NaN has the bits that every NaN has."""
+    """Converts to float32: finite values stay finite, and every NaN gets the same bits."""
     largest = float(np.finfo(np.float32).max)
     with np.errstate(all="ignore"):
         narrow = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers).astype(np.float32)

@@ -1,7 +1,7 @@
-"""`ammeter run -- COMMAND`: runs a command so that the training in it is watched, and passes on how it ended.
+"""`ammeter run -- COMMAND`: watches the training in a command, and ends like it.
 
-This process is the command's parent and otherwise as good as not there: same terminal, same process group, signals
-are handed on. It stays because only a parent learns which signal killed a process.
+This process is the command's parent and otherwise does not interfere: same terminal, same process group, and signals
+are forwarded. It remains because only a parent learns which signal killed a process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ammeter.launcher.run_options import config_of, handed_on, tags_of
 SITE = Path(__file__).parent / "site"
 PRESETS = ("light", "default", "full")
 NOT_FOUND, NOT_RUNNABLE = 127, 126
-"""Exit codes for a command that cannot be started, as shells have them."""
+"""Exit codes for a command that cannot be started, as in shells."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command and ends as it ended: with its exit code, or by the signal that killed it.
+    """Runs the command and ends with its exit code or by its signal.
 
-    2: wrong call or setting. 126, 127: the command cannot be started.
+    2: invalid call or setting. 126, 127: the command cannot be started.
     """
     parser = _parser()
     given = parser.parse_args(words)
@@ -90,7 +90,7 @@ def _watched(
 
 
 def _silenced(said: Sequence[str]) -> Sequence[str]:
-    """With what the environment names. Raises ValueError for a name that is no verdict's."""
+    """Adds the verdicts that the environment silences. Raises ValueError for an unknown name."""
     if not said and not silenced():
         return ()
     from ammeter.verdicts import silence
@@ -99,14 +99,17 @@ def _silenced(said: Sequence[str]) -> Sequence[str]:
 
 
 def _speaks(environment: Mapping[str, str]) -> bool:
-    """Of many launchers of one run, the first rank's."""
+    """Returns whether this launcher prints the result: of many launchers of one run, rank 0's."""
     return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
 
 
 def _environment(
     given: argparse.Namespace, chosen: Settings, command: Sequence[str]
 ) -> tuple[str | None, dict[str, str]]:
-    """(run id or None, what the command gets): everything that was said here, in words every process below it reads."""
+    """Returns (run id or None, environment of the command).
+
+    The environment contains all options in variables that every process of the command reads.
+    """
     environment = dict(os.environ)
     said = {
         "AMMETER_URL": given.url,

@@ -1,4 +1,4 @@
-"""What a command line is to us: how it is run, and where its Python will not let us in."""
+"""Analyses a command line: how to start it, and Python options that exclude Ammeter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """The words to start: a script that is no program of its own is given to this Python."""
+    """Returns the words to start; this Python runs a script that is not executable."""
     first = command[0] if command else ""
     if first.endswith(".py") and Path(first).is_file() and not os.access(first, os.X_OK):
         return [sys.executable, *command]
@@ -22,7 +22,7 @@ def runnable(command: Sequence[str]) -> list[str]:
 
 
 def value_of(command: Sequence[str], *names: str) -> str | None:
-    """What an option of the command says, as '--name value' or '--name=value'."""
+    """Returns the value of an option of the command, as '--name value' or '--name=value'."""
     for word, behind in zip(command, [*command[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name in names:
@@ -31,7 +31,7 @@ def value_of(command: Sequence[str], *names: str) -> str | None:
 
 
 def python_options(command: Sequence[str]) -> Iterator[str]:
-    """The letters of Python's own options: what stands between it and the script."""
+    """Yields the letters of Python's own options, which stand between it and the script."""
     if not command or not _PYTHON.match(os.path.basename(command[0])):
         return
     words = iter(command[1:])

@@ -1,7 +1,8 @@
-"""Looks on while the processes of a run end, and writes into their journals what no other process can know: how.
+"""Watches the processes of a run end, and records in their journals how they ended.
 
-A process that has ended stays a zombie until its parent asks for it; until then the kernel tells its exit status to
-any process of the same user. A pidfd says when to look, for processes that are no children of ours as well.
+No other process can know this. A process that has ended stays a zombie until its parent reaps it; until then the kernel
+reports its exit status to any process of the same user. A pidfd signals the end, also of processes that are not
+children of this one.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ammeter.journal import Ending
 from ammeter.launcher.termination_source import ENDS, Asked
 
 LOOK_SECONDS = 0.1
-"""Between two looks for streams that have begun."""
+"""Interval between two searches for new streams."""
 
 HEAR_SECONDS = 0.1
-"""How long a process that SIGTERM or SIGKILL ended waits for `ammeter run` to have heard the signal as well."""
+"""How long the watcher waits, after SIGTERM or SIGKILL ended a process, until `ammeter run` has received the signal
+too."""
 
 
 @dataclass
@@ -39,18 +41,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of a process that trains: its control group, and how often the kernel had killed in it before."""
+    """The control group of a training process, with its initial count of OOM kills."""
 
     groups: str
     oom_kills: int | None
 
     def killed(self) -> bool:
-        """Whether the kernel has killed in it since."""
+        """Returns whether the kernel has killed a process in the group since then."""
         return self.oom_kills is not None and (oom_kills(self.groups) or 0) > self.oom_kills
 
 
 class Witness:
-    """A thread of `ammeter run`, never of a program that trains. run: None when only the ranks will know its id."""
+    """A thread of `ammeter run`, never of a training program.
+
+    run: the run id; None if only the ranks will know it.
+    """
 
     def __init__(self, dir: Path, run: str | None) -> None:
         self.seen = Seen()
@@ -71,9 +76,11 @@ class Witness:
         self._thread: threading.Thread | None = None
 
     def start(self, asked: Asked, environment: Mapping[str, str]) -> None:
-        """Begins to look. Where the run's folder cannot be made, nothing can be watched either: no error.
+        """Starts to watch.
 
-        asked: what tells the command to end, as it comes. environment: of the command.
+        A run's folder that cannot be created is no error: no process can write there.
+
+        asked: records the signals that end the command. environment: that of the command.
         """
         self._asked, self._environment = asked, environment
         if self._folder is None:
@@ -85,7 +92,10 @@ class Witness:
             self._thread.start()
 
     def stop(self, status: int) -> Seen:
-        """The command has ended with this wait status: what is left is settled, and nothing is left of us."""
+        """Settles the remaining streams and releases all resources.
+
+        status: the wait status with which the command ended.
+        """
         self._over = True
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
@@ -97,14 +107,14 @@ class Witness:
         if self._held is not None and self._folder is not None:
             with suppress(OSError):
                 journal.witness_path(self._folder).unlink()
-                self._folder.rmdir()  # which fails, as it should, for one in which something was written
+                self._folder.rmdir()  # fails, as intended, if a stream was written
             journal.unlock(self._held)
         return self.seen
 
     def _look_on(self) -> None:
         over = False
         while not over:
-            over = self._over  # and once more after it: who ended with the command is seen, too
+            over = self._over  # one more pass afterwards also finds processes that ended with the command
             with suppress(OSError):
                 self._take_on()
                 for file, _ in self._poll.poll(LOOK_SECONDS * 1000):
@@ -112,7 +122,7 @@ class Witness:
                         self._see_the_end(file)
 
     def _take_on(self) -> None:
-        """Streams that have begun since the last look."""
+        """Starts to watch streams that have begun since the last search."""
         for stream in journal.streams(self._folder) if self._folder else ():
             first = None if stream in self._known else journal.schema_before(stream, 0)
             if first is None:
@@ -125,7 +135,7 @@ class Witness:
     def _watch(self, process: int, stream: Path) -> None:
         try:
             file = os.pidfd_open(process)
-        except OSError:  # it has ended, or lives in a namespace of its own
+        except OSError:  # it has ended, or is in another PID namespace
             return
         self._memory[stream] = _memory_of(process)
         self._pids[file] = process, stream
@@ -140,7 +150,7 @@ class Witness:
             self._settle(stream, status)
 
     def _settle_the_rest(self, status: int) -> None:
-        """What died unseen did so as the command did, as far as one can tell."""
+        """Settles streams whose process's end was not observed, as if it ended like the command."""
         self._take_on()
         for stream in self.seen.streams:
             self._settle(stream, _as_shells_say_it(status))
@@ -178,7 +188,10 @@ def _memory_of(process: int | None) -> Memory:
 
 
 def _wait_status(process: int) -> int | None:
-    """The status of a process that has ended and was not asked for yet, field 52 of proc(5); None when it was."""
+    """Returns the wait status of a process that has ended, field 52 of proc(5).
+
+    Returns None if its parent has reaped it.
+    """
     try:
         said = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -188,7 +201,10 @@ def _wait_status(process: int) -> int | None:
 
 
 def _as_shells_say_it(status: int) -> int | None:
-    """A shell ends with 128 + n when signal n killed what it ran. None for a status that says nothing."""
+    """Decodes a shell's exit code 128 + n for a command that signal n killed.
+
+    Returns None for a status that shows no signal.
+    """
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return status
@@ -196,7 +212,7 @@ def _as_shells_say_it(status: int) -> int | None:
 
 
 def _signal_of(status: int) -> int | None:
-    """The signal that ended a process, also one that says so by its exit code."""
+    """Returns the signal that ended a process, also one that its exit code reports."""
     code = os.waitstatus_to_exitcode(status)
     return -code if code < 0 else code - 128 if code in (128 + signal.SIGTERM, 128 + signal.SIGKILL) else None
 

@@ -1,6 +1,6 @@
-"""The launcher's folder: what it hands on beside the environment, and what the Pythons below it leave there as notes.
+"""The launcher's folder: settings beside the environment, and notes of Python processes.
 
-_ammeter_startup.py, which runs in those Pythons, writes the notes and finds the folder by its name.
+_ammeter_startup.py runs in those processes, writes the notes and finds the folder by its name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 @dataclass(frozen=True)
 class Note:
-    """event: began, torch, armed, refused, own, failed, ended or missing. text: a version, a command line, a reason."""
+    """A note of one process.
+
+    event: began, torch, armed, refused, own, failed, ended or missing. text: a version, a command line, a reason.
+    """
 
     process: int
     event: str
@@ -28,7 +31,10 @@ class Note:
 
 
 class Notes:
-    """A folder for as long as the command runs. path: None where none could be made; then there are no notes."""
+    """A folder that exists while the command runs.
+
+    path: None if no folder could be created; then there are no notes.
+    """
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -39,7 +45,7 @@ class Notes:
             (self.path / "notes").touch(mode=0o600)
 
     def hand_on(self, environment: Mapping[str, str]) -> None:
-        """For processes that find us although somebody has cleared their environment."""
+        """Writes the settings for processes that find the folder after their environment was cleared."""
         if self.path is not None:
             said = (f"{name}={value}" for name, value in environment.items() if name.startswith("AMMETER_"))
             with suppress(OSError):
@@ -47,7 +53,7 @@ class Notes:
                 (self.path / "environment").write_text("\0".join(said), encoding="utf-8", errors="surrogateescape")
 
     def read(self) -> list[Note]:
-        """What was noted so far, in that order."""
+        """Returns the notes so far, in order."""
         try:
             lines = (self.path / "notes").read_text(errors="replace").splitlines() if self.path else []
         except OSError:
@@ -55,7 +61,7 @@ class Notes:
         return [Note(int(each[0]), *each[1:]) for line in lines if _is_note(each := line.split("\t"))]
 
     def end(self) -> None:
-        """Twice is fine."""
+        """Removes the folder. May be called twice."""
         path, self.path = self.path, None
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -63,17 +69,23 @@ class Notes:
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
-                path.parent.rmdir()  # which fails, as it should, while another launcher runs
+                path.parent.rmdir()  # fails, as intended, while another launcher runs
 
 
 def started(process: int) -> str:
-    """When a process was started, in the kernel's ticks: a number that comes again is another process."""
+    """Returns the start time of a process in kernel ticks.
+
+    The time distinguishes processes that have the same id.
+    """
     said = Path(f"/proc/{process}/stat").read_text(errors="replace")
     return said.rpartition(")")[2].split()[19]
 
 
 def _made() -> Path:
-    """Where processes of this user look for it; where that cannot be, in a place that only the environment names."""
+    """Creates the folder where processes of this user search for it.
+
+    If that fails, the folder is in a place that only the environment names.
+    """
     try:
         everyone = journal.private_folder(SHARED_MEMORY / f"ammeter-launches-{os.geteuid()}")
         for old in _left(everyone):
@@ -86,8 +98,10 @@ def _made() -> Path:
 
 
 def _left(everyone: Path) -> Iterator[Path]:
-    """Folders of launchers that were killed. One in another container on the same /dev/shm has a process that cannot
-    be seen here, and holds its lock."""
+    """Yields the folders of launchers that were killed.
+
+    A launcher in another container on the same /dev/shm has no visible process, but its folder's lock is held.
+    """
     for each in everyone.iterdir():
         if journal.is_alive(each):
             continue

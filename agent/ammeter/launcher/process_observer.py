@@ -1,7 +1,7 @@
-"""Looks at the Pythons that the command has started, for why one of them cannot be watched: it may not let us in.
+"""Finds out why a Python process of the command cannot be watched.
 
-Everything is read from proc(5), in `ammeter run`'s own process. Once a process has left a note we are inside it, and
-it is not looked at any more.
+All data comes from proc(5), read in the process of `ammeter run`. A process that has left a note runs Ammeter, and is
+not examined any more.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ FIRST_SECONDS = (0.02, 0.03, 0.05, 0.1)
 LOOK_SECONDS = 0.25
 SELDOM_SECONDS = 5.0
 OFTEN = 120
-"""Looks with so much before them, of which the first come often: half a minute, in which programs start."""
+"""Pauses in seconds: those of the first searches, then LOOK_SECONDS up to search number OFTEN, then SELDOM_SECONDS.
+OFTEN searches take half a minute, in which programs start."""
 
 MOST = 512
-"""Processes that are looked at."""
+"""Limit of processes per search."""
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?[a-z]*$")
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A Python that has left no note. torch: whether its libraries are in it. own: its Python is part of a program."""
+    """A Python process that has left no note.
+
+    torch: whether torch's libraries are loaded. own: whether its Python is embedded in another program.
+    """
 
     process: int
     words: tuple[str, ...]
@@ -39,7 +43,10 @@ class Closed:
 
 
 class Observer:
-    """A thread of `ammeter run`, never of a program that trains. inside: the processes that have left notes."""
+    """A thread of `ammeter run`, never of a training program.
+
+    inside: returns the processes that have left notes.
+    """
 
     def __init__(self, inside: Callable[[], set[int]]) -> None:
         self.closed: dict[int, Closed] = {}
@@ -52,7 +59,7 @@ class Observer:
         self._thread.start()
 
     def stop(self) -> list[Closed]:
-        """What was seen of Pythons that we are not in, those with torch first."""
+        """Returns the Python processes without Ammeter, those with torch first."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -95,7 +102,7 @@ def _pause(looks: int) -> float:
 
 
 def _below(process: int) -> Iterator[int]:
-    """The process and those that descend from it, as far as they can be seen."""
+    """Yields the process and its visible descendants."""
     waiting, seen = [process], 0
     while waiting and seen < MOST:
         each = waiting.pop()

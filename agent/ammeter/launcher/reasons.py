@@ -1,4 +1,4 @@
-"""Why nothing was watched, in words: from what the Pythons below the command have noted and what was seen of others."""
+"""Explains why nothing was watched, from notes of Python processes and observed processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ammeter.launcher.process_observer import Closed
 OLDEST_TORCH = (2, 4)
 
 MOST = 2
-"""Reasons that are said; several Pythons may have one each."""
+"""Limit of reasons; several Python processes may have one each."""
 
 LONGEST = 100
 
@@ -26,9 +26,10 @@ _NOT_IN_IT = "its Python has no ammeter installed that starts by itself; install
 
 
 def why(command: Sequence[str], notes: Sequence[Note], closed: Sequence[Closed], site: Path, status: str) -> list[str]:
-    """The reasons that come nearest to training: at most two. site: the folder that was put on PYTHONPATH.
+    """Returns at most two reasons, those closest to training first.
 
-    status: how the command ended, as 'ended with exit code 1', or '' where that says nothing.
+    site: the folder that was put on PYTHONPATH. status: how the command ended, such as 'ended with exit code 1', or ''
+    if the status shows no failure.
     """
     closed = [each for each in closed if not _is_ours(" ".join(each.words))]
     found = [each.text for each in notes if each.event in ("refused", "failed")]
@@ -42,13 +43,13 @@ def why(command: Sequence[str], notes: Sequence[Note], closed: Sequence[Closed],
 
 
 def _as_typed(command: Sequence[str]) -> Iterator[Closed]:
-    """A Python that had ended before anybody looked at it, and let nobody in."""
+    """Yields the typed command as a Python process that excluded Ammeter and ended unobserved."""
     if list(python_options(command)):
         yield Closed(0, tuple(command), frozenset(), "", False, False)
 
 
 def shut_out(python: Closed, site: Path) -> str:
-    """Why a Python has read nothing of ours."""
+    """Explains why a Python process has not loaded Ammeter."""
     who = _called(shlex.join(python.words)) + (f" (process {python.process})" if python.process else "")
     options = "".join(python_options(python.words))
     option = next((letter for letter in "SIE" if letter in options), None)
@@ -94,7 +95,10 @@ def _with_torch(notes: Sequence[Note], status: str) -> Iterator[str]:
 
 
 def _without_torch(notes: Sequence[Note]) -> Iterator[str]:
-    """Of those that never asked for torch. What the command was is known, so the first of them speaks for all."""
+    """Yields a reason for processes that never imported torch.
+
+    The command is known, so the first of them is sufficient.
+    """
     asked = {each.process for each in notes if each.event == "torch"}
     plain = [each for each in notes if each.event == "began" and each.process not in asked and not _is_ours(each.text)]
     for each in plain[:1] if not asked else ():
@@ -102,7 +106,7 @@ def _without_torch(notes: Sequence[Note]) -> Iterator[str]:
 
 
 def _words_of(process: int, notes: Sequence[Note]) -> str:
-    """The command line of a process, as it was noted when it began."""
+    """Returns the command line of a process, as its first note records it."""
     said = next((each.text for each in notes if each.process == process and each.event == "began"), "")
     return _called(said) or f"process {process}"
 
@@ -112,7 +116,7 @@ def _called(words: str) -> str:
 
 
 def _is_ours(words: str) -> bool:
-    """The shipper, and the step in between that detaches it."""
+    """Returns whether this is the shipper, or the intermediate process that detaches it."""
     return "ammeter.shipper.process" in words
 
 

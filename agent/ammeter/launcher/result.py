@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ammeter.report.stream_summary import Tally
 
 MAX_WORDS = 200
-"""Characters of an error's message: the program has shown all of it."""
+"""Length limit of an error's message; the program has already printed all of it."""
 
 MAX_BYTES = 64 * 2**20
-"""Of a longer journal nobody waits for a diagnosis at the end of his command."""
+"""A longer journal is not diagnosed, because users should not wait for that at the end of their command."""
 
 
 def tell(chosen: Settings, run: str | None, seen: Seen, why: Callable[[], list[str]]) -> None:
-    """Says on stderr how the run looks, or why there is none."""
+    """Prints on stderr the state of the run, or why no run was watched."""
     if run is None:
         say(f"ammeter: the ranks have agreed on their run; read it with: ammeter report {_quoted(chosen.dir)}")
         return
@@ -46,7 +46,10 @@ def tell(chosen: Settings, run: str | None, seen: Seen, why: Callable[[], list[s
 
 
 def _await_delivery(streams: list[Path], seconds: float) -> None:
-    """A container ends with us: what a process that was killed could not wait for, we do."""
+    """Waits for the delivery of streams of killed processes, which could not wait themselves.
+
+    A container, and the shipper in it, ends with this process.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not all(
         journal.acknowledged(each) >= journal.end_of(each) for each in streams
@@ -56,14 +59,14 @@ def _await_delivery(streams: list[Path], seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Note:
-    """Something of a project, rather than of this run, that is worth a word. key: what it is about."""
+    """An observation about a project, not about this run. key: its subject."""
 
     key: str
     words: str
 
 
 def _found(folder: Path) -> tuple[str, list[Note]]:
-    """What was found in a few words, and what is to be noted beside it."""
+    """Returns a short description of the findings, and notes to print beside it."""
     size = sum(path.stat().st_size for path in folder.glob("*/*.seg"))
     if size > MAX_BYTES:
         return f"the run's journal has {size / 2**20:.0f} MiB", []
@@ -95,7 +98,10 @@ def _found(folder: Path) -> tuple[str, list[Note]]:
 
 
 def _broken_off(streams: Sequence[Tally]) -> str:
-    """How the training was broken off by an error or a signal; '' where it came to its end, or was lost."""
+    """Describes an error or signal that ended the training; else ''.
+
+    The result is '' if the training finished, or its process was lost.
+    """
     from ammeter.report import run_summary as overall
     from ammeter.wire import printable
 
@@ -107,13 +113,16 @@ def _broken_off(streams: Sequence[Tally]) -> str:
         said = printable.line(each.bye.message)[:MAX_WORDS]
         where = f"after step {each.last_step}" if each.last_step >= 0 else "before its first step"
         if each.bye.reason == "signal":
-            return f"it was ended by {said or 'a signal'}"  # its last rows went with it
+            return f"it was ended by {said or 'a signal'}"  # its last rows are lost too
         return f"it was interrupted {where}" if said.startswith("KeyboardInterrupt") else f"it raised {said} {where}"
     return ""
 
 
 def _is_new(dir: Path, note: Note) -> bool:
-    """Whether nobody was told so far; from now on somebody was. Where that cannot be written down it is said again."""
+    """Returns whether a note is new, and records that it was printed.
+
+    A note that cannot be recorded counts as new every time.
+    """
     name = hashlib.sha256(note.key.encode()).hexdigest()[:32]
     try:
         (journal.private_folder(dir / "said") / name).touch(exist_ok=False)

@@ -1,4 +1,4 @@
-"""Which run the processes of one command belong to, however many they are and however often they start again."""
+"""Determines the run of a command's processes, across their number and restarts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ammeter.environment import identity
 from ammeter.launcher.command import value_of
 
 _TASKS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Where a launcher says how many of us it has started."""
+"""Variables in which a launcher passes the number of processes that it has started."""
 
 
 def run_of(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str | None, str]:
-    """(run id, the name it was made from or ''). The id is None where the ranks have to agree among themselves.
+    """Returns (run id, the name it is derived from or '').
 
-    In this order: AMMETER_RUN_ID; the job step of Slurm; the rendezvous id on the command line; a new one, unless
-    other nodes run their own part of this run and could not know it.
+    The id comes from, in this order: AMMETER_RUN_ID, the job step of Slurm, the rendezvous id on the command line, a
+    new id. It is None, so that the ranks agree on one, if other tasks or nodes run a part of this run and could not
+    know a new id.
     """
     project = environment.get("AMMETER_PROJECT", "") or "default"
     said = environment.get("AMMETER_RUN_ID", "")

@@ -1,4 +1,4 @@
-"""What `ammeter run` was told of the run itself: tags, and a file with its config."""
+"""Options of `ammeter run` about the run itself: tags, and a file with its config."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from ammeter.wire.metric_directions import BETTER, check_direction
 
 MAX_CONFIG_BYTES = 96 * 1024
-"""Of a config as it is handed on in the environment, where the kernel takes 128 KiB in one variable."""
+"""Size limit of a config in the environment; the kernel accepts 128 KiB in one variable."""
 
 
 def tags_of(said: Sequence[str]) -> dict[str, str]:
-    """The tags of several KEY=VALUE. Raises ValueError for one that is none."""
+    """Parses several KEY=VALUE. Raises ValueError for invalid ones."""
     found = {}
     for each in said:
         key, equals, value = each.partition("=")
@@ -30,7 +30,10 @@ def tags_of(said: Sequence[str]) -> dict[str, str]:
 
 
 def config_of(file: str) -> dict[str, Any]:
-    """The settings in a file: JSON, TOML, or YAML where PyYAML is installed. Raises ValueError, with the remedy."""
+    """Reads the settings in a JSON, TOML or YAML file; YAML needs PyYAML.
+
+    Raises ValueError, with the remedy.
+    """
     path = Path(file)
     try:
         body = path.read_bytes()
@@ -42,7 +45,7 @@ def config_of(file: str) -> dict[str, Any]:
         found = READERS[path.suffix.lower()](body)
     except NoYamlError as error:
         raise ValueError(f"--config {file!r} is YAML: {error}") from error
-    except Exception as error:  # each reader has errors of its own
+    except Exception as error:  # each reader has its own errors
         raise ValueError(f"--config {file!r} cannot be understood: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"--config {file!r} holds a {type(found).__name__}; settings are names with values")
@@ -50,7 +53,10 @@ def config_of(file: str) -> dict[str, Any]:
 
 
 def handed_on(config: Mapping[str, Any]) -> str:
-    """The config as the processes of the command read it. Raises ValueError for one that is too large."""
+    """Encodes the config for the processes of the command.
+
+    Raises ValueError if it is too large.
+    """
     said = json.dumps(config, default=str)
     if len(said.encode()) > MAX_CONFIG_BYTES:
         raise ValueError(f"the config takes {len(said.encode())} bytes; at most {MAX_CONFIG_BYTES} are handed on")
@@ -58,7 +64,7 @@ def handed_on(config: Mapping[str, Any]) -> str:
 
 
 class NoYamlError(ImportError):
-    """PyYAML is not there."""
+    """PyYAML is not installed."""
 
 
 def _json(body: bytes) -> Any:
@@ -76,4 +82,4 @@ def _yaml(body: bytes) -> Any:
 
 
 READERS: Mapping[str, Callable[[bytes], Any]] = {".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
-"""By the end of a file's name."""
+"""By suffix of the file."""

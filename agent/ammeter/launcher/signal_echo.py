@@ -1,8 +1,8 @@
-"""Tells a signal that was sent to us alone from one that the whole group got, the command included.
+"""Distinguishes a signal to this process alone from one to the whole process group.
 
-`timeout`, Slurm, systemd and a shell's `kill %1` tell every process; a container's runtime and `kill PID` tell one. The
-kernel does not say which it was, and a command that hears everything twice ends otherwise than without us: torchrun
-breaks off its shutdown at the second SIGTERM. So a second process of ours listens, in the same group.
+`timeout`, Slurm, systemd and a shell's `kill %1` signal every process; a container's runtime and `kill PID` signal one.
+The kernel does not report which. A command that gets every signal twice ends differently: torchrun breaks off its
+shutdown at the second SIGTERM. So a second process in the same group receives the signals too.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import signal
 from collections.abc import Callable, Iterable
 
 PATIENCE = 0.05
-"""Seconds that the other process is given to hear the same."""
+"""Seconds that the other process has to receive the same signal."""
 
 
 class Echo:
-    """Start it while the signals are held back, before any thread."""
+    """The second process. Create it while the signals are blocked, before any thread."""
 
     def __init__(self, signals: Iterable[signal.Signals], prepare: Callable[[], None]) -> None:
-        """prepare: called in the other process; it has to end with this one."""
+        """Forks the second process.
+
+        prepare: called in that process; it has to make it end with this one.
+        """
         self._file, telling = os.pipe()
         self._heard: list[int] = []
         self._process = os.fork()
@@ -30,7 +33,7 @@ class Echo:
         os.close(telling)
 
     def heard(self, number: int) -> bool:
-        """Whether the other process has got this signal as well, or gets it at once."""
+        """Returns whether the other process has received this signal too, or does at once."""
         while number not in self._heard:
             if not select.select([self._file], [], [], PATIENCE)[0]:
                 return False
@@ -42,7 +45,7 @@ class Echo:
         return True
 
     def end(self) -> None:
-        """Twice is fine."""
+        """Ends the second process. May be called twice."""
         if self._process:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A parent that nobody notices: it hands signals on, waits, and ends as its child has ended."""
+"""A transparent parent process: forwards signals, waits, and ends as its child ended."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ammeter.launcher.signal_echo import Echo
 from ammeter.launcher.termination_source import NOTED, Asked
 
 HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals for the command. What its whole group gets, from the terminal for instance, reaches it without us."""
+"""Signals that are forwarded to the command. It receives signals to the whole group, such as those of the terminal,
+directly."""
 
 _PR_SET_PDEATHSIG = 1
 
 STRAGGLE_SECONDS = 0.05
-"""Whoever signals the processes of a job one by one may reach us a moment behind the command."""
+"""A sender that signals the processes of a job one by one may reach this process slightly after the command."""
 
 
 @contextlib.contextmanager
 def waiting() -> Iterator[Waiting]:
-    """Holds signals back while the command runs; afterwards they do again what they did before."""
+    """Blocks signals while the command runs, and restores the previous mask afterwards."""
     waited = {*HANDED_ON, signal.SIGCHLD, signal.SIGCONT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     echo = Echo(HANDED_ON, _end_with_parent())
@@ -37,7 +38,7 @@ def waiting() -> Iterator[Waiting]:
 
 
 class Waiting:
-    """The signals that are held back, and those that were when we came."""
+    """The signals that are blocked, and those that were blocked before."""
 
     def __init__(self, waited: set[signal.Signals], before: set[int | signal.Signals], echo: Echo) -> None:
         self._waited = waited
@@ -46,7 +47,10 @@ class Waiting:
         self.asked = Asked()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Starts the command as if it stood in our place: its process id. Raises OSError when that cannot be done."""
+        """Starts the command with the original signal mask, and returns its process id.
+
+        Raises OSError if it cannot be started.
+        """
         end_with_us = _end_with_parent()
 
         def prepare() -> None:
@@ -54,11 +58,14 @@ class Waiting:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
         child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=prepare)
-        child.returncode = 0  # it is waited for below, as orphans are
+        child.returncode = 0  # wait() below waits for it, as for orphans
         return child.pid
 
     def wait(self, process: int) -> int:
-        """The command's wait status, once it has ended. It stays a zombie: whoever looks on may read it there, too."""
+        """Waits for the end of the command and returns its wait status.
+
+        The command stays a zombie, so that the exit watcher can read the status too.
+        """
         while True:
             received = signal.sigwaitinfo(self._waited)
             self.asked.note(received)
@@ -72,7 +79,10 @@ class Waiting:
                     os.kill(process, received.si_signo)
 
     def _take_what_is_left(self, status: int) -> None:
-        """Signals that came with the command's end: what the command has had shall not end us before our words."""
+        """Receives signals that came with the command's end.
+
+        Signals that the command has received must not end this process before it prints the result.
+        """
         terminated = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
         wait = STRAGGLE_SECONDS if terminated and self.asked.last() is None else 0
         while (received := signal.sigtimedwait(NOTED, wait)) is not None:
@@ -81,7 +91,10 @@ class Waiting:
 
 
 def _end_with_parent() -> Callable[[], None]:
-    """What a child calls first: who kills us means the command, and it must not go on without its parent."""
+    """Returns a function that makes a child end with this process.
+
+    A sender that kills this process means the command, which must not continue without its parent.
+    """
     libc = ctypes.CDLL(None)
     us = os.getpid()
 
@@ -94,13 +107,19 @@ def _end_with_parent() -> Callable[[], None]:
 
 
 def reap(process: int) -> None:
-    """Asks for a command that has ended: its CPU time counts as ours, as `time` tells it."""
+    """Reaps a command that has ended.
+
+    `time` then counts the command's CPU time as that of this process.
+    """
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process, 0)
 
 
 def end_like(status: int) -> int:
-    """The exit code to end with. Does not return when a signal killed the command: the same one kills us."""
+    """Returns the exit code to end with.
+
+    If a signal killed the command, the same signal kills this process, and the call does not return.
+    """
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)
     number = os.WTERMSIG(status)
@@ -113,7 +132,7 @@ def end_like(status: int) -> int:
 
 
 def ended(status: int) -> str:
-    """How a command ended by its wait status, in words; '' where it ended well."""
+    """Describes how a command ended by its wait status; '' if it succeeded."""
     if os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     code = os.waitstatus_to_exitcode(status)
@@ -121,13 +140,16 @@ def ended(status: int) -> str:
 
 
 def say(line: str) -> None:
-    """A line on stderr; one that is closed hears nothing."""
+    """Prints a line to stderr; ignores a closed stderr."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _ended(process: int) -> int | None:
-    """The status of the command if it has ended. As the first process of a container we have orphans to reap."""
+    """Returns the wait status of the command if it has ended.
+
+    Orphans are reaped too: as the first process of a container, this process is their parent.
+    """
     while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         if found.si_pid == process:
             return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status

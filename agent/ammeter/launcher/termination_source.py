@@ -1,6 +1,6 @@
-"""Who told the command to end, as far as signals and the environment of a job say it.
+"""Determines what requested the end of the command, from signals and the job's environment.
 
-The kernel names the sender of a signal: a process of ours, or 0 for one outside of this container. Slurm wakes what it
+The kernel reports the sender of a signal: a visible process, or 0 for one outside this container. Slurm wakes what it
 ends: SIGCONT comes with its SIGTERM.
 """
 
@@ -13,24 +13,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GRACE_SECONDS = 120.0
-"""Between SIGTERM and the SIGKILL that belongs to it: Slurm and Kubernetes give 30 s, systemd 90 s, a spot machine 2
-minutes."""
+"""Longest time between SIGTERM and the SIGKILL that belongs to it: Slurm and Kubernetes give 30 s, systemd 90 s, a spot
+machine 2 minutes."""
 
 TOGETHER_SECONDS = 10.0
-"""SIGCONT and SIGTERM so close to each other are one message of Slurm's."""
+"""SIGCONT and SIGTERM within this time are one message of Slurm."""
 
 LIMIT_SECONDS = 60.0
-"""Slurm's clock ticks about that often: from so long before the end of its time a job may be ended at its limit."""
+"""Slurm checks time limits about this often. A job that ends this long before the end of its time, or later, may have
+reached its limit."""
 
 NOTED = (signal.SIGTERM, signal.SIGCONT)
 
 ENDS = frozenset({signal.SIGTERM, signal.SIGKILL})
-"""By these signals a process ends that was told to."""
+"""Signals that end a process on request."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A signal that `ammeter run` got. at: monotonic seconds. name: the sender's program, '' for an unseen one."""
+    """A signal that `ammeter run` received.
+
+    at: monotonic seconds. name: the sender's program, '' for an invisible one.
+    """
 
     number: int
     at: float
@@ -40,7 +44,10 @@ class Received:
 
 @dataclass
 class Asked:
-    """What was received so far. Filled by one thread, read by another: nothing is ever taken away."""
+    """The signals received so far.
+
+    One thread appends to the list, and another reads it; nothing is ever removed.
+    """
 
     received: list[Received] = field(default_factory=list)
 
@@ -50,12 +57,15 @@ class Asked:
             self.received.append(Received(found.si_signo, time.monotonic(), found.si_pid, name))
 
     def last(self) -> Received | None:
-        """The newest SIGTERM that is not too long ago."""
+        """Returns the newest SIGTERM of the last GRACE_SECONDS."""
         recent = time.monotonic() - GRACE_SECONDS
         return next((each for each in self.received[::-1] if each.number == signal.SIGTERM and each.at > recent), None)
 
     def by(self, environment: Mapping[str, str], now: float) -> str:
-        """One of wire.ASKED_TO_END for a process that SIGTERM ended. now: seconds since the epoch."""
+        """Returns the key of wire.frames.ASKED_TO_END for a process that SIGTERM ended.
+
+        now: seconds since the epoch.
+        """
         told = self.last()
         slurm = bool(environment.get("SLURM_JOB_ID"))
         someone_else = told is not None and bool(told.name) and not told.name.startswith("slurm")
@@ -68,7 +78,7 @@ class Asked:
         return "sigterm"
 
     def words(self, killed: bool) -> str:
-        """What is known of the signals: 'SIGTERM from timeout (process 71), and SIGKILL 30 s later'."""
+        """Describes the signals: 'SIGTERM from timeout (process 71), and SIGKILL 30 s later'."""
         told = self.last()
         sender = f" from {told.name} (process {told.process})" if told is not None and told.name else ""
         later = f", and SIGKILL {time.monotonic() - told.at:.0f} s later" if killed and told is not None else ""
@@ -86,7 +96,7 @@ def _at_its_limit(environment: Mapping[str, str], now: float) -> bool:
 
 
 def _name_of(process: int) -> str:
-    """The program of a process; a sender that is gone, such as `kill`, has none."""
+    """Returns the program of a process; '' if it is gone, like `kill`."""
     try:
         return Path(f"/proc/{process}/comm").read_text().strip() if process > 0 else ""
     except OSError:

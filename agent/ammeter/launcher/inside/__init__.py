@@ -1,6 +1,7 @@
-"""What `ammeter run` does inside a process that trains: waits for the first step, finds what steps, and watches it.
+"""The part of `ammeter run` inside a training process.
 
-Begun by launch/site/sitecustomize.py. A program that calls ammeter.watch() itself is left to it.
+It waits for the first step, finds the optimizer and watches the training. launcher/site/sitecustomize.py starts it
+through _ammeter_startup.py. A program that calls ammeter.watch() itself is not watched from here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ __all__ = ["Found", "arm"]
 
 
 def arm(note: Callable[..., None]) -> None:
-    """Watches the training that this process begins, from its first step on. Call it once, with torch imported.
+    """Watches the training of this process, from its first step on.
 
-    note: called with an event and words about it, for the launcher: why nothing is watched here.
+    Call it once, with torch imported.
+
+    note: called with an event and a text for the launcher, such as why nothing is watched here.
     """
     if disabled():
         note("failed", "AMMETER_DISABLE is set")

@@ -1,7 +1,7 @@
-"""Watches in the place of a program that does not: from the first call that only training makes.
+"""Watches a program that does not call watch(), from its first training call on.
 
-That is GradScaler.scale(), else backward(), or an optimizer's step() where neither told what is trained. The hook on
-step() stays, because optimizers may appear later.
+That call is GradScaler.scale(), else backward(), or an optimizer's step() if neither shows what is trained. The hook on
+step() remains, because optimizers may appear later.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ from ammeter.watching import setup
 from ammeter.watching.handle import Run
 
 MAX_LATER_OPTIMIZERS = 8
-"""Optimizers that are taken on after the start. A program that makes a new one each step shall not pay for it."""
+"""Limit of optimizers that are added after the start, so that a program that creates one at each step is not slowed
+down."""
 
 
 class StandIn:
-    """attach() makes it wait; make_way() ends it for good."""
+    """Starts a run when training begins.
+
+    attach() installs the hooks; make_way() ends the automatic run for good.
+    """
 
     def __init__(self, said: Launched, note: Callable[..., None]) -> None:
         self._said = said
@@ -53,7 +57,7 @@ class StandIn:
         os.register_at_fork(after_in_child=self._in_forked_child)
 
     def make_way(self) -> None:
-        """The program watches itself: whatever we have begun ends here."""
+        """Ends the automatic run, because the program calls ammeter.watch() itself."""
         self._over = True
         self._note("own")
         run, self._run, self._session = self._run, None, None
@@ -75,13 +79,19 @@ class StandIn:
             self._waiting.pop().remove()
 
     def _scales(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """One look: where it does not tell which optimizer will step, the first one that does says so."""
+        """Searches once for the optimizer of the call.
+
+        If the search is not conclusive, the first optimizer step starts the run.
+        """
         if self._run is None and not self._looked:
             self._looked = True
             self._begin(find(None, args[0]))
 
     def _goes_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """One look, as at scale(). What the run would have heard first of this call, it hears here."""
+        """Searches once, as at scale().
+
+        A run that starts here missed the beginning of this backward() call, which is therefore replayed to its hooks.
+        """
         if self._run is None and not self._looked:
             self._looked = True
             self._begin(find(None))
@@ -100,7 +110,7 @@ class StandIn:
         elif self._run is None:
             if _is_last(self._hook):
                 self._begin_at(optimizer, args, kwargs)
-            elif not self._after:  # torch goes through its hooks right now and would trip over new ones
+            elif not self._after:  # torch iterates over its hooks now, and a new one would break the iteration
                 self._after = register_optimizer_step_post_hook(self._guarded(self._stepped))
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
@@ -110,7 +120,10 @@ class StandIn:
             self._begin(find(optimizer))
 
     def _begin_at(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Begins in the middle of a call of step(): what torch would have called first is called here."""
+        """Starts a run during a call of step().
+
+        The new hooks are called here, because torch would have called them first.
+        """
         known = set(_hooks())
         self._begin(find(optimizer))
         for key in [key for key in _hooks() if key not in known]:
@@ -136,7 +149,7 @@ class StandIn:
             preset=self._said.preset,
         )
         self._session = run._session
-        for handle in waiting:  # only now: so the end of the scale() that runs is heard, and what it returns is marked
+        for handle in waiting:  # only now, so that the end of the running scale() is observed and its result is marked
             handle.remove()
         if self._session is None:
             self._over = True
@@ -156,7 +169,7 @@ class StandIn:
             _say(f"ammeter: watching as run {run.id}; journal in {chosen.dir / run.id}{page}")
 
     def _join(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer that steps for the first time after the start."""
+        """Adds an optimizer that steps for the first time after the start."""
         assert self._session is not None
         watched = self._session.watched
         if self._later >= MAX_LATER_OPTIMIZERS or is_wrapped(optimizer, list(watched.optimizers)):
@@ -166,7 +179,7 @@ class StandIn:
         watched.join([] if found is None else found.models, optimizer)
 
     def _in_forked_child(self) -> None:
-        """A child that trains is a stream of its own; the parent's run is not its."""
+        """Prepares a forked child, whose training is separate from the parent's run."""
         if self._session is not None:
             parents, self._run, self._session = self._session, None, None
             self._later = 0
@@ -197,7 +210,10 @@ def _hooks() -> OrderedDict[int, Any]:
 
 
 def _is_last(handle: Any) -> bool:
-    """Whether torch is done with its hooks once this one returns: an OrderedDict at its end may be changed."""
+    """Returns whether this is torch's last hook.
+
+    An OrderedDict may be changed at the end of its iteration.
+    """
     hooks = _hooks()
     return isinstance(hooks, OrderedDict) and next(reversed(hooks), -1) == int(handle.id)
 

@@ -1,4 +1,4 @@
-"""What a program trains, found among the objects of its process: one look, at the first step."""
+"""Finds what a program trains, once, among the objects of its process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch
 
 @dataclass(frozen=True)
 class Found:
-    """models: the outermost modules that hold what the optimizers train."""
+    """The objects of one training.
+
+    models: the outermost modules that contain the trained parameters.
+    """
 
     models: list[torch.nn.Module]
     optimizers: list[torch.optim.Optimizer]
@@ -20,10 +23,13 @@ class Found:
 
 
 def find(optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler | None = None) -> Found | None:
-    """What belongs together with an optimizer that steps now, or with a scaler that scales now.
+    """Finds the objects of the training of an optimizer or scaler.
 
-    Other optimizers of the process belong to it too, as those of a GAN, unless they hold the same parameters. None
-    when only a scaler is known and the optimizers that are there cannot be told apart.
+    The optimizer steps now, or the scaler scales now. Other optimizers of the process belong to it too, as those of a
+    GAN, unless they have the same parameters.
+
+    Returns:
+        None if only a scaler is known and the existing optimizers are ambiguous.
     """
     modules, optimizers, scalers = _of_kinds(torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
     chosen = _together(optimizer, [each for each in optimizers if "param_groups" in vars(each)])
@@ -33,12 +39,18 @@ def find(optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler |
 
 
 def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Optimizer]) -> bool:
-    """Whether one of the others keeps it inside itself, or the other way round: they step as one."""
+    """Returns whether an optimizer contains one of the others, or the reverse.
+
+    Such optimizers step as one.
+    """
     return any(_holds(each, optimizer) or _holds(optimizer, each) for each in others)
 
 
 def _of_kinds(*kinds: type) -> list[list[Any]]:
-    """The objects of each kind. Asks for their type only: no code of theirs runs."""
+    """Returns the objects of each kind.
+
+    Only their type is read, so none of their code runs.
+    """
     place: dict[type, int] = {}
     found: list[list[Any]] = [[] for _ in kinds]
     for each in gc.get_objects():
@@ -70,7 +82,7 @@ def _together(stepping: torch.optim.Optimizer | None, all_there: list[torch.opti
 
 
 def _holds(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
+    """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
     return outer is not inner and any(each is inner for each in vars(outer).values())
 
 
@@ -79,7 +91,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _roots(modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.nn.Module]:
-    """Those that no other module contains, the one that holds most of what is trained first."""
+    """Returns modules that no other module contains, the one with most trained parameters first."""
     wanted = {id(each) for optimizer in optimizers for each in _trained(optimizer)}
     inside = {id(child) for module in modules for child in _children(module)}
     held = [(_parameters(module) & wanted, module) for module in modules if id(module) not in inside]
@@ -104,7 +116,7 @@ def _parameters(root: torch.nn.Module) -> set[int]:
 
 
 def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """Of one that is still being made, none."""
+    """Returns the children of a module; none while the module is being constructed."""
     return [each for each in (vars(module).get("_modules") or {}).values() if each is not None]
 
 

@@ -1,8 +1,8 @@
-"""A note that SIGTERM has ended this process, for whoever writes its goodbye.
+"""Leaves a note that SIGTERM has ended this process.
 
-Not a handler of Python's: that would run only once the interpreter is back from whatever it waits for, and a rank
-that hangs in a collective would no longer end at SIGTERM. faulthandler's is C: it writes where the program stood into
-a file, gives SIGTERM its default back and raises it again.
+The process that writes the final record reads it. A Python handler would only run once the interpreter returns from its
+current wait, so that a rank that hangs in a collective would no longer end at SIGTERM. The handler of faulthandler is
+C: it writes the program's position to a file, restores the default of SIGTERM and raises the signal again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _file = -1
 
 
 def note_termination(stream: Path) -> None:
-    """From now on SIGTERM leaves a note in the stream's folder, unless the program has a handler of its own.
+    """Makes SIGTERM leave a note in the stream's folder.
 
-    A handler that it sets later replaces this one. Raises OSError when the file cannot be made.
+    A program that has its own handler keeps it, and leaves no note. A handler that the program sets later replaces this
+    one. Raises OSError if the file cannot be created.
     """
     global _file
     if not _is_ours():
@@ -29,8 +30,8 @@ def note_termination(stream: Path) -> None:
     first, _file = _file < 0, os.open(stream / TERMINATED, flags, 0o600)
     _set()
     if first:
-        # A forked child, such as a DataLoader worker, is ended by SIGTERM every day: it must not have the handler for
-        # a moment, so it is not there while the process forks.
+        # A forked child, such as a DataLoader worker, is routinely ended by SIGTERM. It must never have the handler, so
+        # the handler is removed while the process forks.
         os.register_at_fork(before=_take_back, after_in_parent=_set)
 
 
@@ -45,5 +46,8 @@ def _take_back() -> None:
 
 
 def _is_ours() -> bool:
-    """Whether the program has not set a handler of its own: one of C's is not seen here."""
+    """Returns whether the program has no handler of its own.
+
+    Handlers in C are not visible here.
+    """
     return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

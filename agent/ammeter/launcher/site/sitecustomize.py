@@ -1,7 +1,7 @@
-"""Stands first on PYTHONPATH while `ammeter run` runs a command; every Python below it begins here.
+"""Entry point of every Python process below `ammeter run`, which puts it first on PYTHONPATH.
 
-What there is to do stands in _ammeter_startup.py, which a Python that has ammeter installed has imported already. No
-other file may stand in this folder, and any Python 3 must be able to read this.
+The work is done in _ammeter_startup.py, which a Python with ammeter installed has already imported. No other file may
+be in this folder, and any Python 3 must be able to read this one.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -10,7 +10,7 @@ import sys
 
 
 def _start():
-    """The file lies beside the package that this folder belongs to."""
+    """Imports _ammeter_startup.py, which is beside the package that contains this folder."""
     home = os.path.dirname(os.path.abspath(__file__))
     for _ in range(3):
         home = os.path.dirname(home)
@@ -27,7 +27,7 @@ def _start():
 
 
 def _let_the_next_one_have_its_turn():
-    """Another sitecustomize, of the user or the system, that would have been found without this one."""
+    """Imports the sitecustomize of the user or the system that would run without this one."""
     here = os.path.dirname(__file__)
     sys.path[:] = [each for each in sys.path if each != here]
     own = sys.modules.pop(__name__)

@@ -1,7 +1,7 @@
-"""What a program says, without its secrets: config, tags, names, errors, events, the command line.
+"""Removes secrets from a program's data: config, tags, names, errors, events, command line.
 
-The only place where it is decided what is withheld. A value goes because of its key (keys.py), because of its form
-(patterns.py), or because it went before: what a Redactor has withheld once it cuts from whatever is said later.
+This package alone decides what is withheld. A value is withheld because of its key (keys.py), because of its form
+(patterns.py), or because it was withheld before: a Redactor removes such values from all later text.
 """
 
 from __future__ import annotations
@@ -28,35 +28,39 @@ from ammeter.wire.frames import Block, Bye, Event, Frame, Hello, Lost, Schema, S
 from ammeter.wire.metric_directions import BETTER, DIRECTIONS
 
 MAX_WORDS = 10_000
-"""Characters of a name, a tag or a config value."""
+"""Length limit of a name, a tag or a config value, in characters."""
 
 MAX_DEPTH = 16
 MAX_VALUES = 20_000
-"""How deep and how far a config is followed; what lies beyond is not sent."""
+"""Limits of depth and number of values in a config; values beyond them are not sent."""
 
 BEYOND = "(not sent: too deep or too long)"
 
 MIN_KNOWN_CHARS, _MAX_KNOWN = 8, 1_000
-"""Characters from which a value that was withheld is looked for in everything else; and how many values are."""
+"""A withheld value of at least this many characters is searched for in all other text. At most _MAX_KNOWN values are
+searched for."""
 
 _REMEMBERED, _REMEMBERED_CHARACTERS = 4_096, 300
-"""Texts of which it is remembered what becomes of them: names of tensors, lines, reasons."""
+"""Number and length of the texts whose result is cached: names of tensors, lines, reasons."""
 
 _MARGIN = 2_000
-"""Characters at the end of a text that was too long to be looked through which go with what was cut off."""
+"""Characters at the end of a truncated text that are removed too, because a secret may be cut in two there."""
 
 
 Said = TypeVar("Said", bound=Frame | Block)
 
 _SAID = ("config", "tags", "environment", "name", "project", "host")
-"""What of a hello a program or its launcher has said."""
+"""Fields of a hello that contain values from a program or its launcher."""
 
 
 class Redactor:
-    """Withholds secrets. Nothing of it raises for what a program says."""
+    """Withholds secrets. No method raises because of a program's values."""
 
     def __init__(self, *, remembers: bool) -> None:
-        """remembers: whether what was withheld once is cut from everything else, too: of one process, not of many."""
+        """remembers: whether withheld values are removed from all other text too.
+
+        Use it for the values of one process, not of many.
+        """
         self._remembers = remembers
         self._known: set[str] = set()
         self._longest_first: list[str] = []
@@ -65,13 +69,13 @@ class Redactor:
         self._tensors: tuple[Any, Any] = (), ()
 
     def learn(self, variables: Mapping[str, str]) -> None:
-        """Of the variables of an environment, the values of those that name a secret are cut wherever they turn up."""
+        """Withholds the values of secret environment variables wherever they appear later."""
         for name, value in variables.items():
             if _names_secret(name, value):
                 self._withhold(value, kind(name))
 
     def text(self, said: str) -> str:
-        """The text without the secrets in it."""
+        """Returns the text without its secrets."""
         clean = self._seen.get(said)
         if clean is None:
             clean = said
@@ -83,17 +87,20 @@ class Redactor:
         return clean
 
     def words(self, value: Any, most: int = MAX_WORDS) -> str:
-        """Anything as text without secrets, as it can be written anywhere: cut, and without what UTF-8 cannot say."""
+        """Converts any value to text without secrets that can be written anywhere.
+
+        The text is truncated, and characters that UTF-8 cannot encode are replaced.
+        """
         said, longest = _str(value), 2 * most + _MARGIN
         said = self.text(said[:longest])[:-_MARGIN] if len(said) > longest else self.text(said)
         return said[:most].encode("utf-8", "replace").decode()
 
     def plain(self, value: Any, key: str = "") -> Any:
-        """A value of a config as it may be sent: plain data as it is, objects by their fields, others as text."""
+        """Returns a config value without secrets: plain data, fields of objects, or text."""
         return _Descent(self).value(value, key, "", Kind.PLAIN)
 
     def tags(self, tags: Mapping[Any, Any]) -> dict[str, str]:
-        """Words to find a run by."""
+        """Returns tags without secrets. Users search runs by them."""
         found: dict[str, str] = {}
         for key, value in tags.items():
             is_direction = _is(key, str) and key.startswith(BETTER) and _is(value, str) and value in DIRECTIONS
@@ -103,20 +110,23 @@ class Redactor:
         return found
 
     def fact(self, name: str, value: str) -> str:
-        """A fact of where and how a run trains. Its name may be one that the program has given."""
+        """Returns a fact about the environment of a run without secrets.
+
+        The fact's name may come from the program.
+        """
         return self.words(self.plain(value, name))
 
     def command(self, argv: Sequence[str]) -> str:
-        """A command line as a shell would read it."""
+        """Returns a command line without secrets, in shell syntax."""
         return self.words(shlex.join(_str(each) for each in self._list([_str(each) for each in argv])))
 
     def frame(self, frame: Said) -> Said:
-        """A frame of a stream without secrets in what the program has said in it."""
+        """Returns a frame without secrets in its values from the program."""
         if type(frame) is Steps or type(frame) is Lost:
             return frame
         try:
             clean: Said = self._frame(frame)
-        except (RecursionError, MemoryError):  # what could not be looked through is not written
+        except (RecursionError, MemoryError):  # content that could not be searched is not written
             if isinstance(frame, Hello):
                 return msgspec.structs.replace(frame, config={}, tags={}, environment={})
             if isinstance(frame, Bye):
@@ -137,8 +147,10 @@ class Redactor:
         return self.hello(frame) if isinstance(frame, Hello) else frame
 
     def hello(self, hello: Hello, *, columns: bool = True) -> Hello:
-        """A hello without secrets: twice is as once. columns: whether their names are looked at, too, which gives the
-        schema another id."""
+        """Returns a hello without secrets; the function is idempotent.
+
+        columns: whether the names of columns are searched too, which changes the id of the schema.
+        """
         known = self._hello
         if known is None or any(getattr(known[0], name) is not getattr(hello, name) for name in _SAID):
             clean = msgspec.structs.replace(
@@ -153,7 +165,10 @@ class Redactor:
         return msgspec.structs.replace(hello, schema=self._schema(hello.schema) if columns else hello.schema, **said)
 
     def _schema(self, schema: Schema) -> Schema:
-        """Names of columns and tensors. Tensors are many, stay the same, and are looked through together first."""
+        """Removes secrets from the names of columns and tensors.
+
+        Tensors are many and stay the same, so all their names are searched at once first.
+        """
         given, tensors = self._tensors
         if schema.tensors is not given:
             together = "\n".join(each.name for each in schema.tensors)
@@ -169,7 +184,7 @@ class Redactor:
         return msgspec.structs.replace(schema, scalars=tuple(scalars), tensors=tensors)
 
     def _said(self, data: Any) -> Any:
-        """The data of an event, the same object where nothing in it is a secret."""
+        """Returns the data of an event without secrets; the same object if there are none."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, dict):
@@ -194,8 +209,11 @@ class Redactor:
         return _Descent(self).several(values, "", "", Kind.PLAIN)
 
     def _withhold(self, value: Any, found: Kind = Kind.SECRET) -> str:
-        """Remembers a secret by which it can be known again. found: what its key says; behind one that need not be that
-        of a secret, names of layers and columns stand as well."""
+        """Records a secret for later texts, and returns its replacement.
+
+        found: the kind of its key. Values of the kind TEXT that are plain words, such as names of layers and columns,
+        are not recorded.
+        """
         if _is(value, str) and not (found is Kind.TEXT and _PLAIN_WORDS.fullmatch(value)):
             self._learn(value)
         return GONE
@@ -209,7 +227,7 @@ class Redactor:
 
 
 class _Descent:
-    """One way through a config: how much was seen, and what it is inside of."""
+    """One traversal of a config, with its remaining values and the objects being visited."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -217,7 +235,7 @@ class _Descent:
         self._inside: set[int] = set()
 
     def value(self, value: Any, key: str, parent: str, inherited: Kind) -> Any:
-        """A value below a key below another. inherited: what the keys above say of all that is below them."""
+        """Returns a value without secrets. inherited: the kind of the keys above it."""
         self._left -= 1
         found = kind(key, parent) if key else Kind.PLAIN
         found = inherited if found is Kind.PLAIN else found
@@ -243,7 +261,7 @@ class _Descent:
             return self._mapping(fields, key, found)
         if _is(value, (list, tuple, set, frozenset)):
             if found is Kind.SECRET:
-                self.several(list(value), key, "", found)  # so that each of them is known
+                self.several(list(value), key, "", found)  # records each of them
                 return GONE
             return self.several(list(value), key, "", found)
         return self._text(_str(value), key, found)
@@ -263,7 +281,10 @@ class _Descent:
         return made
 
     def several(self, values: Sequence[Any], key: str, parent: str, found: Kind) -> list[Any]:
-        """The members of a list: of an argv what stands behind an option, of a pair what stands behind its name."""
+        """Returns the members of a list; their keys may be in the list itself.
+
+        In an argv an option is the key of the next member, in a pair the name is the key of the value.
+        """
         made: list[Any] = []
         for at, each in enumerate(values):
             if self._left < 0:
@@ -282,7 +303,7 @@ class _Descent:
         return self._redactor.words(self._json(said) if is_json else said)
 
     def _json(self, said: str) -> str:
-        """JSON in a text is looked through like what it says; where nothing in it is a secret it stays as it is."""
+        """Removes secrets from JSON in a text. The text is unchanged if it contains none."""
         try:
             inside = json.loads(said)
             clean = self.value(inside, "", "", Kind.PLAIN)
@@ -301,14 +322,15 @@ class _Descent:
 
 
 def text(said: str, most: int) -> str:
-    """Somebody's words as they can be written anywhere: without secrets, cut, and without what UTF-8 cannot say."""
+    """Returns foreign text that can be written anywhere: without secrets, truncated, valid UTF-8."""
     return here.words(said, most)
 
 
 def fields_of(value: Any) -> Mapping[str, Any] | None:
-    """The fields of an object by name, read without calling anything of its class; None for what has none to show.
+    """Returns the fields of an object by name, without calling code of its class.
 
-    Of what torch and the like define, and of modules, classes and functions, a name says enough.
+    Returns None for an object without fields to show. For objects of torch and similar libraries, and for modules,
+    classes and functions, the name is sufficient.
     """
     kind_of = type(value)
     if _is(value, _AS_TEXT) or _is_library(kind_of):
@@ -324,14 +346,14 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
             if isinstance(slot, types.MemberDescriptorType) and not name.startswith("__"):
                 try:
                     found[name] = slot.__get__(value, kind_of)
-                except AttributeError:  # a slot that was never filled
+                except AttributeError:  # a slot without a value
                     continue
     found |= _own_dict(value)
     return found or None
 
 
 def _own_dict(value: Any) -> dict[str, Any]:
-    """The instance's own __dict__, whatever its class makes of that name."""
+    """Returns the instance's own __dict__, even if its class redefines that name."""
     for each in type(value).__mro__:
         slot = vars(each).get("__dict__")
         if isinstance(slot, types.GetSetDescriptorType):
@@ -352,7 +374,7 @@ _LIBRARIES = words("torch numpy pandas jax tensorflow re io _io logging threadin
 
 
 def _is(value: Any, kinds: Any) -> bool:
-    """isinstance(), which asks a stranger's object for its class, and may get an error for an answer."""
+    """Replaces isinstance(), which calls the object's __class__ and may raise."""
     return issubclass(type(value), kinds)
 
 
@@ -361,14 +383,17 @@ def _is_library(kind_of: type) -> bool:
 
 
 _PLAIN_WORDS = re.compile(r"[a-z]{1,12}[0-9]{0,3}|[a-z]{1,20}[0-9]{0,3}(?:[_./-](?:[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3}))+")
-"""What config says of layers, columns and files: encoder.layer1, train_images."""
+"""Words that configs use for layers, columns and files: encoder.layer1, train_images."""
 
 _SHORT = frozenset(("dtype", "device", "Size", "layout", "memory_format"))
-"""Of torch and numpy, what is said in a word."""
+"""Types of torch and numpy whose values are short words."""
 
 
 def _str(value: Any) -> str:
-    """Anything as text; of tensors, arrays and modules, which hold data, the name of their class."""
+    """Converts any value to text.
+
+    Tensors, arrays and modules contain data, so only the name of their class is used.
+    """
     if type(value) is str:
         return value
     try:
@@ -383,7 +408,10 @@ def _str(value: Any) -> str:
 
 
 def _named_pair(fields: Mapping[Any, Any]) -> str:
-    """The name in {"name": "PASSWORD", "value": ...}, as environments and headers are written; else ''."""
+    """Returns the name in {"name": "PASSWORD", "value": ...}, else ''.
+
+    Environments and headers are written in this form.
+    """
     if not any(_str(name).lower() in ("value", "content", "default") for name in fields):
         return ""
     names = [
@@ -393,7 +421,10 @@ def _named_pair(fields: Mapping[Any, Any]) -> str:
 
 
 def _asked_by(before: str, value: Any, *, pair: bool) -> str:
-    """The name that a member of a list belongs to: the option before it, the first of a pair; else ''."""
+    """Returns the name of a list's member, or ''.
+
+    The name is the option before the member, or the first of a pair.
+    """
     if before.startswith("-") and "=" not in before and not (_is(value, str) and value.startswith("--")):
         if before in ("-u", "--user", "--proxy-user"):
             return "password" if _is(value, str) and ":" in value else ""
@@ -402,12 +433,12 @@ def _asked_by(before: str, value: Any, *, pair: bool) -> str:
 
 
 def _hides(said: str) -> bool:
-    """Whether a text says anything: nobody's secret is None."""
+    """Returns whether a text can be a secret; None, true and the like cannot."""
     return said.strip() not in ("", "None", "none", "null", "True", "False", "true", "false", GONE, BEYOND)
 
 
 def _new(name: str, made: Container[str]) -> str:
-    """The name, told from those that are there already: two secrets become the same words."""
+    """Returns a name that is not used yet: two secret names get the same replacement."""
     if name not in made:
         return name
     number = 2
@@ -422,7 +453,7 @@ def _names_secret(name: str, value: str) -> bool:
 
 
 def _is_telling(value: str) -> bool:
-    """Whether a secret can be looked for without cutting common words out of what is said."""
+    """Returns whether a secret is distinctive, so that removing it does not damage common words."""
     if not MIN_KNOWN_CHARS <= len(value) <= MAX_WORDS or value.startswith(("/", "./", "~")) or is_number(value):
         return False
     kinds = (str.islower, str.isupper, str.isdigit, lambda sign: not sign.isalnum())
@@ -431,7 +462,10 @@ def _is_telling(value: str) -> bool:
 
 
 def _parts_of(value: str) -> Iterator[str]:
-    """What of a secret stands alone elsewhere: the password of a URL, each line, what follows `Bearer`."""
+    """Yields parts of a secret that may appear alone.
+
+    These are the password of a URL, and each word of a value with spaces, such as the token after `Bearer`.
+    """
     yield from value.split() if " " in value else ()
     before, at, _ = value.partition("://")[2].rpartition("@")
     if at:
@@ -439,4 +473,4 @@ def _parts_of(value: str) -> Iterator[str]:
 
 
 here = Redactor(remembers=True)
-"""Of this process, for all it says."""
+"""The redactor of this process, for all its output."""

@@ -1,4 +1,7 @@
-"""Which names name a secret: `api-key`, `WANDB_KEY`, `db.password`; which only look so: `max_tokens`, `sort_key`."""
+"""Decides which keys name a secret.
+
+`api-key`, `WANDB_KEY` and `db.password` do; `max_tokens` and `sort_key` only resemble such keys.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from enum import Enum
 from functools import lru_cache
 
 MAX_KEY_CHARS = 200
-"""Characters of a key that are looked at, from its end: in a path of keys the last one says what it is."""
+"""Characters of a key that are examined, from its end: in a path of keys the last one has the meaning."""
 
 
 class Kind(Enum):
-    """What a key says of its value: nothing; a secret whatever it is; one where it is text; a count unless it is text
-    that is no number."""
+    """The meaning of a key for its value.
+
+    PLAIN: none. SECRET: the value is a secret. TEXT: it is a secret if it is text. COUNT: it is a count, unless it is
+    text that is not a number.
+    """
 
     PLAIN = 0
     SECRET = 1
@@ -22,7 +28,10 @@ class Kind(Enum):
 
 
 def kind(key: str, parent: str = "") -> Kind:
-    """What the key says of its value. parent: the key that it stands below, for {"wandb": {"key": ...}}."""
+    """Returns the kind of a key.
+
+    parent: the key above it, as in {"wandb": {"key": ...}}.
+    """
     alone = _kind(key[-MAX_KEY_CHARS:])
     if not parent or alone is Kind.SECRET:
         return alone
@@ -31,7 +40,7 @@ def kind(key: str, parent: str = "") -> Kind:
 
 
 def is_quantity(key: str) -> bool:
-    """Whether the key names a number of something, such as password_min_length."""
+    """Returns whether the key names a quantity, such as password_min_length."""
     return not _QUANTITIES.isdisjoint(_words_of(key[-MAX_KEY_CHARS:]))
 
 
@@ -48,13 +57,19 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def _words_of(key: str) -> tuple[str, ...]:
-    """The words of a key in lower case: split at signs, digits and camelCase; two that are written as one are two."""
+    """Splits a key into lower-case words, at signs, digits and camelCase.
+
+    Known compounds of two words are split too.
+    """
     said = _BOUNDARY.sub(" ", unicodedata.normalize("NFKC", key))
     return tuple(part for word in _LETTERS.findall(said) for part in _parts(word.lower()))
 
 
 def _parts(word: str) -> tuple[str, ...]:
-    """'apikey' -> 'api', 'key'; 'hftoken' -> 'hf', 'token'; but 'monkey' and 'tokenizer' are words."""
+    """Splits compounds: 'apikey' -> 'api', 'key'; 'hftoken' -> 'hf', 'token'.
+
+    'monkey' and 'tokenizer' remain single words.
+    """
     for last in ("keys", "key"):
         before = word.removesuffix(last)
         if before != word and (before in _KEY_OWNERS or before.endswith(_OWNER_ENDINGS)):
@@ -124,14 +139,14 @@ def _of_pair(parts: tuple[str, ...], at: int) -> Kind:
 
 
 def _of_address(parts: tuple[str, ...]) -> Kind:
-    """Addresses that most often hold a password, or are one."""
+    """Detects addresses that usually contain a password, or are secret themselves."""
     if parts and parts[-1] in _ADDRESSES and not _SERVICES.isdisjoint(parts):
         return Kind.TEXT
     return Kind.PLAIN
 
 
 def words(said: str) -> frozenset[str]:
-    """A list of words as a set."""
+    """Converts a list of words to a set."""
     return frozenset(said.split())
 
 
@@ -186,7 +201,7 @@ _USERS = words(
     """
 )
 _OWNER_ENDINGS = ("api", "iam", "cloud")
-"""Behind the name of a service that is written as one word with them."""
+"""Endings of service names that are written as one word with `key`, `pass` or `pw`."""
 
 _ADDRESSES = words("url urls uri uris address endpoint conn connection link")
 _SERVICES = words(
@@ -212,7 +227,7 @@ _STILL_KEY = words(
     default pass phrase access password
     """
 )
-"""Behind `key` these still speak of a key itself."""
+"""Words after `key` with which the name still means a key itself."""
 
 _KEY_CERTAIN = words("api secret private ssh gpg pgp encryption signing wandb openai hf huggingface anthropic")
 
@@ -255,7 +270,7 @@ _STILL_TOKEN = words(
     key hex raw b old new backup primary secondary live sandbox main default auth header
     """
 )
-"""Behind `token` these still speak of one that opens something."""
+"""Words after `token` with which the name still means a token for access."""
 
 _TOKEN_OWNERS = words(
     """
@@ -283,4 +298,4 @@ _PLAIN_TOKENS = words(
     lookahead speculative
     """
 )
-"""Before `token` these speak of a piece of text, or of how many."""
+"""Words before `token` with which the name means a piece of text, or a count of such pieces."""

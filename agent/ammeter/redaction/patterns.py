@@ -1,4 +1,7 @@
-"""Secrets inside a text: what known services issue, the userinfo and query of URLs, headers, options, `name=value`."""
+"""Finds secrets in text by their form.
+
+The forms are tokens of known services, userinfo and query of URLs, headers, options, and `name=value`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,18 @@ from urllib.parse import unquote
 from ammeter.redaction.keys import Kind, kind, words
 
 GONE = "(not sent)"
-"""What stands where a secret stood."""
+"""Replacement of a secret."""
 
 
 _GAP = "\ue0f1"
-"""Stands for it while a text is looked through: one sign, which no form takes for two words."""
+"""Stands for GONE during the search: a single character, which no pattern can split into two words."""
 
 
 def cut(said: str) -> str:
-    """The text without the secrets in it that can be told by their form. A text without any is returned as it is."""
+    """Returns the text without secrets of a known form.
+
+    A text without any is returned unchanged.
+    """
     small = said.lower()
     if GONE in said:
         said = said.replace(GONE, _GAP)
@@ -31,7 +37,7 @@ def cut(said: str) -> str:
 
 
 def is_number(said: str) -> bool:
-    """Whether a text is a number as people write it: 4096, 1e6, '300B', '1.5 T'."""
+    """Returns whether a text is a number, such as 4096, 1e6, '300B' or '1.5 T'."""
     return bool(_NUMBER.fullmatch(said))
 
 
@@ -39,10 +45,10 @@ _NUMBER = re.compile(r"\s*[+-]?[0-9][0-9_,.]{0,15}(?:e[+-]?[0-9]{1,3})?\s?[kmgtb
 
 _PIECE = r"(?:[A-Z]?[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3})"
 _NAMED = rf"{_PIECE}(?:(?:[_-]{_PIECE})++(?![A-Za-z0-9_-])|(?=\.[A-Za-z0-9_]))"
-"""Words, and numbers of few digits, as modules and models are called: encoder1.weight, embeddings-v3."""
+"""Words and short numbers in the names of modules and models: encoder1.weight, embeddings-v3."""
 
 _ISSUED_FORMS = (
-    # Hugging Face, and others who put letters before letters: what is a word of small ones is none.
+    # Hugging Face and others with a prefix of letters. A lower-case word after the prefix is not a token.
     rf"(?:hf|api_org|r8|gsk|fw|tgp_v1|nvapi|jina|lsv2_(?:pt|sk)|pcsk|voyage)[_-](?!{_NAMED})"
     r"(?=[A-Za-z0-9_-]{0,60}[A-Z0-9])[A-Za-z0-9_-]{6,}",
     r"(?:hf|api_org)_[a-z]{18,}",
@@ -87,7 +93,8 @@ _ISSUED_FORMS = (
     r"[pst]k\.[A-Za-z0-9_-]{40,}\.[A-Za-z0-9_-]{16,}|(?:ZXlK|A{20})[A-Za-z0-9%+/\\_=-]{40,}|hooks\.slack\.com/\w+/[\w/+-]{8,}",
     r"ey[A-Za-z0-9]{17,}\.ey[A-Za-z0-9/\\_-]{17,}(?:\.[A-Za-z0-9/\\_=-]*)?",
 )
-"""What services issue, by how it begins: what each says of its own form, and what scanners of repositories look for."""
+"""Tokens of services by prefix, from each service's description of its tokens and from secret scanners for
+repositories."""
 
 _ISSUED = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(_ISSUED_FORMS) + ")")
 
@@ -98,13 +105,13 @@ _UNNAMED = re.compile(
     r"|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{16,}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk|[0-9]{15,16}(?:\||%(?:7C)?)[A-Za-z0-9_-]{27,}"
     r"|4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])|s\.(?=[A-Za-z]{0,24}[0-9])[A-Za-z0-9]{24}(?![A-Za-z0-9]))"
 )
-"""Bots of Telegram and Discord, Twilio, Mailchimp, Azure, Terraform, MaxMind, Facebook, ClickHouse, Vault: what
-stands in front is not theirs alone."""
+"""Tokens of Telegram and Discord bots, Twilio, Mailchimp, Azure, Terraform, MaxMind, Facebook, ClickHouse and Vault.
+Their prefixes also occur in other text."""
 
 _AWS = re.compile(
     r"(?P<head>aws[^\n]{0,20}?(?:key|pw|pass|token)[^\n]{0,30}?[\"'])[0-9A-Za-z/+]{40}(?=[\"'\\])", re.IGNORECASE
 )
-"""A secret key of AWS, which begins with nothing, by what stands around it."""
+"""A secret key of AWS, which has no prefix, detected by the text around it."""
 
 _PEM = re.compile(
     r"-----BEGIN([A-Z0-9 _]{1,60})-----.*?(?:-----END\1-----|\Z)|PuTTY-User-Key-File-[0-9].*\Z", re.DOTALL
@@ -123,7 +130,7 @@ _HOOK_HOSTS = re.compile(
     re.IGNORECASE,
 )
 _NAMELESS = re.compile(r"[A-Za-z][a-z_.-]{0,14}[0-9]{0,3}")
-"""Users, of whom a URL may say that they are."""
+"""User names that may remain in a URL, because they are not secret."""
 _SIGNED = words(
     """
     sig signature key code auth hash hmac policy credential sign token st ticket nonce pw p pass user_token k s
@@ -134,7 +141,7 @@ _SIGNED = words(
 
 
 def _url(found: re.Match[str]) -> str:
-    """A URL without userinfo, without what a webhook has in its path, and without secrets in query and fragment."""
+    """Removes userinfo, webhook paths, and secrets in query and fragment from a URL."""
     said = found[0]
     parts = _AUTHORITY.fullmatch(said)
     assert parts is not None
@@ -155,7 +162,10 @@ def _url(found: re.Match[str]) -> str:
 
 
 def _without_userinfo(scheme: str, rest: str) -> str:
-    """Up to the last @ before the path; a password that holds a slash itself ends at an @ as well, a port does not."""
+    """Removes userinfo, which ends at the last @ before the path.
+
+    A password that contains a slash also ends at an @; a port does not.
+    """
     authority = re.match(r"[^/?#]*", rest)
     head = authority[0] if authority else ""
     user, at, _ = head.rpartition("@")
@@ -167,7 +177,7 @@ def _without_userinfo(scheme: str, rest: str) -> str:
     name, colon, _ = user.partition(":")
     web = scheme.lower().endswith(("http://", "https://", "ftp://", "ws://", "wss://")) or scheme == "//"
     harmless = not colon and not web and _NAMELESS.fullmatch(name)
-    more = re.match(r"[^\s]*:[^\s/]*@", rest[len(user) + 1 :])  # two of them: the first was part of a password
+    more = re.match(r"[^\s]*:[^\s/]*@", rest[len(user) + 1 :])  # a second @: the first was part of the password
     if more is not None:
         return f"{_GAP}@{rest[len(user) + 1 + more.end() :]}"
     return rest if harmless else f"{_GAP}@{rest[len(user) + 1 :]}"
@@ -192,7 +202,10 @@ def _parameter(found: re.Match[str]) -> str:
 
 
 def _looks_random(said: str) -> bool:
-    """Long, of letters and digits in one piece: what a query holds of that kind opens something more often than not."""
+    """Returns whether a text contains a long unbroken mix of letters and digits.
+
+    In a query, such text usually grants access.
+    """
     return any(
         len(piece) >= 20 and re.search(r"[0-9]", piece) and re.search(r"[A-Za-z]", piece)
         for piece in re.split(r"[^A-Za-z0-9+_]", said)
@@ -205,7 +218,7 @@ _LOGIN = re.compile(
 
 
 def _login(_: re.Match[str]) -> str:
-    """user:password@host without a scheme."""
+    """Replaces user:password@host without a scheme."""
     return f"{_GAP}@"
 
 
@@ -232,7 +245,11 @@ _ABOUT_IT = re.compile(
 
 
 def _scheme(found: re.Match[str]) -> str:
-    """`Bearer x` always; of schemes that are common words too, what can be nothing else."""
+    """Replaces the value after `Bearer` or another scheme.
+
+    After other schemes the value is replaced only if it is clearly a secret. The names of the other schemes are also
+    common words.
+    """
     scheme, value = found["scheme"].lower(), found["value"]
     if scheme == "bearer":
         hidden = not _ABOUT_IT.match(value)
@@ -251,14 +268,14 @@ def _is_basic(value: str) -> bool:
 
 
 _QUOTED = r"(?P<mark>\\*[\"'])(?:(?!(?P=mark)).)*+(?:(?P=mark)|\Z)"
-"""In quotes, which may be escaped, and may never end."""
+"""Quoted text. The quotes may be escaped, and the closing quote may be missing."""
 
 _OPTION = re.compile(r"(?<![\w-])(?P<key>-{1,2}[A-Za-z][\w.-]*+)(?P<sign>\\*[\"']?(?:\s*,\s*|\s+|=)|(?=[\"']))")
 _OPTION_VALUE = re.compile(_QUOTED + r"|[^\s\"'`]\S*?(?=[\"'`\]})>,;]*(?:\s|\Z))", re.DOTALL)
 
 
 def _options(said: str) -> str:
-    """`--token x`, also as a list is printed: '--token', 'x'."""
+    """Removes secrets from `--token x`, also in the form of a printed list: '--token', 'x'."""
     return _scanned(said, _OPTION, _OPTION_VALUE, _may_open, _opens)
 
 
@@ -289,7 +306,7 @@ _WORDS_BEFORE = re.compile(r"(?:[A-Za-z_]{2,20}[ -]){1,2}\Z")
 
 
 def _assignments(said: str) -> str:
-    """`name=value`, `name: value` and the like, quoted or not, if the name is one of a secret."""
+    """Removes the values of `name=value`, `name: value` and the like, if the name is secret."""
     return _scanned(said, _NAME, _NAME_VALUE, _may_be_assigned, _is_assigned)
 
 
@@ -298,14 +315,17 @@ def _may_be_assigned(found: re.Match[str]) -> bool:
 
 
 def _key_before(found: re.Match[str]) -> Kind:
-    """What a key says together with the words before it: 'secret access key = '."""
+    """Returns the kind of a key with the words before it.
+
+    An example is 'secret access key = '.
+    """
     before = _WORDS_BEFORE.search(found.string[max(0, found.start() - 44) : found.start()])
     return kind(f"{before[0]}{found['key']}") if before else Kind.PLAIN
 
 
 def _is_assigned(found: re.Match[str], value: str) -> bool:
     key = found["key"]
-    if "," in found["sign"]:  # of a pair, as a list is printed
+    if "," in found["sign"]:  # a pair in a printed list
         is_a_key = _KEY_NEXT.match(found.string, found.end())
         return kind(key) is Kind.SECRET and _hides(key, value) and not value.startswith("-") and not is_a_key
     if _hides(key, value, said=found["sign"][:1] in ("'", '"', "\\")):
@@ -328,7 +348,10 @@ _ATTRIBUTES = re.compile(
 
 
 def _pairs(said: str) -> str:
-    """`{"name": "PASSWORD", "value": "x"}` and `<add key="Password" value="x"/>`, as settings are printed."""
+    """Removes secrets from `{"name": "PASSWORD", "value": "x"}` and `<add key="Password" value="x"/>`.
+
+    Settings are often printed in these forms.
+    """
     for pair in (_PAIR, _ATTRIBUTES):
         said = _scanned(said, pair, _NAME_VALUE, _may_be_named, _is_named)
     return said
@@ -349,9 +372,9 @@ def _scanned(
     may: Callable[[re.Match[str]], bool],
     hides: Callable[[re.Match[str], str], bool],
 ) -> str:
-    """The text without the values that stand behind names. What stands behind others is looked through as well.
+    """Replaces the values after names for which `hides` is true; searches other values as well.
 
-    may: whether the value is to be looked at, which may be as long as the rest of the text.
+    may: whether the value is matched at all, because a value can be as long as the rest of the text.
     """
     parts: list[str] = []
     at = looked = 0
@@ -374,7 +397,7 @@ _SPOKEN = re.compile(
 
 
 def _spoken(found: re.Match[str]) -> str:
-    """`password is 'x'`, `the token x1y2z3`."""
+    """Replaces secrets in `password is 'x'` and `the token x1y2z3`."""
     value = _bare(found["value"])
     mark = found["mark"] or ""
     if found["before"] and kind(found["before"] + found["key"]) is not Kind.SECRET:
@@ -391,7 +414,10 @@ def _element(found: re.Match[str]) -> str:
 
 
 def _hides(key: str, value: str, *, said: bool = False) -> bool:
-    """Whether a text that stands behind this key is to go. said: whether it is a key for certain, and no word."""
+    """Returns whether the value of this key is withheld.
+
+    said: whether the key is certainly a key, and not a word in a sentence.
+    """
     if value.strip("([{}]),; ") in _NOTHING or value.startswith(_GAP):
         return False
     found = kind(key)
@@ -412,7 +438,7 @@ def _bare(value: str) -> str:
 
 
 def _as_it_was(found: re.Match[str]) -> str:
-    """What stands in the value's place: in quotes where it was."""
+    """Returns the replacement of a value, in quotes if the value was quoted."""
     value, mark = found[0], found["mark"] or ""
     if mark:
         closed = value.endswith(mark) and len(value) >= 2 * len(mark)
@@ -451,4 +477,4 @@ _STEPS: tuple[tuple[Collection[str], Callable[[str], str]], ...] = (
     (("aws",), partial(_AWS.sub, rf"\g<head>{_GAP}")),
     (("",), partial(_UNNAMED.sub, _GAP)),
 )
-"""What a text has to hold, in small letters, for a form to be looked for; and what is done then."""
+"""(substrings, function): the function runs if the text in lower case contains one of the substrings."""

@@ -1,8 +1,8 @@
-"""The list of verdicts, and how they are run over a stream.
+"""The list of verdicts, and the functions that apply them to a stream.
 
-A verdict is pure: (state, view) -> (state, finding | None). One per file; each file's VERDICT names the columns
-and events it reads. The collector, `ammeter report` and guards run this same code. Some are asked of all
-ranks together, some of a run beside its baseline.
+A verdict is pure: (state, view) -> (state, finding | None). Each verdict has its own file, and the file's VERDICT lists
+the columns and events that it reads. The collector, `ammeter report` and guards run this same code. Some verdicts
+compare all ranks of a run, and some compare a run with its baseline.
 """
 
 from __future__ import annotations
@@ -124,31 +124,38 @@ ROW_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.rows)
 CLOCK_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.clock)
 RANK_VERDICTS = tuple(verdict for verdict in ALL if verdict.ranks is not no_op)
 BASELINE_VERDICTS = tuple(verdict for verdict in ALL if verdict.runs is not no_op)
-"""Those that are asked of one stream, of its rows where no other frame is among them, of a tick where nothing came, of
-all ranks of a run together, and of a run beside its baseline."""
+"""Verdicts for one stream; for views with rows only; for ticks without data; for all ranks of a run together; and for a
+run with its baseline."""
 
 
 Decoded = dict[str, tuple[bytes, Any]]
-"""Verdict -> (its state packed, the same state): what need not be unpacked again. Belongs to one stream."""
+"""Verdict -> (packed state, unpacked state). A cache of one stream that saves repeated unpacking."""
 
 
 def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = None) -> Judged:
-    """Runs the verdicts that a view of a stream concerns over it.
+    """Applies the verdicts that a view of a stream concerns.
 
-    states: what the last call returned for this stream, {} at its beginning. A verdict that raises is switched
-    off for the stream from then on and named in `faults`; the others go on. decoded: what the last call left there.
+    A verdict that raises is switched off for the stream and listed in `faults`; the others continue.
+
+    Args:
+        states: The states that the last call returned for this stream; {} at its beginning.
+        view: The next part of the stream.
+        decoded: The cache from the last call; this call updates it.
     """
     judges = ((verdict, verdict.judge) for verdict in _of(view))
     return _asked(states, view, judges, {} if decoded is None else decoded)
 
 
 def judge_ranks(states: Mapping[str, bytes], seen: AlignedSteps) -> Judged:
-    """Runs the verdicts that compare ranks over the next steps that all of them have; states as above, of the run."""
+    """Applies the verdicts that compare ranks to the next common steps.
+
+    The states are those of the run, as in judge().
+    """
     return _asked(states, seen, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
 
 
 def judge_runs(pair: RunComparison) -> Judged:
-    """Runs the verdicts that compare a run with its baseline over what there is of both."""
+    """Applies the verdicts that compare a run with its baseline to the available data."""
     return _asked({}, pair, ((verdict, verdict.runs) for verdict in BASELINE_VERDICTS), {})
 
 
@@ -193,4 +200,4 @@ def _state(verdict: Verdict, packed: bytes | None, known: tuple[bytes, Any] | No
 
 
 OFF = b"off"
-"""The state of a verdict that raised on this stream."""
+"""Marks a verdict that raised on this stream."""

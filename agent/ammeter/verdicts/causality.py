@@ -1,4 +1,7 @@
-"""One fault, one finding: which findings of a run are consequences of another, and in which order people read them."""
+"""Separates the findings of a run into causes and consequences, and sorts them for display.
+
+One fault results in one finding.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Severity
 
 SLACK_STEPS = 5
-"""A consequence may seem to begin this much before its cause: a cause that shows in a sampled column is seen late, and
-ranks do not count in lockstep."""
+"""Steps by which a consequence may seem to begin before its cause: a cause in a sampled column is seen late, and ranks
+do not count in lockstep."""
 
 Concluded = tuple[str, Finding]
-"""A finding and the stream it is about."""
+"""A stream and a finding about it."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A cause with what came of it."""
+    """A cause with its consequences."""
 
     stream: str
     finding: Finding
@@ -30,9 +33,10 @@ class Explained:
 
 
 def explain(findings: Sequence[Concluded]) -> list[Explained]:
-    """The causes among the findings of one run, each with its consequences, verdict by verdict.
+    """Returns the causes among the findings of one run, each with its consequences.
 
-    Causes first, then page before ticket, then by first step. A verdict that several streams have stays several.
+    Causes that have consequences come first, then `page` before `ticket`, then by first step. A verdict that several
+    streams have remains several findings.
     """
     consequences: dict[int, list[Finding]] = {}
     causes: list[int] = []
@@ -47,7 +51,7 @@ def explain(findings: Sequence[Concluded]) -> list[Explained]:
 
 
 def _root(at: int, findings: Sequence[Concluded]) -> int:
-    """Index of the finding at the end of the chain of causes that leads away from this one."""
+    """Follows the chain of causes from one finding; returns the index of its end."""
     seen = {at}
     while True:
         stream, finding = findings[at]
@@ -63,7 +67,10 @@ def _root(at: int, findings: Sequence[Concluded]) -> int:
 
 
 def explains(cause: Finding, other: Finding) -> bool:
-    """Whether one finding is a consequence of another. Where either can bring about the other, the earlier one did."""
+    """Whether one finding is a consequence of another.
+
+    If each can cause the other, the earlier one is the cause.
+    """
     if cause.verdict == other.verdict or other.verdict not in BY_ID[cause.verdict].explains:
         return False
     if not cause.active and cause.last_step + SLACK_STEPS < other.first_step:
@@ -74,24 +81,31 @@ def explains(cause: Finding, other: Finding) -> bool:
 
 
 def gravest(cause: Finding, consequences: Sequence[Finding]) -> Severity:
-    """A cause is as grave as the gravest thing that comes of it."""
+    """Returns the highest severity among a cause and its consequences."""
     return "page" if "page" in {each.severity for each in (cause, *consequences)} else "ticket"
 
 
 def as_consequence(finding: Finding) -> dict[str, Any]:
-    """A finding as it is listed inside its cause: in the report, in an incident and on the page."""
+    """Returns a finding as it is listed inside its cause.
+
+    The report, incidents and the web page use this form.
+    """
     return {name: getattr(finding, name) for name in ("verdict", "severity", "title", "first_step", "cause")}
 
 
 LOCAL = ("nonfinite-loss", "masked-row-nan", "activation-overflow")
-"""Verdicts on what a rank computes before ranks share anything: the first to have it is where it began. Gradients and
-what becomes of them, found_inf too, are the same on all ranks."""
+"""Verdicts on values that a rank computes before ranks exchange data: the first rank with one is the origin. Gradients
+and their consequences, including found_inf, are the same on all ranks."""
 
 
 def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Concluded]:
-    """The same findings; the words of those that tell ranks apart say which rank was first, or is behind.
+    """Adds to causes which rank was first, or which one is behind.
 
-    ranks: every rank's stream -> rank. Of ranks that were started again nothing is said: their steps begin anew.
+    The findings remain the same otherwise. Runs with restarted ranks remain unchanged, because their steps restart.
+
+    Args:
+        findings: Findings of the run.
+        ranks: Stream -> rank, for every rank.
     """
     if len(ranks) < 2 or len(set(ranks.values())) < len(ranks):
         return list(findings)

@@ -1,6 +1,6 @@
-"""Verdicts that somebody does not want to hear of: by their names, from a command line, a setting or a run's tag.
+"""Names of silenced verdicts, from the command line, a setting or a run's tag.
 
-A silenced verdict is still reached, and whoever asks is told that it was; nobody is woken for it.
+A silenced verdict is still reached and displayed on request, but notifies nobody.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from typing import Any
 from ammeter.verdicts import BY_ID
 
 TAG = "silence"
-"""The tag of a run that names them, between commas."""
+"""The tag of a run with the names, separated by commas."""
 
 
 def names(said: Iterable[str]) -> tuple[str, ...]:
-    """The verdicts that texts name, each with commas between names, once each. Raises ValueError for an unknown one."""
+    """Returns the verdicts in texts with names separated by commas, without duplicates.
+
+    Raises:
+        ValueError: A verdict does not exist.
+    """
     found = dict.fromkeys(each.strip() for text in said for each in text.split(",") if each.strip())
     for each in found:
         if each not in BY_ID:
@@ -27,5 +31,5 @@ def names(said: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_tags(tags: Mapping[str, Any]) -> frozenset[str]:
-    """Those that a run's tags name. Names that this version does not know mean nothing to it."""
+    """Returns the names in a run's tags. Names that this version does not know have no effect."""
     return frozenset(each.strip() for each in str(tags.get(TAG) or "").split(","))

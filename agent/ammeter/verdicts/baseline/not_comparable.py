@@ -1,4 +1,4 @@
-"""not-comparable: a run is held against one that was set up differently in more than its precision."""
+"""not-comparable: a run and its baseline differ in more settings than the precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.framework.run_likeness import QUESTIONS
 
 NAMED = 8
-"""Settings that are named: more than a person takes in help nobody."""
+"""Maximum number of settings in the text; more do not help the reader."""
 
 QUESTION_WORDS = {
     "speed": "how long a step takes",

@@ -1,4 +1,4 @@
-"""not-reproducible: a run with the seed and the settings of another one came to other numbers."""
+"""not-reproducible: a run with the seed and settings of another one produced other numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison
 
 ENOUGH = 10
-"""Losses that both have: before, a run may not have begun."""
+"""Minimum number of common losses; with fewer, a run may not have begun."""
 
 
 def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
@@ -41,7 +41,7 @@ def _conclude(pair: RunComparison, step: int, loss: float, other: float) -> Find
 
 
 def _exactly(loss: float) -> str:
-    """As many digits as tell one float32 from the next."""
+    """Formats a loss with enough digits to distinguish neighbouring float32 numbers."""
     return f"{loss:.9g}"
 
 

@@ -1,4 +1,4 @@
-"""slower-than-fp32: training in half precision takes longer than the same steps in float32 did."""
+"""slower-than-fp32: training in half precision takes longer than the same steps in float32."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison, Speed
 
 SLOWER = 1.05
-"""Medians of the same program on one machine come back within 2 or 3 %; a twentieth is no chance, and mixed precision
-is there to be faster. Besides, three quarters of the steps have to be slower than the baseline's median."""
+"""Ratio of the median step times. Medians of the same program on one machine agree within 2 or 3 %, so a twentieth is
+no chance, and mixed precision is meant to be faster. In addition, three quarters of the steps must be slower than the
+baseline's median."""
 
 LITTLE = 0.9
-"""Share of the eligible FLOPs in low precision below which that is told as a reason: outside of a few layers that are
-kept in float32 on purpose autocast runs all of them in it."""
+"""Share of the eligible FLOPs in low precision below which the finding reports it as a reason. Autocast runs all of
+them in low precision, except a few layers that are kept in float32 on purpose."""
 
 HALVES = ("float16", "bfloat16")
 

@@ -1,4 +1,4 @@
-"""validation-drift: validation is worse than the baseline's at the same steps, by more than was agreed on."""
+"""validation-drift: validation is worse than the baseline's at the same steps, beyond the limit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from ammeter.verdicts.framework.run_comparison import RunComparison, Validation
 from ammeter.wire.metric_directions import LOWER
 
 DELTA = 0.01
-"""MLPerf asks of a reduced precision 99 % of float32's quality. A run's tag `validation_delta` sets another one."""
+"""Default limit. MLPerf requires 99 % of float32's quality from a reduced precision. A run's tag `validation_delta`
+sets another limit."""
 
 OTHER_SEED = 2.0
-"""Times as much where the seeds differ: two float32 runs with two seeds part by about a percent, too."""
+"""Factor on the limit if the seeds differ: two float32 runs with two seeds also differ by about a percent."""
 
 IN_A_ROW = 3
-"""Validations: a single one is noisy while the loss still falls fast. Of an ended run with fewer, all of them."""
+"""Validations that must be worse in a row: a single one is noisy while the loss still falls fast. For an ended run with
+fewer validations, all of them."""
 
 
 def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
-    """Of several metrics that drift, the one that is worst."""
+    """Judges each metric; of several that drift, reports the worst."""
     limit = limit_of(pair)
     drifting = []
     for validations in pair.validated.values():
@@ -35,14 +37,14 @@ def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]
 
 
 def limit_of(pair: RunComparison) -> float:
-    """By how much validation may be worse."""
+    """Returns the limit for the relative deterioration of validation."""
     delta = DELTA if pair.delta is None else pair.delta
     mine, theirs = pair.seeds
     return delta * OTHER_SEED if mine != theirs and pair.delta is None else delta
 
 
 def _series(validations: Sequence[Validation], limit: float) -> list[Validation]:
-    """Those at the end that are worse, each one after the other."""
+    """Returns the uninterrupted series of worse validations at the end."""
     found: list[Validation] = []
     for each in reversed(validations):
         if not each.delta > limit:

@@ -1,4 +1,4 @@
-"""clip-before-unscale: the limit on the norm was put on scaled gradients, and unscaling divides what is left."""
+"""clip-before-unscale: the norm of scaled gradients is limited, and unscaling then divides the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 DELIBERATE = 16.0
-"""A limit within this factor of the scale was multiplied by the scale on purpose; usual limits are 0.1 to 10, usual
-scales 2^10 and more. At a scale below it little is lost."""
+"""Minimum ratio of scale to limit. A limit within this factor of the scale was multiplied by the scale on purpose;
+usual limits are 0.1 to 10, usual scales 2^10 and more. At a scale below it little is lost."""
 
 
 SMALL = (
@@ -29,7 +29,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     limit: float = 0.0
     scale: float = 0.0
     standstill: Standstill = Standstill()
-    """What speaks for a clip that is not torch's; it is followed until the verdict is reached."""
+    """Evidence of a clip that is not torch's; it is collected until the verdict is reached."""
     by_norm: bool = False
     by_value: bool = False
 
@@ -55,7 +55,7 @@ def _event(state: State, event: Event) -> State:
 
 
 def _limit(event: Event) -> float:
-    """Of the norm, or of each value: torch clips either."""
+    """Returns the limit of the norm, or of each value: torch clips either."""
     return float(event.data.get("max_norm", event.data.get("clip_value", 0.0)))
 
 

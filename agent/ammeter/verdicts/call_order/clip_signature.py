@@ -1,4 +1,4 @@
-"""The signature of a hand-written clip: the norm of the scaled gradients stands still while its parts move."""
+"""Detects a hand-written clip: the scaled norm is constant while its parts change."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ import numpy.typing as npt
 from ammeter.wire.columns import View
 
 STILL = 1e-3
-"""Relative change between two steps below which the norm stands still. A clip leaves 1e-6; a norm that nobody limits
-changes by percents from batch to batch."""
+"""Relative change between two steps below which the norm is constant. A clip leaves 1e-6; an unlimited norm changes by
+percents from batch to batch."""
 
 MOVES = 1.05
-"""Largest over smallest norm of the tensor that had most, over the same steps: what is merely repeated, such as a
-full batch at a small learning rate, keeps its parts too."""
+"""Ratio of the largest to the smallest norm, over the same steps, of the tensor with the largest norm. Pure repetition,
+such as a full batch at a small learning rate, leaves the parts constant too."""
 
 ENOUGH = 20
-"""Steps with that signature that settle it."""
+"""Number of steps with that signature that proves a clip."""
 
 Doubles = npt.NDArray[np.float64]
 
 
 class Standstill(msgspec.Struct, frozen=True, array_like=True):
-    """Steps in a row whose scaled norm stood still; low and high of that norm, and of one tensor's."""
+    """Consecutive steps with a constant scaled norm.
+
+    Attributes:
+        low, high: Range of that norm.
+        tensor: The tensor that had the largest norm.
+        part_low, part_high: Range of that tensor's norm.
+    """
 
     steps: int = 0
     first: int = -1
@@ -43,9 +49,15 @@ class Standstill(msgspec.Struct, frozen=True, array_like=True):
 
 
 def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
-    """After these rows, and the index of the row in which the signature showed itself; nothing is read behind it.
+    """Processes rows until the signature is complete.
 
-    hurts: whether such a scaled norm does harm at such a scale; where it does not, it is only followed.
+    Args:
+        still: The state so far.
+        rows: The next rows.
+        hurts: Whether such a scaled norm does harm at such a scale. Harmless steps are followed but not reported.
+
+    Returns:
+        The state, and the index of the row that completes the signature, or None. Later rows are not read.
     """
     if "grad.norm" not in rows.schema.stats:
         return still, None
@@ -63,9 +75,9 @@ def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool])
 
 
 def _last_change(still: Standstill, norms: Doubles) -> int:
-    """Index of the norm from which on it is enough to look: the last that differs from the one before it.
+    """Returns the index of the last norm that differs from the one before it.
 
-    0 when a stretch before it is long enough to matter.
+    Reading may start there. Returns 0 if an earlier stretch is long enough to matter.
     """
     before = np.concatenate(([still.last], norms[:-1]))
     changes = np.flatnonzero(~(np.abs(norms - before) <= STILL * before))
@@ -95,6 +107,6 @@ def _next(still: Standstill, rows: View, at: int, norm: float) -> Standstill:
 
 
 def _part(rows: View, tensor: int, at: int) -> float:
-    """The scaled norm of one tensor's gradient, 0 where it was not measured."""
+    """Returns the scaled norm of one tensor's gradient, 0 if it was not measured."""
     part = float(rows.stat("grad.norm")[tensor, at]) * float(rows.scalar("scale")[at])
     return part if math.isfinite(part) else 0.0

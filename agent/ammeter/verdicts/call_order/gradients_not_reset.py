@@ -1,4 +1,4 @@
-"""gradients-not-reset: what one step left in the gradients goes into the next one, and a NaN in it stays for good."""
+"""gradients-not-reset: gradients of one step are added to the next one, and a NaN remains permanently."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _number(data: dict[str, Any], name: str) -> float | None:
 
 
 def _something_left(data: dict[str, Any]) -> bool:
-    """Whether the gradients held anything: zeros that are added to are a reset by another name."""
+    """Whether the gradients contained anything but zeros: adding to zeros has the effect of a reset."""
     return _number(data, "left") != 0
 
 

@@ -1,4 +1,4 @@
-"""gradients-not-unscaled: the loss was scaled and the optimizer was then stepped past the scaler."""
+"""gradients-not-unscaled: the loss was scaled, but the optimizer stepped without the scaler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lopsided-step: of the optimizers under one scaler some keep stepping while others are skipped, and often."""
+"""lopsided-step: of the optimizers under one scaler, some often step while others are skipped."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 MORE = 3
-"""Lopsided steps after the first one that make it a habit."""
+"""Number of lopsided steps after the first one that shows a pattern."""
 
 OFTEN = 0.01
-"""Share of lopsided steps from which they matter. PyTorch's AMP examples say of several optimizers that one may skip
-while another does not, and that this is harmless as long as it happens every several hundred iterations."""
+"""Share of lopsided steps from which they matter. PyTorch's AMP examples state that one of several optimizers may skip
+a step while another does not, and that this is harmless if it happens every several hundred iterations."""
 
 EPISODE = 20
-"""Steps that all of it must span: a scale that is too high for one of the optimizers comes down 2^20-fold in as many;
-what is over by then was one such episode."""
+"""Minimum number of steps that the lopsided steps must span. A scale that is too high for one of the optimizers is
+reduced 2^20-fold in as many steps; lopsided steps that end by then belong to one such episode."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """step, times: of the event from which the share is counted; -1 before there was one. seen: times so far."""
+    """The counts of lopsided steps.
+
+    Attributes:
+        step: Step of the event from which the share is counted; -1 before there was one.
+        times: Count of that event.
+        seen: Count so far.
+    """
 
     opened: Lifecycle = Lifecycle()
     step: int = -1
@@ -45,7 +51,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _heard(state: State, event: Event) -> State:
-    """The event comes at the 1st, 2nd, 4th, 8th ... time; in between, the counts say how often."""
+    """Updates the counts from an event.
+
+    The event arrives at the 1st, 2nd, 4th, 8th ... occurrence; its count covers the occurrences in between.
+    """
     times = int(event.data.get("times", 1))
     more, steps = times - state.times, event.step - state.step
     if state.step < 0 or more < OFTEN * steps:

@@ -1,4 +1,4 @@
-"""loss-not-scaled: backward() was called on a loss as it is, and the scaler then unscales what was never scaled."""
+"""loss-not-scaled: backward() ran on an unscaled loss, and the scaler unscales its gradients anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mixed-scale-gradients: unscale_() or update() came in the middle of what was added up for one step."""
+"""mixed-scale-gradients: unscale_() or update() ran in the middle of the accumulation for one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scheduler-ahead: the learning rate moves on although steps are skipped, often enough to bend the schedule."""
+"""scheduler-ahead: the learning rate schedule advances on skipped steps often enough to matter."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 MIN_MOVES = 16
-"""Moves for skipped steps below which nobody minds: a scale that was set anew comes down from 2^24 to 2^8 in so
-many."""
+"""Number of moves for skipped steps below which the effect is negligible: a newly set scale falls from 2^24 to 2^8 in
+so many."""
 
 SHARE = 0.05
-"""Of all moves. A cosine that is so far ahead has a learning rate that is off by 8 % of its peak where it is steepest
-(pi/2 times the share), about as finely as people choose one. torch's defaults spend one move in 2000."""
+"""Share of all moves. A cosine schedule that is this far ahead has a learning rate that is off by 8 % of its peak where
+it is steepest (pi/2 times the share), about the precision with which people choose it. torch's defaults spend one move
+in 2000."""
 
 OVER = SHARE / 2
-"""The share below which later moves have thinned them out, far enough from SHARE not to come and go."""
+"""Share below which the verdict closes, after later moves without skips; far enough from SHARE to avoid flapping."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
     begun: int = -1
-    """Where the schedule began to run ahead: the first time that was told, or the last while it was rare."""
+    """Step at which the schedule began to run ahead: the first event, or the last one while the share was low."""
     applied: int = 0
-    """Steps applied since the event that is in data, as long as the verdict holds."""
+    """Steps applied since the event in data, while the verdict holds."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

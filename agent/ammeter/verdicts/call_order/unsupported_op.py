@@ -1,4 +1,4 @@
-"""unsupported-op: an operator was given dtypes that it does not take, or not together, and raised."""
+"""unsupported-op: an operator raised because it does not support its input dtypes, or their combination."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 METHODS = {"forward", "backward"}
-"""The function around the line, which is told as the operator where the line calls nothing, as in `x @ weight`."""
+"""Names of the function around the line. The event contains such a name as the operator if the line calls nothing, as
+in `x @ weight`."""
 
 
 def _conclude(state: Told) -> Finding:

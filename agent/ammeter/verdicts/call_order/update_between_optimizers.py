@@ -1,4 +1,4 @@
-"""update-between-optimizers: the scale may change after one optimizer has stepped and before the next one has."""
+"""update-between-optimizers: the scale may change between the steps of two optimizers."""
 
 from __future__ import annotations
 

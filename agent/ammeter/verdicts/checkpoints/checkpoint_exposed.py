@@ -1,4 +1,4 @@
-"""checkpoint-exposed: others on the machine can read or replace a checkpoint of the run."""
+"""checkpoint-exposed: other users of the machine can read or replace a checkpoint of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HARM = {
     "read": "copy what it holds of the model, and with that what it has kept of the training data",
     "replace": "put another file in its place, which the next torch.load may run as a program",
 }
-"""What comes of a permission, by the event's word for it."""
+"""Consequence of a permission, by its name in the event."""
 
 
 def _abilities(data: dict[str, Any]) -> list[str]:
@@ -23,7 +23,10 @@ def _abilities(data: dict[str, Any]) -> list[str]:
 
 
 def is_note(finding: Finding) -> bool:
-    """Whether a finding says nothing of the training: others can read a checkpoint, as on most machines of several."""
+    """Whether a finding is about read access only, as on most shared machines.
+
+    Such a finding does not concern the training.
+    """
     return finding.verdict == VERDICT.id and "replace" not in finding.evidence.get("exposed", ())
 
 

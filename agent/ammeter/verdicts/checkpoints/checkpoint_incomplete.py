@@ -1,7 +1,7 @@
-"""checkpoint-incomplete: nothing that the run saves is enough to go on from where it was.
+"""checkpoint-incomplete: no checkpoint of the run contains everything that a resume needs.
 
-What is saved between two steps is one checkpoint, in however many files. An export of the weights is no fault: once a
-complete checkpoint was seen in the run, others beside it lack nothing.
+All files saved between two steps count as one checkpoint. An export of the weights is no fault: after one complete
+checkpoint in the run, incomplete ones are not reported.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 ROUNDS = 3
-"""Checkpoints without an optimizer, each followed by more training, that settle it. One or two may be exports before
-the first checkpoint; an export every hundredth and a checkpoint every thousandth step recover at the first of those."""
+"""Checkpoints without an optimizer, each followed by more training, that open the verdict. One or two may be exports
+before the first checkpoint. With an export every hundredth and a checkpoint every thousandth step, the verdict closes
+at the first checkpoint."""
 
 COSTS = {
     "float32 weights": "the weights in half precision only, so that what training added below their last bit is gone",
     "optimizer": "no optimizer, so that moments start from nothing and the first steps are of the wrong size",
     "scaler": "no GradScaler, so that the scale starts over and the steps it needs to settle are skipped again",
 }
-"""What the lack of a part does to a resumed run, by the event's word for it."""
+"""Effect of a missing part on a resumed run, by the part's name in the event."""
 
 ADD = {
     "float32 weights": '"model": model.state_dict(), saved before any .half(),',
@@ -37,18 +38,18 @@ ADD = {
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     complete: bool = False
-    """Whether a checkpoint was seen that lacks nothing."""
+    """Whether a complete checkpoint was seen."""
     saved: int = -1
-    """Step of the checkpoint that may not be finished: its other files may still come."""
+    """Step of the unfinished checkpoint: more of its files may follow."""
     missing: tuple[str, ...] = ()
-    """What none of its files has so far."""
+    """Parts that none of its files contains so far."""
     path: str = ""
     first: int = -1
     rounds: int = 0
-    """Finished checkpoints that lacked something, each followed by training, and the step of the first."""
+    """Number of finished incomplete checkpoints, each followed by training, and the step of the first."""
     lacks: tuple[str, ...] = ()
     half: str = ""
-    """What the last of them lacked, and the dtype of its weights."""
+    """The missing parts of the last of them, and the dtype of its weights."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -64,12 +65,12 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _trained(state: State, step: int) -> State:
-    """Training went on, so what was saved before is all there is of that checkpoint."""
+    """Closes the current checkpoint once training has continued, because no more files follow."""
     if step <= state.saved or state.saved < 0:
         return state
     saved, state = state.saved, replace(state, saved=-1)
     lacks = tuple(name for name in COSTS if name in state.missing)
-    if not lacks or "weights" in state.missing:  # a part of it: another rank, or another library, has the weights
+    if not lacks or "weights" in state.missing:  # a part: another rank or library saves the weights
         return state
     state = replace(state, rounds=state.rounds + 1, first=saved if state.first < 0 else state.first, lacks=lacks)
     if state.opened.active or "optimizer" not in lacks or state.rounds >= ROUNDS:

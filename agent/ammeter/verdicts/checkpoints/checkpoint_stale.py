@@ -1,4 +1,4 @@
-"""checkpoint-stale: so much time has passed since the last checkpoint that a failure would cost too much of it."""
+"""checkpoint-stale: a failure would lose too much work, because the last checkpoint is old."""
 
 from __future__ import annotations
 
@@ -15,47 +15,49 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 FAILURE_HOURS = 8000.0
-"""Hours that one GPU works for each failure of a job: jobs of 1024 GPUs fail every 7.9 hours (Kokolis et al. 2025,
-Revisiting Reliability in Large-Scale Machine Learning Research Clusters)."""
+"""GPU hours per failure of a job: jobs of 1024 GPUs fail every 7.9 hours (Kokolis et al. 2025, Revisiting Reliability
+in Large-Scale Machine Learning Research Clusters)."""
 
 MAX_HOURS = 168.0
-"""A week: however reliable a single machine is, within it comes an update, a preemption or somebody who reboots it."""
+"""Upper bound of the hours between failures, a week: however reliable a single machine is, within a week there is an
+update, a preemption or a reboot."""
 
 COSTS = 4.0
-"""Times the best interval, sqrt(2 x time to save x time between failures) (Young 1974, Daly 2006), after which it is
-stale: then what is lost on average is more than twice what has to be. Up to twice the interval it is a quarter more."""
+"""Multiple of the best interval, sqrt(2 x time to save x time between failures) (Young 1974, Daly 2006), after which a
+checkpoint is stale: the average loss is then more than twice the minimum. At up to twice the interval it is at most a
+quarter above the minimum."""
 
 MIN_SECONDS = 3600.0
-"""Nobody is asked to change anything for less than an hour of work."""
+"""Lower bound of the limit: less than an hour of work does not justify a change."""
 
 UNKNOWN_SAVE = 60.0
-"""Seconds that saving is taken to need where none was seen."""
+"""Assumed seconds of a save if none was seen."""
 
 MIN_SAVE_SECONDS = 1.0
-"""A save in the background seems to take no time; what the disk does then is not free either."""
+"""Minimum seconds of a save. A save in the background seems to take no time, but it uses the disk."""
 
 REPEAT_FACTOR = 2.0
-"""It is told again with the new number when the time has doubled."""
+"""The finding is updated with the new number when the time has doubled."""
 
 NANOSECONDS = 1e9
-"""In a second: times of frames are whole nanoseconds."""
+"""Nanoseconds per second: times of frames are whole nanoseconds."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     since: int = 0
-    """Time of the last checkpoint, or of the first step; by the training host's clock."""
+    """Time of the last checkpoint, or of the first step, by the training host's clock."""
     saved: int = -1
-    """Step of the last checkpoint; -1 where there was none."""
+    """Step of the last checkpoint; -1 if there was none."""
     path: str = ""
     cost: float = UNKNOWN_SAVE
     ranks: int = 1
     watched: bool = True
-    """Whether this is the process that is expected to save: of several ranks the first."""
+    """Whether this is the process that is expected to save: the first of the ranks."""
     begun: int = -1
     """Step of the first row."""
     told: float = 0.0
-    """Seconds without a checkpoint, as they are told."""
+    """Seconds without a checkpoint, as reported in the finding."""
 
     @property
     def between(self) -> float:
@@ -64,7 +66,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def best(self) -> float:
-        """Seconds between two checkpoints that cost least."""
+        """Interval between checkpoints with the lowest cost, in seconds."""
         return math.sqrt(2 * self.cost * self.between)
 
     @property
@@ -85,7 +87,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _saved(state: State, event: Event) -> State:
-    """A file with weights in it; what one lacks for a resume is asked elsewhere."""
+    """Stores a save that contains weights or an optimizer's state.
+
+    checkpoint-incomplete judges the completeness of a checkpoint.
+    """
     contents = event.data.get("contents")
     if not isinstance(contents, dict) or not (contents.get("weights") or contents.get("optimizer")):
         return state

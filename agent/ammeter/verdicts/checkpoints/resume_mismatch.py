@@ -1,7 +1,7 @@
-"""resume-mismatch: a run goes on from a checkpoint, but its optimizer begins anew, or with a state that lost its bits.
+"""resume-mismatch: a resumed run lacks its optimizer's state, or has it in a narrower dtype.
 
-Loading weights alone is no fault by itself: so begins every fine-tuning. It is one where the same run goes on, which
-two things say: its scaler was restored, or it saves where it was loaded from.
+Loading weights alone is no fault by itself, because every fine-tuning begins so. It is a fault if the same run
+continues. There are two signs of that: its scaler was restored, or it saves to the folder that it loaded from.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 BEGINNING = 10
-"""Steps within which a run that goes on has loaded what it needs."""
+"""Maximum step at which a resumed run loads its checkpoint."""
 
 
 NARROW = ("float16", "bfloat16")
-"""8 or 11 bits of a number; the moments of a run that kept them in float32 are not what they were."""
+"""Dtypes with 8 or 11 significant bits. Moments that a run kept in float32 lose information in them."""
 
 SHARE = 0.05
-"""Of the state's elements that were wide when saved and are narrow now: a few half vectors may have been meant."""
+"""Share of the state's elements that were wide when saved and are narrow now. A few half-precision vectors may be
+intended."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     path: str = ""
-    """Of the checkpoint that held weights and an optimizer's state, and the step in which it was read."""
+    """Path of the checkpoint with weights and an optimizer's state, and the step at which it was read."""
     read: int = -1
     restored: bool = False
-    """Whether an optimizer was given a state, or had one when it was first seen."""
+    """Whether an optimizer loaded a state, or had one at its first census."""
     elements: int = 0
-    """Of the state that the optimizer has made itself since; 0 for one that keeps none."""
+    """Elements of the state that the optimizer built itself, 0 if it keeps none; after a restore, the narrowed
+    elements."""
     goes_on: str = ""
-    """What says that it is the same run."""
+    """The sign that the same run continues."""
     seen: bool = False
     known: int = -1
-    """The last step at which something of this became known, and until it is decided the last step."""
+    """Step of the last relevant event, and, until the decision, the last step."""
     step: int = -1
     decided: bool = False
     narrowed: tuple[str, str] = ("", "")
-    """The dtype in which most of the state was saved, and the narrower one it was given."""
+    """The dtype of most of the saved state, and the narrower dtype of the restored state."""
     given: int = -1
-    """The step in which it was."""
+    """Step of the narrowed restore."""
     own: str = ""
-    """The file that this run saved last: to read it back is to look whether it can be read, and no resume."""
+    """The file that this run saved last. Reading it back is a check of the file, not a resume."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -101,7 +103,10 @@ def _counts(told: Any) -> dict[str, int]:
 
 
 def _counted(state: State, event: Event) -> State:
-    """The first census is of an optimizer as it came; one that has a state then was given it before."""
+    """Processes a census.
+
+    The first census shows the optimizer before its first step; a state in it was loaded before.
+    """
     counts = _counts(event.data.get("state"))
     elements = sum(counts.values())
     if not state.seen:
@@ -112,7 +117,10 @@ def _counted(state: State, event: Event) -> State:
 
 
 def _decided(state: State) -> State:
-    """Once a step went by after it was read: what the program loads beside it stands behind that step's row."""
+    """Decides once a later step than that of the read has a row.
+
+    Events of further loads precede that row.
+    """
     if state.narrowed[0]:
         if state.step <= state.given:
             return state

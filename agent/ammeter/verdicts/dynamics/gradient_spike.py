@@ -1,4 +1,4 @@
-"""gradient-spike: the norm of the gradients jumps far above everything the run has shown, or falls to nothing."""
+"""gradient-spike: the gradient norm jumps far above all earlier values, or falls to almost zero."""
 
 from __future__ import annotations
 
@@ -16,81 +16,83 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import Floats, Ints, View
 
 FAR = 10.0
-"""How many times the median norm a spike is at least. Norms of large runs pass twice their mean all the time, and
-published training curves call 5 to 10 times it a spike."""
+"""Minimum ratio of a spike to the median norm. Norms of large runs exceed twice their mean regularly, and published
+training curves call 5 to 10 times the mean a spike."""
 
 DEVIATIONS = 6.0
-"""And how many robust deviations above it: one in a thousand million of a lognormal norm."""
+"""Minimum number of robust deviations above the median: one in a thousand million of a lognormal norm."""
 
 BEYOND = 3.0
-"""And how many times the largest of the last thousand norms: what a noisy run does now and then is its own way."""
+"""Minimum ratio to the largest of the last thousand norms: occasional peaks of a noisy run are normal for that run."""
 
 JUMP = 5.0
-"""And how many times the largest of the last 8 norms: a norm that climbs, as in warm-up, is no spike."""
+"""Minimum ratio to the largest of the last 8 norms: a norm that climbs, as in warm-up, is no spike."""
 
 SUSTAINED, AMONG = 3, 4
-"""Such norms among four readings that settle it. A single one is a bad batch, which a clip or Adam bears."""
+"""Such norms among four readings that open the verdict. A single one is a bad batch, which a clip or Adam tolerates."""
 
 ENORMOUS = 100.0
-"""Times the median: a single one is told where nothing limited it, if the loss does not come back."""
+"""Multiple of the median from which a single norm is reported, if no clip limited it and the loss does not recover. A
+vanishing norm must also be this many times below the smallest of the last 8 norms."""
 
 WITHIN_STEPS, WORSE = 10, 8
-"""Of the ten losses that follow, those above all sixteen before that say it does not; noise has one of them so."""
+"""The loss does not recover if, of the ten losses that follow, eight are above all sixteen before; with noise it is one
+of them."""
 
 VANISHED = 1000.0
-"""How many times smaller than the median a norm has to be at once, and GONE readings in a row, while the loss stays
-where it is: who has converged comes there slowly, and with a loss that has fallen."""
+"""Minimum ratio of the median to a vanished norm, which must occur at once and in GONE readings in a row while the loss
+stays constant. A converged run reaches small norms slowly, and with a lower loss."""
 
 GONE = 10
 
 FALLEN = 0.5
-"""Share of the loss that is learnt, rather than lost, gradients."""
+"""Share by which the loss falls if small gradients are a result of learning and not lost."""
 
 CALM = 32
-"""Readings in a row at the former level after which it is over."""
+"""Readings in a row at the former level that close the verdict."""
 
 SETTLED = 256
-"""Readings after which what is new is the run's own level."""
+"""Readings after which the new level counts as the run's own level."""
 
 TINY = float(np.finfo(np.float32).tiny)
 LOSSES = 16
-"""Losses before a jump that say what it was like: their median stands still where batches differ by half."""
+"""Losses before a jump that are kept as its reference: their median is constant even if batches differ by half."""
 
 
 SAID = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_before")
-"""What a finding is made of."""
+"""The state's fields that a finding uses."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     level: NormBaseline = NormBaseline()
     losses: bytes = b""
-    """The last LOSSES of them before anything happened, float32."""
+    """The last LOSSES losses before the jump, as float32."""
     high: float = math.inf
     low: float = -math.inf
-    """Logarithms of norms beyond which one is far from the level."""
+    """Logarithms of the norms that limit the level; a reading beyond them is far."""
     first: int = -1
     since: int = 0
-    """The first far reading that is still looked into, and the readings since."""
+    """Step of the first far reading of the episode, and the number of readings since."""
     far: int = 0
     calm: int = 0
     worse: int = 0
-    """Losses since then that were above all before."""
+    """Number of losses since then that were above all earlier ones."""
     up: bool = True
     norm: float = 0.0
-    """The farthest of them above, the largest of them below, and the level's median when it began."""
+    """The largest of the far norms, and the level's median before them."""
     usual: float = 0.0
     tensor: str = ""
     clip: float = 0.0
     """Limit of the program's clip, 0 without one."""
     loss: float = math.nan
-    """At the first far reading; and before it."""
+    """Loss at the first far reading; below, the median loss before it."""
     loss_before: float = math.nan
 
     told: tuple[Any, ...] = ()
-    """SAID, as it was when it last held: what is looked into later is no part of it."""
+    """Values of SAID when the verdict last held. Later readings do not change them."""
     column: str = ""
-    """Which loss it is, where the run has several."""
+    """The name of the loss, if the run has several."""
 
     @property
     def loss_known(self) -> bool:
@@ -126,7 +128,7 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _near(state: State, logs: Floats) -> int:
-    """Readings at the beginning that are near the level."""
+    """Returns the number of leading readings that are near the level."""
     if not state.level.known:
         return len(logs)
     far = np.flatnonzero((logs > state.high) | (logs < state.low))
@@ -134,7 +136,7 @@ def _near(state: State, logs: Floats) -> int:
 
 
 def _learnt(state: State, rows: View, logs: Floats, taken: Ints) -> State:
-    """These readings are part of what the run is like; what is far changes only where the level is taken anew."""
+    """Adds readings to the level; updates the bounds if the level was recomputed."""
     before, level = state.level, state.level.with_readings(logs)
     losses = (state.losses + rows.loss()[taken[-LOSSES:]].tobytes())[-4 * LOSSES :]
     state = replace(state, level=level, losses=losses)
@@ -153,7 +155,7 @@ def _jumps(state: State, rows: View, at: int, log: float) -> bool:
 
 
 def _begun(state: State, rows: View, at: int, log: float) -> State:
-    """The first reading that is far from the level."""
+    """Starts an episode at the first reading that is far from the level."""
     up, clip = log > state.high, float(rows.scalar("clip_max")[at])
     return replace(
         state,
@@ -174,7 +176,7 @@ def _begun(state: State, rows: View, at: int, log: float) -> State:
 
 
 def _looked_into(state: State, rows: View, at: int, log: float) -> State:
-    """One more reading after a far one, until it is settled what it was."""
+    """Adds one reading to an episode, until the episode is decided."""
     step, loss = int(rows.steps[at]), float(rows.loss()[at])
     far = log > state.high if state.up else log < state.low and _kept(state.loss_before, loss)
     state = replace(state, since=state.since + 1, far=state.far + far, calm=0 if far else state.calm + 1)
@@ -214,7 +216,7 @@ def _decided(state: State, step: int) -> State:
 
 
 def _alone(state: State) -> State:
-    """It was one batch, and the run is one that has such batches."""
+    """Ends an episode of a single batch; raises the bound for later ones."""
     high = math.log(state.norm)
     return _over(replace(state, level=state.level.with_high(high), high=max(state.high, high + math.log(BEYOND))))
 
@@ -224,7 +226,10 @@ def _over(state: State) -> State:
 
 
 def _kept(before: float, loss: float) -> bool:
-    """Whether the loss is still where it was: gradients that vanish with the loss are learnt, not lost."""
+    """Whether the loss is still at its old level.
+
+    Gradients that vanish together with the loss are a result of learning.
+    """
     return loss >= before - FALLEN * abs(before)
 
 
@@ -241,7 +246,7 @@ def _highest(losses: bytes) -> float:
 
 
 def _largest(rows: View, at: int) -> str:
-    """The tensor whose gradient has most of the norm; '' where none was read."""
+    """Returns the tensor with the largest gradient norm; '' if none was read."""
     norms = rows.stat("grad.norm")[:, at]
     known = np.flatnonzero(np.isfinite(norms))
     return rows.schema.tensors[int(known[np.argmax(norms[known])])].name if known.size else ""

@@ -1,4 +1,4 @@
-"""half-master-weights: the weights that the optimizer updates are kept in half precision, with no float32 copy."""
+"""half-master-weights: the optimizer updates half-precision weights without a float32 copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 STEPS_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
-"""Distance from 1 to the next number above it."""
+"""Distance from 1 to the next larger number."""
 
 
 def _conclude(state: Told) -> Finding:

@@ -1,4 +1,4 @@
-"""half-optimizer-state: what the optimizer remembers of the gradients is kept in half precision."""
+"""half-optimizer-state: the optimizer's state is in half precision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ammeter.wire.frames import Event
 HALF = ("float16", "bfloat16")
 
 NOTABLE = 0.05
-"""Share of the state's elements: below it a few small tensors, such as the two vectors of a factored moment or the
-state of an adapter, are half on purpose. Integers, the state of 8-bit optimizers, carry scales of their own."""
+"""Minimum share of the state's elements. Below it a few small tensors, such as the two vectors of a factored moment or
+the state of an adapter, are in half precision on purpose. Integers, the state of 8-bit optimizers, have their own
+scales."""
 
 WHY = {
     "bfloat16": "bfloat16 keeps 8 bits: a second moment that moves by (1 - beta2) = 0.001 of itself per step is less"

@@ -1,4 +1,4 @@
-"""lost-updates: weights in half precision, or copies such as an EMA, stand still: rounding eats each change."""
+"""lost-updates: rounding removes updates of half-precision weights, or of copies such as an EMA."""
 
 from __future__ import annotations
 
@@ -13,31 +13,39 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Schema
 
 HALF = ("float16", "bfloat16")
-"""In float32 an update is lost only where the learning rate has ended, and a copy only where nobody updates it."""
+"""Dtypes that are checked. In float32 an update is lost only after the learning rate has reached zero, and an update of
+a copy only if the program no longer updates it."""
 
 LOST = 0.5
-"""Share of the elements read that stayed although the step meant to change them. In bfloat16 an update below 1/512 of
-its weight is rounded away, and AdamW at a learning rate of 1e-5 on weights of 0.02 is at 1/2000: then nearly all are.
-Zamirai et al. 2020, Revisiting BFloat16 Training: this is what costs such runs their quality, not the arithmetic."""
+"""Share of the elements read that did not change although the step should change them. In bfloat16 an update below
+1/512 of its weight is rounded away, and AdamW at a learning rate of 1e-5 on weights of 0.02 is at 1/2000, so nearly all
+updates are lost. Zamirai et al. 2020, Revisiting BFloat16 Training: this, not the arithmetic, costs such runs their
+quality."""
 
 READINGS = 3
 SPAN = 20
-"""Readings in a row over so many steps: a warm-up begins with steps too small for any half precision, and a copy is
-read at most every 20 steps where it shows no sign of an update."""
+"""Readings in a row over so many steps. A warm-up begins with steps too small for any half precision, and a copy
+without a sign of an update is read at most every 20 steps."""
 
 CLEAN = 3
-"""Readings in a row with less, after which it is over."""
+"""Readings in a row below LOST that close the verdict."""
 
 SMALLEST = {"bfloat16": "1/512", "float16": "1/4096"}
-"""2^-9 and 2^-12: half the distance to the next number, of numbers just below a power of two."""
+"""2^-9 and 2^-12: half the distance to the next number, for numbers just below a power of two."""
 
 WEIGHTS = ""
 MAX_TENSORS = 4
-"""Copies that are followed, with the weights."""
+"""Copies that are followed in addition to the weights."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """The weights, or one copy by its name: readings in a row that lost most, or since then those that did not."""
+    """The weights, or one copy with its name.
+
+    Attributes:
+        readings: Readings in a row above LOST.
+        clean: Readings in a row below LOST since then.
+        first: Step of the first of these readings.
+    """
 
     copy: str
     readings: int = 0
@@ -52,7 +60,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     masters: bool = False
     about: str = ""
-    """Which part the finding is about."""
+    """The part that the finding is about."""
     parts: tuple[Part, ...] = ()
 
 
@@ -88,14 +96,17 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _copies(schema: Schema, half: list[int]) -> list[str]:
-    """For each of these tensors the name of the copy it belongs to, as in 'ema.' before the name of a weight."""
+    """Returns for each of these tensors the name of its copy, such as 'ema' in 'ema.fc.weight'.
+
+    Weights, which belong to no copy, have WEIGHTS.
+    """
     names = {tensor.name for tensor in schema.tensors}
     split = (schema.tensors[at].name.partition(".") for at in half)
     return [first if rest in names else WEIGHTS for first, _, rest in split]
 
 
 def _read(state: State, reading: Part) -> State:
-    """One reading of one part; its `first` is the step."""
+    """Adds one reading of one part; the reading's `first` is its step."""
     known = next((each for each in state.parts if each.copy == reading.copy), None)
     if known is None and len(state.parts) > MAX_TENSORS:
         return state

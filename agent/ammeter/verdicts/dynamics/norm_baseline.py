@@ -1,7 +1,7 @@
-"""What a run's gradient norms have been like so far: where they lie, how far they spread, and their extremes.
+"""Keeps level, spread and extremes of a run's gradient norms so far.
 
-Everything is in logarithms, in which norms spread alike from both sides: a batch that gives twice the norm is as likely
-as one that gives half of it.
+All values are logarithms, in which norms spread symmetrically: a batch with twice the norm is as likely as one with
+half of it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,33 @@ from msgspec.structs import replace
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 64
-"""The level is that of the last 64 readings, taken anew every 64: long enough for quartiles that stand still, short
-enough to follow a warm-up or a decay. Before the first 64 there is none: rare batches have not been seen."""
+"""Readings per level. The level is recomputed every 64 readings from the last 64: long enough for stable quartiles,
+short enough to follow a warm-up or a decay. Before the first 64 there is no level, because rare batches have not
+occurred yet."""
 
 BLOCKS = 16
-"""Blocks whose extremes are remembered, a thousand readings: what a run has done before is no surprise."""
+"""Blocks with stored extremes, a thousand readings. Norms that occurred in them are normal for the run."""
 
 RECENT = 8
-"""Readings just before, for telling a jump from a climb."""
+"""The latest readings, which distinguish a jump from a climb."""
 
 QUARTILES = 1.349
-"""Between the quartiles of a normal distribution lie 1.349 of its standard deviations."""
+"""Distance of the quartiles of a normal distribution in standard deviations: 1.349."""
 
 
 class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
-    """count: readings so far. readings: the last BLOCK of them, float32. middle, spread: median and robust deviation
-    when the level was taken, at `taken` readings; the deviation is that of the later half where it is less, for a norm
-    that falls fivefold in a run's first steps does not scatter fivefold. highs, lows: extremes of the blocks so far."""
+    """The level of a run's norms, as logarithms.
+
+    Attributes:
+        count: Readings so far.
+        readings: The last BLOCK readings, as float32.
+        middle: Median at the last computation of the level.
+        spread: Robust deviation at that time. It is that of the later half if that is smaller, because a norm that
+            falls
+            fivefold in a run's first steps does not scatter fivefold.
+        highs, lows: Extremes of the blocks so far.
+        taken: Value of `count` at the last computation.
+    """
 
     count: int = 0
     readings: bytes = b""
@@ -49,15 +59,15 @@ class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
         return np.frombuffer(self.readings, np.float32)[-RECENT:]
 
     def with_high(self, high: float) -> NormBaseline:
-        """A single reading that was far off is part of what the run is like, too."""
+        """Adds a single far reading to the extremes of the run."""
         return replace(self, highs=(*self.highs, high)[-BLOCKS:])
 
     def room(self) -> int:
-        """Readings until it is taken anew."""
+        """Returns the number of readings until the level is recomputed."""
         return BLOCK - self.count % BLOCK
 
     def with_readings(self, more: Floats) -> NormBaseline:
-        """After these readings, at most room() of them."""
+        """Adds readings, at most room() of them."""
         readings = (self.readings + more.tobytes())[-4 * BLOCK :]
         after = replace(self, count=self.count + len(more), readings=readings)
         return after if after.count % BLOCK else after._anew()

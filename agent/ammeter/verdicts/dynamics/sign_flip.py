@@ -1,4 +1,4 @@
-"""sign-flip: gradients turn round from step to step, so that each step takes back what the one before it did."""
+"""sign-flip: the gradient reverses at each step, so that each step undoes the previous one."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from ammeter.wire.columns import Floats, View
 Doubles = npt.NDArray[np.float64]
 
 AGAINST = 0.25
-"""How far a cosine has to lie below zero, or below what is usual where that is less, to speak for a flip: half of 0.5.
-Two steps that take each other back have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of any size and
-kind; in 48 trainings of two networks it was -0.44 to -0.52, single readings scattered by 0.16 to 0.34, and it came from
-0.1 to 0.4, scattered by 0.2 to 0.5."""
+"""Distance of a cosine below zero, or below its usual value if that is lower, that indicates a flip: half of 0.5. Two
+steps that undo each other have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of any size and kind. In
+48 trainings of two networks it was -0.44 to -0.52, with a scatter of single readings of 0.16 to 0.34, after values of
+0.1 to 0.4 with a scatter of 0.2 to 0.5."""
 
 SURE = 6.0
-"""Sum of what the cosines lie beyond that, never below zero, which settles it: Page's test for a change of the mean
-(Page 1954, Continuous Inspection Schemes). A flip adds 0.25 a reading and takes some 24. Where the mean is zero and the
-scatter 0.4, noise gets there in one of exp(2 * 6 * 0.25 / 0.4**2), about 1e8, readings; 342 healthy trainings in
-mini-batches, 140,000 readings, came to 2.3, except six whose learning rate was more than they bore."""
+"""Sum of the cosines' distances beyond that bound, never below zero, that opens the verdict: Page's test for a change
+of the mean (Page 1954, Continuous Inspection Schemes). A flip adds 0.25 per reading and needs about 24 readings. With a
+mean of zero and a scatter of 0.4, noise reaches the sum in one of exp(2 * 6 * 0.25 / 0.4**2), about 1e8, readings. 342
+healthy trainings in mini-batches, 140,000 readings, reached 2.3, except six with a learning rate that was too high."""
 
 ENOUGH = 32
-"""Readings that it takes at least, and until a run that learns is asked again."""
+"""Minimum number of readings for a decision, and between two decisions about a run that learns."""
 
 BEFORE = 32
-"""Readings whose mean is what is usual; a run that went back and forth from the first on has nothing to compare with.
-With all data in every batch there is no noise, and at the edge of what a learning rate bears gradients turn round for a
-time (Cohen et al. 2021, Gradient Descent Typically Occurs at the Edge of Stability): 17 of 96 that went there are told,
-where the loss stood, too."""
+"""Readings whose mean is the usual value; a run that alternated from its start has no reference. With all data in every
+batch there is no noise, and at the limit of a stable learning rate gradients reverse for some time (Cohen et al. 2021,
+Gradient Descent Typically Occurs at the Edge of Stability): of 96 trainings at that limit, the verdict reports 17,
+those in which the loss also stood still."""
 
 FALLS = 2.0
-"""Standard errors by which the median of the losses is lower than before where a run learns all the same."""
+"""Standard errors by which the median of the losses is below the earlier one if a run learns despite the flips."""
 
 LOSSES = 16
-"""Losses at the last readings before, which are compared with those since."""
+"""Losses at the last readings before, which are compared with the losses since."""
 
 FEW = 4
-"""Losses at least, to be compared: a run may log none."""
+"""Minimum number of losses for a comparison: a run may log none."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     readings: bytes = b""
-    """The last BEFORE cosines, float32."""
+    """The last BEFORE cosines, as float32."""
     losses: bytes = b""
-    """The last LOSSES losses at a reading, float32."""
+    """The last LOSSES losses at a reading, as float32."""
     against: float = 0.0
-    """The sum. What follows is known while it is not zero."""
+    """The sum of Page's test. The fields below are valid while it is not zero."""
     first: int = -1
     count: int = 0
     total: float = 0.0
-    """The step where it began, the readings from there on and the sum of their cosines."""
+    """The step at which the sum became positive, the number of readings since, and the sum of their cosines."""
     usual: float = math.nan
-    """Mean of the readings before, NaN where they were too few."""
+    """Mean of the earlier readings; NaN if there were too few."""
     waited: int = 0
     earlier: bytes = b""
     since: bytes = b""
-    """Readings since it began or was asked last, the losses before that, and those since, at most ENOUGH."""
+    """Readings since the start or the last decision, the losses before that time, and those since, at most ENOUGH."""
     loss_before: float = math.nan
     loss: float = math.nan
     tensor: str = ""
     cosine: float = 0.0
-    """What is told: medians of the losses, the tensor, the mean of the cosines when it was reached."""
+    """Values for the finding: medians of the losses, the tensor, and the mean of the cosines at opening."""
     column: str = ""
-    """Which loss it is, where the run has several."""
+    """The name of the loss, if the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -101,13 +101,13 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _calm(cosines: Floats) -> int:
-    """Readings at the beginning that lie beyond no bound there can be: nothing begins with them."""
+    """Returns the number of leading readings that cannot start a sum, whatever the usual value."""
     beyond = np.flatnonzero(cosines < -AGAINST)
     return int(beyond[0]) if beyond.size else len(cosines)
 
 
 def _summed(state: State, step: int, cosine: float, loss: float) -> State:
-    """With what this cosine lies beyond the bound."""
+    """Adds one cosine's distance beyond the bound to the sum."""
     usual = state.usual if state.against else _usual(state.readings)
     bound = (usual if usual < 0 else 0.0) - AGAINST
     against = min(SURE, state.against + bound - cosine)
@@ -137,12 +137,15 @@ def _with_readings(state: State, cosines: Floats, losses: Floats) -> State:
 
 
 def _with(numbers: bytes, number: float, most: int) -> bytes:
-    """The last `most` of these numbers and this one, where it is finite."""
+    """Appends a number, if it is finite, and keeps the last `most` numbers."""
     return (numbers + np.float32(number).tobytes())[-4 * most :] if math.isfinite(number) else numbers
 
 
 def _decided(state: State, step: int, rows: View, at: int) -> State:
-    """Once there are enough: unless the loss falls all the same. Gradients that turn round keep it from that."""
+    """Opens the verdict, unless the loss falls despite the flips.
+
+    Harmful flips prevent the loss from falling.
+    """
     before, now = (np.frombuffer(each, np.float32).astype(np.float64) for each in (state.earlier, state.since))
     if _falls(before, now):
         return replace(state, waited=0, earlier=state.since, since=b"")
@@ -158,7 +161,10 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
 
 
 def _falls(before: Doubles, now: Doubles) -> bool:
-    """Whether these losses are lower than those, beyond their noise. Single batches differ, so medians are compared."""
+    """Whether the losses in `now` are lower than those in `before`, beyond their noise.
+
+    Single batches differ, so medians are compared.
+    """
     if min(len(before), len(now)) < FEW:
         return False
     return _median(before) - _median(now) > FALLS * math.hypot(_error(before), _error(now))
@@ -169,12 +175,15 @@ def _median(numbers: Doubles) -> float:
 
 
 def _error(numbers: Doubles) -> float:
-    """Standard error of their median, from the median of the deviations: 1.48 of it is a standard deviation."""
+    """Standard error of the median, from the median absolute deviation.
+
+    A standard deviation is 1.48 times the latter.
+    """
     return float(1.4826 * np.median(np.abs(numbers - np.median(numbers))) * math.sqrt(math.pi / 2 / len(numbers)))
 
 
 def _most(rows: View, at: int) -> str:
-    """The tensor with most of what points back; '' where none was read by itself."""
+    """Returns the tensor with the largest share of the reversal; '' without readings per tensor."""
     cosines: Floats = rows.stat("grad.agreement")[:, at]
     norms = rows.stat("grad.norm")[:, at].astype(np.float64)
     weight = np.where(np.isfinite(norms), norms**2, 0.0)

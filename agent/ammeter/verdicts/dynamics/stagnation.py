@@ -1,8 +1,8 @@
-"""stagnation: steps are applied, but neither the loss nor the weights have moved since the run began.
+"""stagnation: steps are applied, but loss and weights have not changed since the run began.
 
-A loss that stands still says little by itself: it may be at its floor, or noise, or the game of two networks. So it is
-asked together with what the steps do to the weights, and only of a run that begins: one that goes on may have come to
-the end of its schedule. Mostly another verdict has the reason, and then this is what came of it.
+A constant loss alone is no evidence: it may be at its minimum, or noise, or the game of two networks. So the verdict
+also checks the updates of the weights, and only in a run that begins; a resumed run may have reached the end of its
+schedule. In most cases another verdict reports the reason, and this one is its consequence.
 """
 
 from __future__ import annotations
@@ -20,55 +20,56 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 STILL = 1e-5
-"""Norm of an update over the norm of the weights below which they stand still. About 1e-3 is usual (Karpathy, A Recipe
-for Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as cautious fine-tuning has it, makes 5e-5
-of weights of 0.02."""
+"""Norm of an update over the norm of the weights below which the weights are constant. About 1e-3 is usual (Karpathy, A
+Recipe for Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as in cautious fine-tuning, causes
+5e-5 for weights of 0.02."""
 
 STEPS = 200
-"""Applied steps before it can be said. Whatever learns has moved its loss by then, and a warm-up would have to be
-longer than 20,000 steps to be below STILL still."""
+"""Minimum number of applied steps. The loss of any run that learns has changed by then, and only a warm-up longer than
+20,000 steps would still be below STILL."""
 
 SETTLED = 64
-"""Applied steps from which on readings count: the first ones of a warm-up are tiny."""
+"""Applied steps after which readings count: the first ones of a warm-up are tiny."""
 
 READINGS = 3
-"""Readings in a row that agree, to open; and to close, that do not."""
+"""Readings in a row that agree, for opening; readings in a row that disagree, for closing."""
 
 LOSSES = 32
-"""Losses whose median is that of the beginning, or of now."""
+"""Number of losses whose median is the initial, or the present, loss."""
 
 FALLEN = 0.02
-"""Share of the first loss by which the present one is lower if anything was learnt. Where losses scatter more widely,
-as those of eight images do, it is their standard deviation: three times what two medians of 32 differ by chance."""
+"""Share of the first loss by which the present one must be lower in a run that learns. If the losses scatter more
+widely, as those of eight images do, it is their standard deviation: three times the chance difference of two medians of
+32."""
 
 FLOOR = 1e-3
-"""A loss below which there is nothing left to learn."""
+"""A loss below which nothing remains to be learnt."""
 
 FAINT = 1e-3
-"""Norm of all gradients below which they, rather than the learning rate, are at fault: usual ones are 0.01 to 100."""
+"""Norm of all gradients below which they are the reason, not the learning rate: usual norms are 0.01 to 100."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     past: bool = False
-    """Whether it is no question any more: the run had a life before this one, or has learnt something in this one."""
+    """Whether the question is settled: the run had an earlier life, or has learnt something in this one."""
     counted: bool = False
-    """Whether the first census of the optimizers was heard."""
+    """Whether the first census of the optimizers was processed."""
     applied: int = 0
     begun: int = -1
-    """Step at which the first LOSSES losses were known: what learns falls from there."""
+    """Step at which the first LOSSES losses were complete: the reference for a later fall."""
     losses: bytes = b""
-    """The last LOSSES losses of applied steps, float32."""
+    """The last LOSSES losses of applied steps, as float32."""
     first: float = math.nan
     ratios: tuple[float, ...] = ()
     norm: float = math.nan
     loss: float = math.nan
     ratio: float = math.nan
     faint: float = math.nan
-    """The present loss, the largest of the ratios, and the norm of the gradients, as they were when it was reached."""
+    """The present loss, the largest of the ratios, and the norm of the gradients, all at the opening of the verdict."""
     steps: int = 0
     column: str = ""
-    """Which loss it is, where the run has several."""
+    """The name of the loss, if the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -82,7 +83,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _heard(state: State, event: Event) -> State:
-    """The first census is of the optimizers as they came: those that have a state had stepped before."""
+    """Processes an event.
+
+    The first census shows the optimizers before this process's first step: a state in it comes from earlier steps.
+    """
     if event.name != "weights.census":
         return replace(state, past=True) if state.applied < SETTLED else state
     if state.counted:
@@ -117,7 +121,10 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _until_asked(state: State, counted: list[int], read: set[int]) -> int:
-    """Rows up to and with the next one at which something is asked: the end of the beginning, or a reading."""
+    """Returns the number of rows up to the next one that matters.
+
+    That row is the end of the initial losses, or one with a reading.
+    """
     here = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
     return min(here, LOSSES - state.applied) if state.applied < LOSSES else here
 

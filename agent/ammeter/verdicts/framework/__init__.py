@@ -1,1 +1,1 @@
-"""What all verdicts share: findings, lifecycle, comparison of runs."""
+"""Findings, lifecycle and run comparison, shared by all verdicts."""

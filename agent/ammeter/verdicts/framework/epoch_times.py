@@ -1,4 +1,7 @@
-"""How long an epoch takes, from what a run says of its epochs: pure, and the same in whichever order it comes."""
+"""Estimates the duration of an epoch from the data that a run reports.
+
+The functions are pure, and the result does not depend on the order in which the data arrive.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,26 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 2**53
-"""Where a number of steps or samples is no longer believed: beyond it JSON's readers have another one for it."""
+"""Upper bound for plausible numbers of steps or samples. JSON readers that store numbers as doubles round integers
+above 2^53."""
 
 SAMPLES_PER_EPOCH = ("samples_per_epoch", "dataset_size", "train_size", "num_train_samples", "train_samples")
-"""Settings that say how many samples the training data has."""
+"""Names of settings that contain the number of samples in the training data."""
 
 
 def with_epoch(before: Any, epoch: float, time: int) -> list[Any]:
-    """[the first that was said, when, the highest, when first]: whatever a program counts from, its epochs lie between
-    the two."""
+    """Adds one reported epoch number to the range of epochs seen so far.
+
+    Only differences of epoch numbers are used, so the number that a program counts from does not matter.
+
+    Args:
+        before: The list that the last call returned, or None.
+        epoch: The reported epoch number.
+        time: Time of the report in ns.
+
+    Returns:
+        [first reported epoch, its time, highest epoch, time at which it was first reached]
+    """
     first, began, last, reached = before or (epoch, time, epoch, time)
     if time < began:
         first, began = epoch, time
@@ -25,7 +39,7 @@ def with_epoch(before: Any, epoch: float, time: int) -> list[Any]:
 
 
 def said_by(config: Mapping[str, Any], world_size: int) -> dict[str, float]:
-    """What a config says: steps_per_epoch, or samples_per_epoch of one rank."""
+    """Reads steps_per_epoch, and samples_per_epoch of one rank, from a config."""
     found: dict[str, float] = {}
     if _is_count(config.get("steps_per_epoch")):
         found["steps_per_epoch"] = config["steps_per_epoch"]
@@ -36,8 +50,11 @@ def said_by(config: Mapping[str, Any], world_size: int) -> dict[str, float]:
 
 
 def seconds(counters: Mapping[str, Any]) -> float | None:
-    """How long an epoch takes: from the first number of one that run.log said to the last; else by the steps of one
-    that the config says; else by the samples of the data set and those that steps have."""
+    """Returns the duration of an epoch in seconds, or None if it is unknown.
+
+    The sources, in this order: the first and the highest epoch number in run.log; the config's steps per epoch with the
+    mean step time; the size of the data set with the samples per step.
+    """
     said, spent = counters.get("epochs"), counters.get("step_seconds", 0)
     if said and said[2] > said[0]:
         found = (said[3] - said[1]) / 1e9 / (said[2] - said[0])

@@ -1,4 +1,4 @@
-"""What a verdict is and what it concludes: the types every verdict, the judge and the report share."""
+"""Types that verdicts, the judge and the report share: Verdict, Finding and Judged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ Severity = Literal["page", "ticket"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a verdict concluded about one stream, or about the run. A function of the verdict's state, so it does not
-    depend on cuts.
+    """The conclusion of a verdict about one stream, or about the run.
 
-    first_step: where the symptom began. opened_step: where the verdict was reached. last_step: where it last held.
-    active: whether it still holds; False once it is over. times: how often it opened. earliest_step: where the first of
-    these episodes began, first_step where it opened once only. ranks: those it is about, where it compared ranks.
+    A finding is a function of the verdict's state, so it does not depend on how the stream was cut into views.
+
+    Attributes:
+        first_step: First step of the symptom.
+        opened_step: Step at which the verdict was reached.
+        last_step: Last step at which the verdict held.
+        active: Whether the verdict still holds; False after recovery.
+        times: Number of episodes, that is how often the verdict opened.
+        earliest_step: First step of the first episode; equal to first_step if there was only one.
+        ranks: The ranks that the finding is about, if the verdict compared ranks.
     """
 
     verdict: str
@@ -42,23 +48,25 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Nothing(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a verdict that has none."""
+    """The state of a verdict that keeps no state."""
 
 
 def no_op(state: Any, _: Any) -> tuple[Any, None]:
-    """The judge of a verdict that is not asked."""
+    """The default for the judge functions that a verdict does not have."""
     return state, None
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One judgement: its name, what it asks, the columns and events it reads, and the pure function that answers.
+    """One judgement: its id, its question, its columns and events, and its pure functions.
 
-    rows: whether it looks at rows; one that does not is asked only where another frame came.
-    clock: whether it looks at ticks.
-    state: a msgspec Struct with defaults; its msgpack form stays small (2 KB). judge is asked of a stream and returns
-    the state and, when the finding is new or has changed, the finding; ranks does so for all ranks of a run at the same
-    steps, and runs, whose state begins anew each time, for a run and its baseline.
-    explains: ids of verdicts that are consequences of this one when they begin no earlier.
+    Attributes:
+        rows: Whether the verdict reads rows. If False, views that contain only rows are not passed to it.
+        clock: Whether the verdict reads ticks.
+        state: A msgspec Struct with defaults. Its msgpack form must stay small (2 KB).
+        judge: Judges one stream. Returns the state and, if it is new or has changed, the finding.
+        ranks: The same for all ranks of a run at the same steps.
+        runs: The same for a run and its baseline; its state starts empty in each call.
+        explains: Ids of verdicts that are consequences of this one if they begin no earlier.
     """
 
     id: str
@@ -77,7 +85,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The outcome of all verdicts over one view: their states, the findings that changed, and who failed."""
+    """The outcome of all verdicts over one view: states, changed findings, and errors by verdict."""
 
     states: dict[str, bytes]
     findings: list[Finding]
@@ -85,5 +93,8 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def module_of(tensor: str | None) -> str | None:
-    """'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'; the tensor itself when it belongs to no module."""
+    """Returns 'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'.
+
+    Returns the tensor's own name if it belongs to no module.
+    """
     return tensor.rpartition(".")[0] or tensor if tensor else None

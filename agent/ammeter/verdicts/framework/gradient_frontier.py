@@ -1,6 +1,7 @@
-"""Where the non-finite gradients of one step stop: read from the row's norms, or from the event about it.
+"""Locates the boundary between finite and non-finite gradients of one step.
 
-Backward goes from the last tensor to the first. What is born in it reaches every tensor before, none behind.
+The source is the row's norms, or the event about the step. Backward runs from the last tensor to the first. A NaN or
+Inf that arises in backward reaches every tensor before its origin and none after it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from ammeter.wire.columns import View, measured
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
-    """tensor: the last non-finite one in the model's order, None when unknown or when all are non-finite.
+    """The boundary of the non-finite gradients in the model's order of tensors.
 
-    count: non-finite tensors. before, after: finite tensors before and behind `tensor`. inf: whether any tensor
-    held an Inf as far as one can see; a norm is NaN when there is a NaN, else Inf.
+    Attributes:
+        tensor: The last non-finite tensor; None if unknown or if all tensors are non-finite.
+        count: Number of non-finite tensors.
+        before: Number of finite tensors before `tensor`.
+        after: Number of finite tensors after `tensor`.
+        inf: Whether any tensor contains an Inf, as far as the norms show it: a norm is NaN if there is a NaN, else Inf.
     """
 
     step: int = -1
@@ -35,16 +40,22 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def everywhere(self) -> bool:
-        """Every gradient is non-finite: it came from the forward pass or the loss, gradients cannot say where."""
+        """Whether every gradient is non-finite.
+
+        The NaN or Inf then came from the forward pass or the loss, and the gradients do not show its origin.
+        """
         return self.count > 0 and self.before + self.after == 0
 
     @property
     def handed_on(self) -> bool:
-        """Born in backward and passed on: non-finite nearly everywhere before a place, finite behind it."""
+        """Whether the NaN or Inf arose in backward and spread from there.
+
+        Most gradients before a place are then non-finite, and those after it are finite.
+        """
         return self.count > self.before and self.after > 0
 
     def words(self) -> str:
-        """One sentence on where, with a space before it; empty when nothing is known."""
+        """Returns one sentence about the place, with a leading space; empty if nothing is known."""
         if self.everywhere:
             return f" All {self.count} gradients that were read are non-finite: they do not say where it began."
         if self.tensor is None:
@@ -61,7 +72,10 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 
 
 def of_row(rows: View, at: int) -> Origin | None:
-    """The origin of the row at index `at`, None where the row has no norms per tensor or all are finite."""
+    """Returns the origin of the row at index `at`.
+
+    Returns None if the row has no norms per tensor, or if all norms are finite.
+    """
     if "grad.norm" not in rows.schema.stats:
         return None
     norms = rows.stat("grad.norm")[:, at]
@@ -79,7 +93,7 @@ def of_row(rows: View, at: int) -> Origin | None:
 
 
 def of_event(step: int, data: dict[str, Any]) -> Origin:
-    """The origin as a `gradient.nonfinite` event tells it."""
+    """Returns the origin that a `gradient.nonfinite` event contains."""
     finite, after, count = (int(data.get(name, 0)) for name in ("finite", "finite_after", "count"))
     tensors = data.get("tensors", ())
     inf = any(each.get("infs", math.inf) > 0 for each in tensors) or not tensors

@@ -1,4 +1,4 @@
-"""When a verdict was reached and whether it still holds: the part of the state that every verdict has."""
+"""When a verdict was reached and whether it still holds; part of each verdict's state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from ammeter.verdicts.framework.finding import Finding
 
 
 class Lifecycle(msgspec.Struct, frozen=True, array_like=True):
-    """first: the symptom's first step. step: where the verdict was reached. last: where it last held.
+    """The steps at which a verdict was reached and at which it held.
 
-    earliest: the first step of all episodes; -1 before there was one.
+    Attributes:
+        first: First step of the symptom.
+        step: Step at which the verdict was reached.
+        last: Last step at which it held.
+        earliest: First step of all episodes; -1 before the first one.
     """
 
     first: int = -1
@@ -25,24 +29,27 @@ class Lifecycle(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def since(self) -> str:
-        """'since step 21'; of a later episode with the step at which the first one began."""
+        """Returns 'since step 21'; a later episode also has the first episode's first step."""
         if self.times > 1 and 0 <= self.earliest < self.first:
             return f"since step {self.first}, for the {_ordinal(self.times)} time (the first began at {self.earliest})"
         return f"since step {self.first}"
 
     def at(self, first: int, step: int) -> Lifecycle:
-        """Reached at `step` for a symptom that began at `first`; while it is active it only goes on."""
+        """Opens the verdict at `step` for a symptom that began at `first`.
+
+        An active verdict only extends to `step`.
+        """
         if self.active:
             return msgspec.structs.replace(self, last=step)
         earliest = first if self.earliest < 0 else min(self.earliest, first)
         return Lifecycle(first, step, step, True, self.times + 1, earliest)
 
     def until(self, step: int) -> Lifecycle:
-        """Still held at `step`."""
+        """Extends an active verdict to `step`."""
         return msgspec.structs.replace(self, last=step) if self.active else self
 
     def over(self) -> Lifecycle:
-        """The run recovered from it."""
+        """Closes the verdict after a recovery."""
         return msgspec.structs.replace(self, active=False) if self.active else self
 
 
@@ -52,7 +59,7 @@ class State(Protocol):
 
 
 def changed(conclude: Callable[[Any], Finding], before: State, after: State) -> Finding | None:
-    """What is concluded from the state after, when that is not what was concluded before."""
+    """Returns the finding of the state `after`, if it differs from that of `before`."""
     if after is before or not after.opened.times:
         return None
     found = conclude(after)
@@ -60,7 +67,7 @@ def changed(conclude: Callable[[Any], Finding], before: State, after: State) -> 
 
 
 def lifecycle_fields(opened: Lifecycle) -> dict[str, Any]:
-    """The members of a Finding that come from here."""
+    """Returns the fields of a Finding that come from the lifecycle."""
     return {
         "first_step": opened.first,
         "opened_step": opened.step,
@@ -72,6 +79,6 @@ def lifecycle_fields(opened: Lifecycle) -> dict[str, Any]:
 
 
 def _ordinal(number: int) -> str:
-    """'2nd', '3rd', '11th'."""
+    """Returns '2nd', '3rd', '11th'."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
     return f"{number}{ending}"

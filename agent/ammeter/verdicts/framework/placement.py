@@ -1,8 +1,8 @@
-"""The steps of a run with several lives on one axis.
+"""Places the steps of a run with several lives on one axis.
 
-A life is the record of one process of a rank; each process counts its own steps from 0. The step of the run is the
-life's own step plus the life's offset. A life that resumes from an older checkpoint replaces the steps that it repeats.
-Pure, and the only definition: findings, reports, the gate, comparisons and charts all use it.
+A life is the record of one process of a rank; each process counts its own steps from 0. A step of the run is the life's
+own step plus the life's offset. A life that resumes from an older checkpoint replaces the steps that it repeats.
+Findings, reports, the gate, comparisons and charts all use this pure module, so there is one definition.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from ammeter.wire.columns import Ints
 
 @dataclass(frozen=True)
 class LifeRecord:
-    """Everything about a life that decides where its steps lie.
+    """The data of a life that determine the position of its steps.
 
-    first_step, last_step: its own steps, -1 without rows. updates_before: optimizer updates before its first step.
-    loaded: checkpoints that it read before its first step. saved: path -> its own steps before that checkpoint.
-    skipped: its own steps in which no optimizer stepped, ascending.
+    Attributes:
+        first_step: Its first own step, -1 without rows.
+        last_step: Its last own step, -1 without rows.
+        updates_before: Optimizer updates before its first step.
+        loaded: Checkpoints that it read before its first step.
+        saved: Path of a checkpoint -> number of own steps before it.
+        skipped: Its own steps in which no optimizer stepped, ascending.
     """
 
     first_step: int = -1
@@ -36,24 +40,30 @@ class LifeRecord:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a life lies on the axis of its run: its own step n is step begin + n of the run.
+    """The position of a life on the axis of its run: own step n is step begin + n.
 
-    end: the step of the run from which later lives replace this one; None where none does.
+    Attributes:
+        begin: The offset of the life.
+        end: The step of the run from which later lives replace this one; None if none does.
     """
 
     begin: int = 0
     end: int | None = None
 
     def steps_of_run(self, steps: Ints) -> Ints:
-        """The steps of the run for a life's own ascending steps, without those that a later life replaces."""
+        """Converts a life's own ascending steps to steps of the run.
+
+        The result omits steps that a later life replaces.
+        """
         placed = steps + self.begin
         return placed if self.end is None else placed[: int(np.searchsorted(placed, self.end))]
 
 
 def place(lives: Sequence[LifeRecord]) -> list[Place | None]:
-    """The place of each life of a run, the first life first.
+    """Returns the place of each life of a run, in the order of the lives.
 
-    None stands for a life without steps, and for a process that ran beside another one and so does not continue it.
+    None stands for a life without steps, and for a process that ran in parallel with another one and so does not
+    continue it.
     """
     places: list[Place | None] = []
     saved: dict[str, int] = {}
@@ -85,16 +95,17 @@ def _ended_at(earlier: Place | None, step: int) -> Place | None:
 
 
 def _begin_of(life: LifeRecord, skipped: Ints, saved: Mapping[str, int], updates_at_first: int, end: int) -> int:
-    """The step of the run that is step 0 of a later life.
+    """Returns the step of the run that is step 0 of a later life.
 
-    A life whose own steps begin above 0 counts on by itself. Otherwise the updates of its optimizer decide, or the
-    checkpoint that it loaded. Without either it continues after the last step of the life before it.
+    A life whose own steps begin above 0 already counts the steps of the run. Otherwise the number of its optimizer
+    updates decides, or the checkpoint that it loaded. Without either it continues after the last step of the previous
+    life.
     """
     if life.first_step > 0:
         return 0
     if life.updates_before is not None:
         step = max(0, life.updates_before - updates_at_first)
         for skipped_step in skipped.tolist():
-            step += skipped_step < step  # a skipped step is no update
+            step += skipped_step < step  # skipped steps are not in the count of updates
         return min(step, end)
     return next((saved[path] for path in reversed(life.loaded) if path in saved), end)

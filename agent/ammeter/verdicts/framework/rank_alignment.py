@@ -1,6 +1,6 @@
-"""What ranks are compared by: a few columns of each, at the steps that all of them have, and where each of them stands.
+"""Aligns columns of all ranks at common steps, and records each rank's position.
 
-Pure, and the same over journals and over what a collector holds.
+The functions are pure and give the same result for journals and for the data in a collector.
 """
 
 from __future__ import annotations
@@ -17,15 +17,25 @@ from ammeter.wire.frames import LOSS
 VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
 
 TOGETHER = 64
-"""Rows of each rank that are compared at once, at least, where there are so many."""
+"""Rows of each rank that are merged into one comparison, at least, if there are so many. A rank may have sent each row
+separately."""
 
 AHEAD_SECONDS = 300
-"""How long a rank that others have left behind makes no step: half of what NCCL waits before it raises."""
+"""Seconds without a step after which a rank counts as waiting for another one: half of NCCL's timeout."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank is. time: of its last row, in ns of its host's clock. stands: it lives, and makes no step."""
+    """The position of a rank.
+
+    Attributes:
+        rank: The rank.
+        step: Step of its last row.
+        time: Time of its last row in ns of its host's clock.
+        stands: Whether it may wait for another rank. True for a living process, and for one that ended against its will
+            at
+            least AHEAD_SECONDS after its last row.
+    """
 
     rank: int
     step: int
@@ -34,16 +44,27 @@ class Standing:
 
 
 def standing(rank: int, step: int, time: int, ended: int | None, by_itself: bool) -> Standing:
-    """ended: when the process was over, in ns of its clock, None while it lives. by_itself: whether it meant to."""
+    """Builds the Standing of a rank.
+
+    Args:
+        rank: The rank.
+        step: Step of its last row.
+        time: Time of its last row in ns.
+        ended: End of the process in ns of its clock; None while it lives.
+        by_itself: Whether the process ended intentionally.
+    """
     stands = ended is None or (not by_itself and ended - time >= AHEAD_SECONDS * 10**9)
     return Standing(rank, step, time, stands)
 
 
 @dataclass(frozen=True)
 class AlignedSteps:
-    """A stretch of steps that all these ranks have, ascending. columns: name -> float32[ranks, steps].
+    """A range of ascending steps that all these ranks have.
 
-    sharded: whether they hold parts of one model's tensors. standings: at the end of a look.
+    Attributes:
+        columns: Name -> float32[ranks, steps].
+        sharded: Whether the ranks have parts of one model's tensors.
+        standings: Positions of the ranks at the end of the comparison.
     """
 
     ranks: tuple[int, ...] = ()
@@ -56,14 +77,17 @@ class AlignedSteps:
         return len(self.steps)
 
     def column(self, name: str) -> Floats:
-        """float32[ranks, steps], one of VITALS."""
+        """Returns float32[ranks, steps] for one of VITALS."""
         return self.columns[name]
 
 
 def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[AlignedSteps]:
-    """The steps behind `after` that all ranks have, up to the lowest that each of them has reached.
+    """Yields the steps after `after` that all ranks have, up to the lowest last step.
 
-    over: ranks that have ended; those that are left are compared without them from there on.
+    Args:
+        ranks: Rank -> its views.
+        over: Ranks that have ended. From their end on, the remaining ranks are compared without them.
+        after: The last step that was compared before.
     """
     readers = {rank: _gathered(_behind(ranks[rank], after)) for rank in sorted(ranks)}
     here = {rank: next(reader, None) for rank, reader in readers.items()}
@@ -82,7 +106,7 @@ def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: i
 
 @dataclass(frozen=True)
 class _Rows:
-    """What matters of one rank's rows. columns: float32[VITALS, rows]."""
+    """The relevant columns of one rank's rows, as float32[VITALS, rows]."""
 
     steps: Ints
     columns: Floats
@@ -101,7 +125,7 @@ def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
 
 
 def _gathered(several: Iterable[_Rows]) -> Iterator[_Rows]:
-    """The same rows in fewer parts: a rank may have sent each by itself."""
+    """Merges small parts of rows, because a rank may have sent each row separately."""
     waiting: list[_Rows] = []
     for rows in several:
         waiting.append(rows)

@@ -1,7 +1,7 @@
-"""Two runs side by side: in what they were set up differently, and how one did against the other.
+"""Compares two runs: their settings, and their results relative to each other.
 
-Pure. Everything is of the steps that both have, so a run can be compared while it goes on. What a difference forbids to
-compare is None, and why() says which.
+The functions are pure. All results refer to the steps that both runs have, so a run can be compared before it ends. A
+result that a difference of the settings forbids is None, and why() returns the reason.
 """
 
 from __future__ import annotations
@@ -30,23 +30,28 @@ from ammeter.wire.columns import Floats
 from ammeter.wire.metric_directions import HIGHER, LOWER
 
 WARM_UP = 64
-"""Steps that no speed is taken of: kernels are compiled and chosen, Ammeter reads densely. Of a short run a third."""
+"""Steps at the start of a run that are excluded from its speed: kernels are compiled and selected there, and Ammeter
+reads densely. For a short run it is a third of its steps."""
 
 ENOUGH = 20
-"""Steps behind them from which on a median is one."""
+"""Minimum number of steps after the warm-up for a meaningful median."""
 
 READINGS = 3
-"""Of the memory, from which on their largest is a peak."""
+"""Minimum number of memory readings for which their maximum counts as a peak."""
 
 MAX_REASONS = 3
-"""Differences that a reason names."""
+"""Maximum number of differences that a reason lists."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Median seconds of a step over the same steps of both, of a sample where they take other numbers of them.
+    """Median seconds per step over the same steps of both runs.
 
-    clear: whether three quarters of the run's steps are slower than the baseline's median.
+    Attributes:
+        per: `step`, or `sample` if the two runs have different numbers of samples per step.
+        first: First step that was compared.
+        last: Last step that was compared.
+        clear: Whether three quarters of the run's steps are slower than the baseline's median.
     """
 
     run: float
@@ -59,13 +64,13 @@ class Speed:
 
     @property
     def ratio(self) -> float:
-        """How much longer the run takes."""
+        """The run's duration as a multiple of the baseline's."""
         return self.run / self.baseline
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The peaks of what tensors took on the device, in bytes."""
+    """Peak memory of the tensors on the device, in bytes."""
 
     run: float
     baseline: float
@@ -79,7 +84,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Validation:
-    """A metric at a step at which both have it. better: `lower` or `higher`."""
+    """A metric at a step that both runs have.
+
+    Attributes:
+        better: `lower` or `higher`.
+    """
 
     step: int
     run: float
@@ -89,7 +98,7 @@ class Validation:
 
     @property
     def delta(self) -> float:
-        """By how much the run is worse, relative to the baseline; infinite when it is not finite."""
+        """Relative deterioration against the baseline; infinite if the run's value is not finite."""
         if not math.isfinite(self.run):
             return math.inf
         worse = self.baseline - self.run if self.better == HIGHER else self.run - self.baseline
@@ -98,8 +107,12 @@ class Validation:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A run, and the one that it is held against. ignored: settings that may differ, beside those that the run's tag
-    `baseline_ignore` names. delta: see validation-drift."""
+    """A run and its baseline.
+
+    Attributes:
+        ignored: Settings that may differ, in addition to those in the run's tag `baseline_ignore`.
+        delta: Allowed deterioration, see validation-drift.
+    """
 
     run: RunHistory
     baseline: RunHistory
@@ -108,16 +121,16 @@ class RunComparison:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """The settings that differ and are not meant to, of what was trained, on what, and where."""
+        """Unintended differences in model, data, settings and environment."""
         return differences(self.run, self.baseline, self.ignored | ignored_by(self.run.tags))
 
     @property
     def forbidding(self) -> list[Difference]:
-        """Those because of which something cannot be compared."""
+        """The differences that forbid at least one comparison."""
         return [each for each in self.differences if each.forbids]
 
     def why(self, question: str) -> str | None:
-        """Why the two cannot be compared in one of QUESTIONS; None where they can."""
+        """Returns the reason why one of QUESTIONS cannot be compared; None if it can."""
         found = [each.said for each in self.differences if question in each.forbids]
         if not found:
             return None
@@ -126,7 +139,7 @@ class RunComparison:
 
     @cached_property
     def seeds(self) -> tuple[Any, Any]:
-        """Of both; None where the config has none."""
+        """The seeds of both runs; None for a config without a seed."""
         mine, theirs = (
             next((value for key, value in settings_of(each) if last_part(key) in SEEDS), None)
             for each in (self.run, self.baseline)
@@ -135,11 +148,14 @@ class RunComparison:
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """What validation is compared in -> which values are better, as the run says it, else the baseline."""
+        """Metric -> `lower` or `higher`, from the tags of the run, else of the baseline."""
         return {**declared(self.baseline.tags), **declared(self.run.tags)}
 
     def as_json(self) -> dict[str, Any]:
-        """Both in numbers; null for what cannot be said. not_compared: why, for what must not be compared."""
+        """Returns the comparison in numbers, with null for unknown values.
+
+        `not_compared` contains the reason for each question that must not be compared.
+        """
         speed, memory, worst = self.speed, self.memory, self.worst
         reasons = {question: why for question in QUESTIONS if (why := self.why(question))}
         return {
@@ -160,7 +176,7 @@ class RunComparison:
 
     @property
     def same_precision(self) -> bool:
-        """Whether both train in one precision, as they ran and as they were told to."""
+        """Whether both runs have the same precision, both in settings and in measurement."""
         mine, theirs = (
             {key: value for key, value in settings_of(each) if last_part(key) in PRECISION}
             for each in (self.run, self.baseline)
@@ -197,7 +213,10 @@ class RunComparison:
 
     @cached_property
     def validated(self) -> dict[str, list[Validation]]:
-        """Metric -> all the steps at which both have it, where the baseline's is finite; of none without such steps."""
+        """Metric -> the steps that both runs have and at which the baseline is finite.
+
+        Metrics without such steps are omitted.
+        """
         found: dict[str, list[Validation]] = {}
         for metric, better in {} if self.why("validation") else self.metrics.items():
             steps, mine, theirs = self.run.curve(metric).with_common(self.baseline.curve(metric))
@@ -209,24 +228,24 @@ class RunComparison:
 
     @property
     def validations(self) -> list[Validation]:
-        """Those of val_loss."""
+        """The comparisons of val_loss."""
         return self.validated.get(next(iter(VALIDATION)), [])
 
     @property
     def worst(self) -> Validation | None:
-        """Of the metrics' last values that which is worst against the baseline's."""
+        """The worst metric against the baseline, by the last value of each metric."""
         return max((several[-1] for several in self.validated.values()), key=lambda each: each.delta, default=None)
 
     @cached_property
     def parted(self) -> tuple[int, float, float] | None:
-        """The first step with another loss, to the bit, and both losses there."""
+        """The first step at which the losses differ in any bit, with both losses."""
         steps, mine, theirs = self.run.curve("loss").with_common(self.baseline.curve("loss"))
         apart = np.flatnonzero(~_same(mine, theirs))
         return (int(steps[apart[0]]), float(mine[apart[0]]), float(theirs[apart[0]])) if apart.size else None
 
     @cached_property
     def common(self) -> int:
-        """Steps of which both have a loss."""
+        """Number of steps for which both runs have a loss."""
         return len(self.run.curve("loss").with_common(self.baseline.curve("loss"))[0])
 
     def _metric(self, last: Validation) -> dict[str, Any]:
@@ -241,7 +260,10 @@ class RunComparison:
 
 
 def agreed(said: str | None) -> float | None:
-    """What a tag says of how much worse validation may be, as a share; None for one that says nothing of it."""
+    """Parses a tag with the allowed deterioration of validation, as a share.
+
+    Returns None for a text that is not a non-negative finite number.
+    """
     try:
         share = float(said or "")
     except ValueError:
@@ -250,7 +272,7 @@ def agreed(said: str | None) -> float | None:
 
 
 def _same(mine: Floats, theirs: Floats) -> np.typing.NDArray[np.bool_]:
-    """Equal to the bit; one NaN is as good as another."""
+    """Element-wise bit equality; all NaNs are equal."""
     both_nan = np.isnan(mine) & np.isnan(theirs)
     same: np.typing.NDArray[np.bool_] = both_nan | (mine.view(np.uint32) == theirs.view(np.uint32))
     return same

@@ -1,4 +1,7 @@
-"""What a goodbye says of a process's end: by what it was ended, in one word. What is not known is not claimed."""
+"""Classifies the end of a process from its final record, in one word.
+
+An unknown cause is reported as unknown, not guessed.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ UNKNOWN, SILENCE = "unknown", "silence"
 DEVICE, PROCESS = "device-memory", "process-memory"
 
 ASKED = ("sigterm", "job", "slurm", "kubernetes", "time-limit")
-"""Somebody or something told it to end: nothing is broken, and the run has to go on somewhere."""
+"""Ends that a person or a scheduler requested. The training is not broken, and must be continued elsewhere."""
 
 OUT_OF_MEMORY = (DEVICE, PROCESS)
-"""It raised for want of memory."""
+"""Ends by an exception for lack of memory."""
 
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
@@ -25,15 +28,19 @@ _PROCESS_ERRORS = (
     "numpy.core._exceptions._ArrayMemoryError",
 )
 _TORCHS_ERRORS = ("RuntimeError", "torch.AcceleratorError")
-"""What torch raises for an error of CUDA, and for one of its allocator for the CPU."""
+"""Exception types that torch raises for a CUDA error, and for an error of its CPU allocator."""
 
 _OF_DEVICE = re.compile(r"(CUDA|HIP) (error: )?out of memory")
 _OF_PROCESS = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 
 
 def ended_by(bye: Bye) -> str:
-    """One of wire.ENDED_BY, DEVICE, PROCESS, 'sigkill', 'crash', 'error', 'exit' or UNKNOWN; '' for an end that is
-    none of ours."""
+    """Classifies the end of a process.
+
+    Returns:
+        One of wire.ENDED_BY, DEVICE, PROCESS, 'sigkill', 'crash', 'error', 'exit' or UNKNOWN. The empty string for ends
+        outside these classes: a normal end, or an exception other than lack of memory.
+    """
     if bye.reason == "exception":
         return _by_error(bye.message)
     if bye.reason not in ("lost", "signal"):
@@ -44,7 +51,7 @@ def ended_by(bye: Bye) -> str:
 
 
 def _by_words(how: str) -> str:
-    """Of an agent that says no more than the words."""
+    """Classifies by the text of the record, for agents that do not write `ended_by`."""
     if "OOM killer" in how:
         return "oom-killer"
     if any(name in how for name in _CRASHES):
@@ -59,7 +66,7 @@ def _by_words(how: str) -> str:
 
 
 def _by_error(message: str) -> str:
-    """By the type of the error, which stands before the first colon."""
+    """Classifies by the type of the exception, which precedes the first colon."""
     kind, _, said = message.partition(":")
     kind = kind.strip()
     if kind in _DEVICE_ERRORS or (kind in _TORCHS_ERRORS and _OF_DEVICE.search(said)):

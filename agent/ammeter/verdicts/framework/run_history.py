@@ -1,7 +1,7 @@
-"""A run as it is compared with another: what it was given, and the course of some columns of its lowest rank.
+"""The data of a run for a comparison: its settings, and curves of its lowest rank.
 
-Pure, and the same from journals and from what a collector holds. Of a run that came back the lives lie on one axis of
-steps: see placement.py.
+The functions are pure and give the same result for journals and for the data in a collector. The lives of a restarted
+run lie on one axis of steps, see placement.py.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ COLUMNS = (
     "low_precision_share",
     "device_allocated_bytes",
 )
-"""What two runs are shown side by side in."""
+"""Columns in which two runs are displayed side by side."""
 
 COUNTED = ("applied", "skipped", "micro_batches")
-"""Columns that are needed beside them."""
+"""Further columns that the comparison needs."""
 
 EVENTS = (
     "autocast.entered",
@@ -40,19 +40,19 @@ EVENTS = (
     "checkpoint.saved",
     "checkpoint.restored",
 )
-"""Events that a course is made of, beside the rows."""
+"""Events that a history uses in addition to rows."""
 
 VALIDATION = {"val_loss": LOWER}
-"""What is compared without being asked for."""
+"""Metrics that are compared by default."""
 
 
 MAX_PARTS = 512
-"""Parts of a column that are kept apart: small arrays cost more than the numbers in them."""
+"""Maximum number of separate parts of a column. A small array needs more memory than its numbers."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One column where it was measured: steps ascending, each once."""
+    """The measured values of one column; steps are ascending and unique."""
 
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -61,7 +61,7 @@ class Curve:
         return len(self.steps)
 
     def with_common(self, other: Curve) -> tuple[Ints, Floats, Floats]:
-        """The steps that both have, and the values of each there."""
+        """Returns the steps that both curves have, and the values of each there."""
         steps, mine, theirs = np.intersect1d(self.steps, other.steps, assume_unique=True, return_indices=True)
         return steps, self.values[mine], other.values[theirs]
 
@@ -74,15 +74,20 @@ class Part:
     place: Place
 
     def on_axis(self, curve: Curve) -> Curve:
-        """The life's curve at the steps of the run, without those that a later life replaces."""
+        """Converts the curve to steps of the run, without steps that a later life replaces."""
         steps = self.place.steps_of_run(curve.steps)
         return Curve(steps, curve.values[: len(steps)])
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """precision: the dtype below autocast, that of the weights without it, None while unknown. over: whether it has
-    ended. parts: its lives, of which the curves are made."""
+    """A run as it is compared with another one.
+
+    Attributes:
+        precision: The dtype of autocast, or that of the weights without autocast; None while unknown.
+        over: Whether the run has ended.
+        parts: The lives of the run, from which the curves are built.
+    """
 
     name: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -97,16 +102,17 @@ class RunHistory:
     parts: tuple[Part, ...] = ()
 
     def curve(self, name: str) -> Curve:
-        """A column; empty where it was never measured."""
+        """Returns a column; empty if it was never measured."""
         return self.curves.get(name, Curve())
 
 
 class Reading:
-    """One life in the making; add() takes the views of one stream in order.
+    """Collects the data of one life; add() receives the views of one stream in order.
 
     Args:
-        further: columns beside those of every course, as metrics that the run declares.
-        columns: the columns of every course.
+        stream: Id of the stream.
+        further: Additional columns, such as metrics that the run declares.
+        columns: The columns of every history.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class Reading:
                 parts.append(Curve(view.steps[there], column[there].copy()))
 
     def compact(self) -> None:
-        """Brings together what came row by row, so that a long run takes no more memory than its numbers do."""
+        """Concatenates small parts, so that a long run needs no more memory than its numbers."""
         for name, parts in self._parts.items():
             if len(parts) >= MAX_PARTS:
                 steps, values = (
@@ -156,8 +162,10 @@ class Reading:
                 self._parts[name] = [Curve(steps, values)]
 
     def event(self, name: str, step: int, data: Mapping[str, Any]) -> None:
-        """What was said beside the rows: the precision, values of steps whose rows had been written, and what was saved
-        and loaded."""
+        """Stores data of an event: precision, late values, saved and loaded checkpoints.
+
+        Late values are those that run.log reported for steps whose rows had already been written.
+        """
         if name == "autocast.entered" and data.get("grad") is True:
             self.precision = str(data.get("dtype") or self.precision)
         elif name == "values.logged":
@@ -174,13 +182,15 @@ class Reading:
             self.loaded.append(str(data["path"]))
 
     def _count_updates(self, name: str, updates: Any) -> None:
-        """updates: what the optimizer had behind it when this process made its first step; a state that is loaded
-        before that step replaces what was there."""
+        """Stores the optimizer's updates before this process's first step.
+
+        A state that is loaded before that step replaces the earlier number.
+        """
         if isinstance(updates, int) and updates >= 0 and (self.updates_before is None or name == "optimizer.restored"):
             self.updates_before = updates
 
     def record(self) -> LifeRecord:
-        """Everything about this life that decides where its steps lie on the axis of the run."""
+        """Returns the data that determine this life's position on the axis of the run."""
         skipped = self.curve("skipped")
         return LifeRecord(
             self.first_step,
@@ -194,7 +204,7 @@ class Reading:
         )
 
     def curve(self, name: str) -> Curve:
-        """One of its columns, by its own steps."""
+        """Returns one column by the life's own steps."""
         return _curve(self._parts.get(name, ()), self._logged.get(name, {}))
 
     def course(
@@ -206,7 +216,7 @@ class Reading:
         world_size: int | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> RunHistory:
-        """What was read of a run with one life."""
+        """Returns the history of a run with this single life."""
         return joined([self], over, name, config, environment, world_size, tags)
 
 
@@ -219,8 +229,10 @@ def joined(
     world_size: int | None = None,
     tags: Mapping[str, Any] | None = None,
 ) -> RunHistory:
-    """The course of a run from its lives, the first one first. The rest is as the first hello has it, unless it is
-    known from elsewhere."""
+    """Builds the history of a run from its lives, in their order.
+
+    Arguments that are not None override the values of the first hello.
+    """
     hello = next((life.hello for life in lives if life.hello), None)
     parts, curves, end = _placed(lives)
     logged = [int(curve.steps[-1]) for curve in curves.values() if len(curve)]
@@ -240,13 +252,17 @@ def joined(
 
 
 def declared(tags: Mapping[str, Any]) -> dict[str, str]:
-    """Metric -> which of its values are better, `lower` or `higher`, as tags say it; val_loss without being said."""
+    """Metric -> `lower` or `higher`, from the tags; val_loss is always included."""
     said = {str(key)[len(BETTER) :]: str(value) for key, value in tags.items() if str(key).startswith(BETTER)}
     return VALIDATION | {name: value for name, value in said.items() if name and value in DIRECTIONS}
 
 
 def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int]:
-    """The lives on the axis of the run, their columns by its steps, and the step behind the last one."""
+    """Places the lives on the axis of the run.
+
+    Returns:
+        The lives with their places, the columns by steps of the run, and the step after the last one.
+    """
     parts: list[Part] = []
     curves: dict[str, Curve] = {}
     end = 0
@@ -259,20 +275,20 @@ def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int
             later = Curve(own.steps + where.begin, own.values)
             curves[name] = _behind(curves.get(name, Curve()), where.begin + life.first_step, later)
         end = where.begin + life.last_step + 1
-    if not parts and lives:  # nothing but what run.log said of steps whose rows are lost
+    if not parts and lives:  # only values from run.log; the rows of their steps are lost
         curves = {name: lives[0].curve(name) for name in lives[0].names}
     return parts, curves, end
 
 
 def _behind(earlier: Curve, step: int, later: Curve) -> Curve:
-    """What was measured earlier, up to a step, and then what came later."""
+    """Joins the earlier values before `step` with the later ones."""
     kept = int(np.searchsorted(earlier.steps, step))
     steps, values = (earlier.steps[:kept], later.steps), (earlier.values[:kept], later.values)
     return Curve(np.concatenate(steps), np.concatenate(values)) if kept else later
 
 
 def _curve(parts: Sequence[Curve], logged: Mapping[int, float]) -> Curve:
-    """The rows' values; where run.log spoke of a step afterwards, its word stands."""
+    """Builds a curve from rows and run.log; values from run.log override those of rows."""
     steps = np.concatenate([np.zeros(0, np.int64), *(part.steps for part in parts), np.array(list(logged), np.int64)])
     values = np.concatenate(
         [np.zeros(0, np.float32), *(part.values for part in parts), np.array(list(logged.values()), np.float32)]

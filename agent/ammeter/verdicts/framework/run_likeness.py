@@ -1,6 +1,6 @@
-"""In what two runs were set up differently, and which comparisons each difference forbids.
+"""Lists the differences in the settings of two runs, and the comparisons that each forbids.
 
-Pure. docs/decisions/0032-only-like-runs-are-compared.md says why each of them forbids what it does.
+The functions are pure. docs/decisions/0032-only-like-runs-are-compared.md contains the reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ammeter.verdicts.framework.run_history import RunHistory
 
 QUESTIONS = ("speed", "memory", "cost", "validation")
-"""What one run is compared with another in."""
+"""The quantities in which runs are compared."""
 
 EVERYTHING = frozenset(QUESTIONS)
 RESOURCES = frozenset(("speed", "memory", "cost"))
@@ -36,7 +36,8 @@ _PRECISION = (
     " growth_factor backoff_factor"
 )
 PRECISION = frozenset(_PRECISION.split())
-"""Names of settings that say in which precision a run trains: that is what is compared."""
+"""Names of settings that select the precision of a run. They may differ, because precision is the subject of the
+comparison."""
 
 _BESIDE = (
     "name run_name job_name exp_name experiment experiment_name id project group notes tags baseline output out outdir"
@@ -46,8 +47,8 @@ _BESIDE = (
 )
 BESIDE = frozenset(_BESIDE.split())
 BESIDE_TOO = ("_every", "_freq")
-"""Names of settings, and ends of such names, that say how a run is called, where it is kept, what is told of it and how
-long it is: they change no step of it."""
+"""Names, and endings of names, of settings for labels, output paths, logging and the length of a run. They do not
+change any step."""
 
 SEEDS = frozenset(("seed", "random_seed", "manual_seed"))
 
@@ -57,7 +58,7 @@ _LEARNING = (
     " lambd dampening momentum_decay step_sizes etas label_smoothing"
 )
 LEARNING = frozenset(_LEARNING.split())
-"""Settings of an optimizer that change where training goes, and neither how long a step takes nor what it holds."""
+"""Optimizer settings that affect the result of training, but neither the step time nor the memory."""
 
 ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "optimizer": EVERYTHING,
@@ -73,37 +74,39 @@ ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "python": NAMED_ONLY,
     "git_commit": NAMED_ONLY,
 }
-"""Facts of a run's environment that are compared where both have them, and what each forbids where it differs."""
+"""Facts of the environment that are compared if both runs have them, with the questions that a difference forbids."""
 
 OPTIMIZER = "optimizer."
-"""Begins the names of an optimizer's settings in a run's environment."""
+"""Prefix of the optimizer's settings in a run's environment."""
 
 SAME_BATCH = 0.01
-"""Share by which samples or backward passes of a step may differ: a last batch that is not full moves no median."""
+"""Share by which samples or backward passes per step may differ: an incomplete last batch does not change the
+median."""
 
 SAME_TOKENS = 0.1
-"""The same of tokens, which differ from batch to batch where texts are not cut to one length."""
+"""The same for tokens, whose number varies between batches if texts are not cut to one length."""
 
 ALIASES = {"samples": frozenset(("batch", "batch_size")), "micro_batches": frozenset(("accumulation", "grad_accum"))}
-"""Other names by which what was measured may be ignored."""
+"""Alternative names under which a measured quantity can be ignored."""
 
 DATA_TAGS = ("dataset", "data")
 
 _OWN = re.compile(r"group\d+\.\d+$")
-"""What an optimizer's tensors are called that are no parameters of a model, such as float32 masters of half weights."""
+"""Names of optimizer tensors that are not model parameters, such as float32 masters of half-precision weights."""
 
 MODEL = ("model", "model.names")
-"""Differences of the parameters, whose words are ours and shown whole."""
+"""Differences of the parameters. Ammeter writes their text itself, so it is not truncated."""
 
 MAX_SHOWN_CHARS = 40
-"""Characters of a value that are shown: some eight of them stand in one sentence."""
+"""Characters of a value that are displayed: about eight values share one sentence."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that the two runs have not in common; None where one has it not at all.
+    """A setting that differs between two runs; None for a run that lacks the setting.
 
-    forbids: the QUESTIONS in which they cannot be compared because of it; none for what is only named.
+    Attributes:
+        forbids: The QUESTIONS that cannot be compared because of it; empty for a difference that is only listed.
     """
 
     key: str
@@ -113,7 +116,7 @@ class Difference:
 
     @property
     def said(self) -> str:
-        """'batch is 4 against 8'."""
+        """Returns 'batch is 4 against 8'."""
         if self.key in MODEL:
             return f"{self.key} is {self.run} against {self.baseline}"
         return f"{self.key} is {shown(self.run)} against {shown(self.baseline)}"
@@ -124,7 +127,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Model:
-    """The parameters of a model as the run's first columns name them: of a sharded one, this rank's part."""
+    """The parameters of a model, from the run's first columns.
+
+    For a sharded model these are the parameters of this rank.
+    """
 
     tensors: tuple[Tensor, ...]
 
@@ -138,7 +144,7 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """The dtype that most elements have."""
+        """`float16` or `bfloat16` if most elements have such a dtype, else the empty string."""
         elements: Counter[str] = Counter()
         for tensor in self.tensors:
             elements[tensor.dtype] += tensor.numel
@@ -147,24 +153,27 @@ class Model:
 
     @property
     def said(self) -> str:
-        """'124,439,808 parameters in 148 tensors'."""
+        """Returns '124,439,808 parameters in 148 tensors'."""
         return f"{self.parameters:,} parameters in {len(self.tensors):,} tensors"
 
     def named(self) -> list[tuple[str, tuple[int, ...]]]:
-        """(name, shape) of each, sorted. What stands before all names alike, as of a wrapper, is left away."""
+        """Returns the sorted (name, shape) pairs without a prefix that all names share.
+
+        Wrappers of a model add such a prefix.
+        """
         prefix = _common_prefix([tensor.name for tensor in self.tensors])
         return sorted((tensor.name[len(prefix) :], tuple(tensor.shape)) for tensor in self.tensors)
 
 
 def model_of(schema: Schema) -> Model | None:
-    """The model that a schema's tensors are of; None while it names none."""
+    """Returns the model of a schema's tensors; None if the schema has none."""
     own = tuple(tensor for tensor in schema.tensors if not _OWN.match(tensor.name))
     tensors = own or schema.tensors
     return Model(tensors) if tensors else None
 
 
 def differences(run: RunHistory, baseline: RunHistory, ignored: frozenset[str]) -> list[Difference]:
-    """The settings that differ and are not meant to, those that forbid most first, then by name."""
+    """Returns the unintended differences, those that forbid most first, then by name."""
     found = [*_of_models(run, baseline), *_of_batches(run, baseline), *_of_environments(run, baseline)]
     found += _of_configs(run, baseline)
     unique = {each.key: each for each in found if not _names(each.key) & ignored}
@@ -172,7 +181,7 @@ def differences(run: RunHistory, baseline: RunHistory, ignored: frozenset[str]) 
 
 
 def settings_of(course: RunHistory) -> Iterator[tuple[str, Any]]:
-    """The config, 'model.width' for what lies deeper."""
+    """Yields the config's settings; nested ones have names such as 'model.width'."""
     yield from _flat(course.config)
 
 
@@ -181,12 +190,12 @@ def last_part(key: str) -> str:
 
 
 def ignored_by(tags: Mapping[str, Any]) -> frozenset[str]:
-    """The settings that a run's tag `baseline_ignore` lets differ, between commas."""
+    """Returns the settings that a run's tag `baseline_ignore` exempts, separated by commas."""
     return frozenset(each.strip() for each in str(tags.get("baseline_ignore", "")).split(",") if each.strip())
 
 
 def shown(value: Any) -> str:
-    """A setting's value for a person."""
+    """Formats a setting's value for a person."""
     text = "not set" if value is None else str(value)
     return " ".join(text.split())[:MAX_SHOWN_CHARS] or "empty"
 
@@ -213,7 +222,7 @@ def _of_models(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
 
 
 def _first_apart(mine: Sequence[tuple[str, Any]], theirs: Sequence[tuple[str, Any]]) -> tuple[str, str]:
-    """The first tensor of each that the other has not."""
+    """Returns the first tensor of each run that the other run lacks."""
     both = set(mine) & set(theirs)
     first = [
         next((f"{name} {shape}" for name, shape in each if (name, shape) not in both), "") for each in (mine, theirs)
@@ -270,7 +279,7 @@ def _ordered(forbids: frozenset[str]) -> tuple[str, ...]:
 
 
 def usual(course: RunHistory, name: str) -> float:
-    """The median of a column; 0 where it was never measured."""
+    """Returns the median of a column; 0 if it was never measured."""
     values = course.curve(name).values
     return float(np.median(values)) if len(values) else 0.0
 
@@ -284,7 +293,10 @@ def _flat(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, An
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """'model.' where all names begin so. The last part of a name stays."""
+    """Returns the prefix of dotted parts that all names share, such as 'model.'.
+
+    The last part of a name never belongs to it.
+    """
     if not names:
         return ""
     first, last = min(names).split("."), max(names).split(".")

@@ -1,4 +1,7 @@
-"""Verdicts that one event decides: a mistake in the order of calls is told once, with the line that makes it."""
+"""Verdicts that one event decides, such as a mistake in the order of calls.
+
+Each mistake is reported once, with the line of the program that makes it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,18 @@ from ammeter.wire.frames import Event
 
 MAX_TEXT_CHARS = 120
 MAX_ITEMS = 20
-"""Characters of a text and members of a list that the state keeps of an event's data."""
+"""Maximum characters of a text and members of a list that the state keeps from an event's data."""
 
 MAX_PATH_CHARS = 400
-"""Characters of a path, which is of no use in part."""
+"""Maximum characters of a path. The limit is high because an incomplete path is of no use."""
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """The state of such a verdict. data: of the event that decided it."""
+    """The state of a single-event verdict.
+
+    Attributes:
+        data: Data of the event that decided it.
+    """
 
     opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
@@ -37,10 +44,15 @@ def told(
     decides: Callable[[dict[str, Any]], bool] = lambda _: True,
     again: bool = False,
 ) -> Judge:
-    """The judge of a verdict that is reached by the first such event whose data decides it, and holds from then on.
+    """Returns the judge of a verdict that the first matching event opens permanently.
 
-    again: whether a later one takes its place, for events that come again with higher counts. The symptom's first step
-    is the event's `first_step` where it has one.
+    The symptom's first step is the event's `first_step` if it has one.
+
+    Args:
+        event: Name of the event.
+        conclude: Builds the finding from the state.
+        decides: Whether the event's data open the verdict.
+        again: Whether a later event replaces the data, for events that repeat with higher counts.
     """
 
     def judge(state: Told, view: View) -> tuple[Told, Finding | None]:
@@ -61,13 +73,13 @@ def _heard(state: Told, event: Event) -> Told:
 
 
 def path_in(data: dict[str, Any]) -> str:
-    """The path that an event speaks of, whole; of one that is longer than a state has room for, its end."""
+    """Returns the path of an event; of an overlong path, its end."""
     path = str(data.get("path") or "")
     return path if len(path) <= MAX_PATH_CHARS else f"…{path[1 - MAX_PATH_CHARS :]}"
 
 
 def kept(value: Any) -> Any:
-    """As much of a member of an event's data as a state has room for."""
+    """Truncates a member of an event's data to the size limits of a state."""
     if isinstance(value, str):
         return value[:MAX_TEXT_CHARS]
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How numbers are said in causes and fixes, the same in every verdict."""
+"""Formats numbers in causes and fixes, in the same way for every verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def scale(value: float) -> str:
-    """'65536 (2^16)'; the exponent only where the scale is a power of two."""
+    """Returns '65536 (2^16)'; the exponent only if the scale is a power of two."""
     if value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5:
         exponent = math.frexp(value)[1] - 1
         return f"{value:.0f} (2^{exponent})" if 0 <= exponent < 40 else f"{value:.3g} (2^{exponent})"
@@ -16,28 +16,31 @@ def scale(value: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its beginning."""
+    """Capitalizes the first letter."""
     return text[:1].upper() + text[1:]
 
 
 def count(number: int, noun: str) -> str:
-    """'1 step', '5 steps'."""
+    """Returns '1 step', '5 steps'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def several(names: Sequence[str]) -> str:
-    """'speed', 'speed and memory', 'speed, memory and cost'."""
+    """Returns 'speed', 'speed and memory', 'speed, memory and cost'."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def earlier(step: int) -> str:
-    """Where to go back to: 'a checkpoint from before step 21'. Before its first step a run has none of its own."""
+    """Returns the state to return to, such as 'a checkpoint from before step 21'.
+
+    At step 0 it is the state that the run began from, because no checkpoint of its own exists.
+    """
     return f"a checkpoint from before step {step}" if step > 0 else "what this run began from"
 
 
 def of_loss(column: str) -> str:
-    """' of gan.py:41' for one of several losses, '' for the one that a run has."""
+    """Returns ' of gan.py:41' for one of several losses, '' for a run's only loss."""
     place = column.partition("@")[2][:200]
     return f" of {place}" if place else ""
 
@@ -47,7 +50,14 @@ def percent(share: float) -> str:
 
 
 def course(numbers: dict[str, Any], last_step: int | None, steps: int, *, sampled: bool) -> str:
-    """How a column went, from the first reading to the last one, whatever that was. numbers: a span in JSON."""
+    """Describes a column by its first, last, lowest and highest reading.
+
+    Args:
+        numbers: A span in JSON.
+        last_step: The last step of the run.
+        steps: Number of steps.
+        sampled: Whether the column is not read at every step.
+    """
     last, at = numbers["last"], numbers["last_step"]
     newest = last if isinstance(last, str) else f"{last:.4g}"
     if last_step is None or at is None or at >= last_step:
@@ -64,14 +74,14 @@ def course(numbers: dict[str, Any], last_step: int | None, steps: int, *, sample
 
 
 def number(value: float) -> float | str:
-    """A number as JSON holds it: what is not finite is told as text."""
+    """Converts a number for JSON; non-finite numbers become text."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def finite(value: Any) -> Any:
-    """Plain data with every number as JSON holds it, however deep."""
+    """Converts all numbers of nested plain data for JSON."""
     if isinstance(value, float):
         return number(value)
     if isinstance(value, dict):

@@ -115,7 +115,7 @@ def _collapsed(state: State) -> bool:
     if state.proven >= MAX_ACCIDENTAL_SKIPS:
         return True
     if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
-        return False  # set too high by hand, it comes down to what worked before
+        return False  # a scale set too high by hand returns to a working value
     return state.skips > CALIBRATION or (state.skips >= MAX_ACCIDENTAL_SKIPS and state.last_scale <= MIN_USEFUL_SCALE)
 
 

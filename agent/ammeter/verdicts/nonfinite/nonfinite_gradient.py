@@ -161,7 +161,7 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
     """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
-    if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself makes NaN of every gradient there
+    if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself turns every gradient into NaN
         return state
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
     state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)

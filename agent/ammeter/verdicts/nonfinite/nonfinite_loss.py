@@ -229,7 +229,7 @@ def _look(state: State) -> str:
             f"Look at the data of step {source.step}: {source.argument}{sample} is not finite. Leave such samples out"
             " where they are loaded, or clamp them."
         )
-    if source.kind and source.op != "loss" and "Loss" not in source.op:  # as in NllLossBackward0
+    if source.kind and source.op != "loss" and "Loss" not in source.op:  # such as NllLossBackward0
         return (
             f"Look at {source.place}: an overflow above 65504 in float16, a division by zero, the log or root of zero,"
             " a softmax over nothing but -Inf. Run it in float32 with torch.autocast(..., enabled=False), or clamp what"

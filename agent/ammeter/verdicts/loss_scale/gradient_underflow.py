@@ -1,4 +1,4 @@
-"""gradient-underflow: in float16 most of the gradient is zero or subnormal, so little of it reaches the weights."""
+"""gradient-underflow: most of the gradient is zero or subnormal in float16, so updates are lost."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Event
 
 UNDERFLOWING = 0.5
-"""A tensor underflows when at least this share of its nonzero elements is subnormal in float16, that is below 2^-14.
-Zeros alone prove nothing: embeddings, ReLU and masks make them with large nonzero elements beside them, while what
-underflow flushes to zero is the lower end of a distribution whose upper end is subnormal."""
+"""Share of a tensor's nonzero elements that are subnormal in float16, that is below 2^-14, from which it underflows.
+Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow removes the
+lower end of a distribution whose upper end is subnormal."""
 
 WIDESPREAD = 0.3
-"""Share of all elements, structural zeros left out, that is zero or subnormal in underflowing tensors. Measured on a
-GPT by scaling its loss down: up to 22 % the validation loss stays within 0.02 of the unharmed 3.11, at 70 % it is 3.32;
+"""Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
+GPT with a scaled-down loss: up to 22 % the validation loss stays within 0.02 of the unharmed 3.11, at 70 % it is 3.32;
 a healthy run has less than 1 %. Why small gradients matter: Micikevicius et al. 2018, Mixed Precision Training, 3.2."""
 
 PERSISTENT = 3
-"""Full readings in a row that must agree, to open and to close: a single one may be of an odd batch."""
+"""Full readings in a row that must agree, for opening and for closing: a single one may come from an odd batch."""
 
 LEARNT = 1e-3
-"""Share of the largest loss that the run has had, below which nothing is held against its gradients: they have shrunk
-with the loss, those of a cross-entropy by the same ten bits, and what is lost of them there is nothing left to learn
-with. A batch that is learnt by heart gets there within a few dozen steps."""
+"""Share of the run's largest loss below which gradients are not judged. They have shrunk with the loss, those of a
+cross-entropy by the same ten bits, and their loss is harmless because nothing remains to be learnt. A memorized batch
+reaches this share within a few dozen steps."""
 
 RESERVE_BITS = 3
-"""Powers of two that a new scale leaves free below 65504, for gradients larger than those measured."""
+"""Powers of two that a recommended scale leaves free below 65504, for gradients larger than those measured."""
 
 
 Doubles = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     half: bool = False
     readings: int = 0
-    """Full readings in a row that showed it, and those since that did not."""
+    """Full readings in a row that showed underflow, and those since that did not."""
     clean: int = 0
     first: int = -1
     scale: float = 1.0
@@ -56,7 +56,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     share: float = 0.0
     zeros: float = 0.0
     peak: float = 0.0
-    """Largest |gradient|, scaled, in the readings that showed it."""
+    """Largest scaled |gradient| in the readings that showed underflow."""
     tensor: str = ""
     loss: float = 0.0
     """Largest |loss| so far."""
@@ -100,7 +100,10 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
-    """The rows whose loss leaves something to learn; those that say no loss do, too."""
+    """Selects the rows in which the loss is still high enough to learn from.
+
+    Rows without a loss are included.
+    """
     losses = np.abs(rows.loss()).astype(np.float64)
     finite = np.isfinite(losses)
     highest = np.maximum.accumulate(np.append(state.loss, np.where(finite, losses, 0.0)))[1:]
@@ -109,7 +112,10 @@ def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
 
 
 class Reading(NamedTuple):
-    """One full reading of all gradients. absmax is unscaled; share and zeros are of the elements that could be lost."""
+    """One full reading of all gradients.
+
+    `absmax` is unscaled; `share` and `zeros` refer to the elements without structural zeros.
+    """
 
     step: int
     scale: float
@@ -154,9 +160,9 @@ def _scales(state: State, rows: View) -> State:
 
 
 def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
-    """For each sampled row: share of elements that is lost, share that is zero, and the tensor that lost most.
+    """Returns, for each sampled row, the lost share, the zero share and the worst tensor.
 
-    A tensor that is zero throughout counts as lost only beside others that underflow.
+    An all-zero tensor counts as lost only beside others that underflow, or if every tensor that was read is zero.
     """
     if not _near(rows, sampled):
         return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
@@ -177,7 +183,7 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
 
 
 def _near(rows: View, sampled: Ints) -> bool:
-    """Whether any tensor comes near to underflowing, or to being zero throughout; in a healthy run none does."""
+    """Whether any tensor almost underflows or is almost all zero; never true in a healthy run."""
     numel = rows.numel[:, None].astype(np.float32)
     zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
     near = (subnormals >= 0.9 * UNDERFLOWING * (numel - zeros)) | (zeros >= 0.9 * numel)
@@ -239,7 +245,10 @@ def _fix(state: State, spare: float | None) -> str:
 
 
 def _better_scale(state: State, spare: float | None) -> float | None:
-    """The scale that uses the headroom but for the reserve; None when that would not raise it."""
+    """Returns the scale that uses the headroom minus the reserve.
+
+    Returns None if that would not raise the scale.
+    """
     if spare is None:
         return DEFAULT_SCALE if state.scale < DEFAULT_SCALE else None
     bits = math.floor(spare) - RESERVE_BITS
@@ -247,7 +256,7 @@ def _better_scale(state: State, spare: float | None) -> float | None:
 
 
 DEFAULT_SCALE = 65536.0
-"""init_scale of torch.amp.GradScaler, for where there is nothing to measure."""
+"""init_scale of torch.amp.GradScaler, for runs without a measured gradient."""
 
 VERDICT = Verdict(
     id="gradient-underflow",

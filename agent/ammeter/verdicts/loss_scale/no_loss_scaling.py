@@ -14,17 +14,17 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
 CONVINCED = 10
-"""Applied steps without a scaler, and gradients seen on the float16 grid, that settle it: a scaler that exists is used
-from the first step on."""
+"""Applied steps without a scaler that open the verdict, if gradients lie on the float16 grid or the run has other
+ranks: an existing scaler is used from the first step on."""
 
 UNASKED = 50
-"""Applied steps after which it is settled without a look at the gradients: none was read, or none can tell."""
+"""Applied steps that open the verdict without a reading of the gradients: none was read, or the grid is not visible."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     half: bool = False
-    """Whether float16 autocast was entered where gradients are recorded."""
+    """Whether float16 autocast was entered with gradients recorded."""
     scaler: bool = False
     disabled: bool = False
     device: str = ""
@@ -32,7 +32,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     first: int = -1
     grid: bool | None = None
     several: bool = False
-    """Whether the run has other ranks: averaging over them takes gradients off the grid."""
+    """Whether the run has other ranks: averaging over ranks moves gradients off the grid."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

@@ -1,4 +1,4 @@
-"""overflow-storm: the scale keeps climbing above what the gradients bear, and each time steps are thrown away."""
+"""overflow-storm: the scale repeatedly grows too high for the gradients, and steps are skipped."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ammeter.wire.columns import View
 
 WINDOW = 200
 SKIPS = 8
-"""Skipped steps within WINDOW that make a storm: 4 % of the work is thrown away. With torch's growth_interval of 2000
-a scale at its ceiling costs one step in 2000; growing into it every 25 steps costs these 4 %."""
+"""Skipped steps within WINDOW that open the verdict: 4 % of the work is lost. With torch's growth_interval of 2000 a
+scale at its ceiling costs one step in 2000; a growth every 25 steps costs these 4 %."""
 
 RISES = 3
-"""Times the scale rose, or stayed up after a skip, among these skips. A scale that only falls, even to 0, is on its way
-to a scale that works, or collapses: neither is a storm."""
+"""Number of times that the scale rose, or stayed constant after a skip, among these skips. A scale that only falls,
+even to 0, approaches a working scale or collapses; neither is a storm."""
 
 SETTLED = 20
-"""Steps applied in a row after which a fresh scaler is no longer calibrating; so does its first growth."""
+"""Applied steps in a row that end the calibration of a new scaler. Its first growth ends it too."""
 
 CLEAN = 0.1
-"""Share of steps at a scale that may be skipped for it to count as one the gradients bear."""
+"""Share of steps at a scale that may be skipped if the gradients tolerate the scale."""
 
 LEVELS = 12
-"""Scales that are kept apart; a sawtooth has two to four."""
+"""Scales with separate counts; a sawtooth has two to four."""
 
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
@@ -45,14 +45,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scale: float = math.nan
     was_skipped: bool = False
     skips: tuple[int, ...] = ()
-    """The last SKIPS skipped steps after the calibration, and the last RISES steps at which the scale had risen."""
+    """The last SKIPS skipped steps after the calibration; below, the last RISES steps at which the scale had risen."""
     rises: tuple[int, ...] = ()
     begun: int = -1
     levels: tuple[Level, ...] = ()
     interval: int = 0
     factor: float = 1.0
     peak: float = 0.0
-    """Largest |gradient| that was read, unscaled."""
+    """Largest unscaled |gradient| that was read."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -74,7 +74,7 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _quiet(state: State, rows: View) -> State:
-    """What _rows would come to, for rows without a skip and none to remember."""
+    """Gives the result of _rows for rows without a skip, if the state has none either."""
     scales = rows.scalar("scale")
     scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
     if not scales.size:
@@ -90,7 +90,7 @@ def _quiet(state: State, rows: View) -> State:
 
 
 def _passed(state: State, step: int, scale: float) -> State:
-    """The scale as the step finds it: has it risen, or stayed up although the step before was skipped?"""
+    """Processes the scale of a step: a rise, or no fall after a skipped step."""
     if state.skips and step - state.skips[-1] > WINDOW:
         state = replace(state, skips=(), rises=(), opened=state.opened.over())
     rose = scale > state.scale or (state.was_skipped and scale == state.scale > 0)
@@ -180,7 +180,10 @@ def _fix(state: State, bearable: float, spare: float | None) -> str:
 
 
 def _bearable(state: State) -> float:
-    """The largest scale at which steps were applied and hardly any was skipped; half of the lowest if there is none."""
+    """Returns the largest scale at which steps were applied and hardly any was skipped.
+
+    If there is none, returns half of the lowest scale.
+    """
     clean = _clean(state)
     return clean.scale if clean else min((each.scale for each in state.levels), default=state.scale) / 2
 

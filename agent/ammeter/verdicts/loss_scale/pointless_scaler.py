@@ -1,4 +1,4 @@
-"""pointless-scaler: a scaler works on bfloat16, which reaches as far as float32 and has nothing to be scaled for."""
+"""pointless-scaler: a scaler works on bfloat16, which has the range of float32 and needs no scale."""
 
 from __future__ import annotations
 

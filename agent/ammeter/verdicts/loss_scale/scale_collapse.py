@@ -1,4 +1,4 @@
-"""scale-collapse: step after step is skipped and the scale halves each time, because no scale can help."""
+"""scale-collapse: consecutive steps are skipped and the scale halves, because no scale can help."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 CALIBRATION = 24
-"""Halvings that the calibration of a fresh scaler may take: from 2^40 to torch's own first scale of 2^16."""
+"""Maximum halvings in the calibration of a new scaler: from 2^40 to torch's own first scale of 2^16."""
 
 RECOVERED = 10
-"""Good steps in a row after which the collapse is over."""
+"""Good steps in a row that close the verdict."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -41,17 +41,17 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     had_worked: bool = False
     lost_steps: int = 0
     poisoned: int = -1
-    """The last step at which weights were told to hold NaN or Inf: then no skipped step has kept them."""
+    """Last step at which weights were reported with NaN or Inf; skipping steps has then not protected them."""
     good_scale: float = 0.0
-    """What had worked, of all of these scales the first."""
+    """The first scale of this collapse that had worked before."""
     highest: float = 0.0
-    """The highest scale of an applied step before."""
+    """Highest scale of an applied step so far."""
     lowest: float = math.inf
-    """Of the skipped steps of this collapse."""
+    """Lowest scale of the skipped steps of this collapse."""
     parted: int = 0
-    """Of those, the ones that another optimizer made all the same."""
+    """Number of these steps that another optimizer applied."""
     back: int = -1
-    """The first step that was applied after it, and its scale."""
+    """First applied step after the collapse; below, its scale."""
     back_scale: float = math.nan
 
 
@@ -181,7 +181,7 @@ def _title(state: State, held: bool) -> str:
 
 
 def _worked(state: State, held: bool) -> str:
-    """What is known of these scales from before."""
+    """Describes how these scales performed before."""
     if state.had_worked:
         higher = state.good_scale < state.from_scale
         these = wording.scale(state.good_scale) if higher else "that scale" if held else "the first of these scales"
@@ -191,7 +191,7 @@ def _worked(state: State, held: bool) -> str:
 
 
 def _nonfinite(state: State, held: bool) -> str:
-    """At which scales, and whether a lower one has helped."""
+    """Describes the scales of the failures, and whether a lower scale helped."""
     if state.back >= 0:
         again = f"steps are applied again since step {state.back}"
         if state.back_scale < state.lowest:
@@ -206,7 +206,7 @@ def _nonfinite(state: State, held: bool) -> str:
 
 
 def _doom(state: State, held: bool, left: int) -> str:
-    """What becomes of a scale that goes on falling."""
+    """Describes the effect of a further falling scale."""
     if held or state.back >= 0:
         return ""
     if left:
@@ -248,7 +248,10 @@ def _fix(state: State, left: int) -> str:
 
 
 def _steps_left(scale: float, backoff: float) -> int:
-    """Skips until the scale, which the skip at `scale` lowers too, is one whose inverse is infinite."""
+    """Returns the number of skips until the inverse of the scale is infinite.
+
+    The skip at `scale` also lowers the scale.
+    """
     if scale <= INVERSE_INFINITE_SCALE:
         return 0
     return max(0, math.ceil((math.log2(scale) + 128) / -math.log2(backoff)) - 1)

@@ -1,4 +1,4 @@
-"""scale-underflowed: the loss scale is so small that its inverse is infinite, and unscaling itself makes NaN."""
+"""scale-underflowed: the inverse of the loss scale is infinite, so unscaling itself produces NaN."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 RECOVERED = 10
-"""Steps applied at a scale that has an inverse, after which it is over."""
+"""Applied steps at a scale with a finite inverse that close the verdict."""
 
 
 MAX_NAME_CHARS = 120
-"""Characters of a tensor's name that are kept: a state stays small."""
+"""Characters of a tensor's name that are stored, to limit the size of the state."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     before: float = -1.0
-    """The last scale that had an inverse."""
+    """The last scale with a finite inverse."""
     fell_from: float = -1.0
     scale: float = 0.0
     applied: int = 0
     good: int = 0
     poisoned: str = ""
-    """A weight that was read after such a step was applied and holds NaN or Inf."""
+    """A weight with NaN or Inf that was read after such a step was applied."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

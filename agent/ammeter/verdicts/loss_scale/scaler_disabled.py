@@ -1,4 +1,4 @@
-"""scaler-disabled: a scaler is used on float16, but it is switched off and hands everything back as it was."""
+"""scaler-disabled: the scaler of a float16 run is disabled and returns its inputs unchanged."""
 
 from __future__ import annotations
 

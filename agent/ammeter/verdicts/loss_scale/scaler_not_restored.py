@@ -1,4 +1,4 @@
-"""scaler-not-restored: the optimizer goes on where a checkpoint was, its scaler begins from the beginning."""
+"""scaler-not-restored: the optimizer resumes from a checkpoint, but its scaler starts with default state."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
     without: str = ""
-    """The last file that was read before it and held an optimizer's state and no scaler's."""
+    """The last file that was read before, with an optimizer's state and without a scaler's."""
     scaler_in: str = ""
-    """The last one that held a scaler's."""
+    """The last file with a scaler's state."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

@@ -1,4 +1,4 @@
-"""scaler-rebuilt: in the middle of a run another scaler takes over and starts from its first scale."""
+"""scaler-rebuilt: another scaler takes over during a run and starts from its initial scale."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _from(first: float | None, before: float | None) -> str:
 
 
 def _costs(first: float | None, before: float | None) -> str:
-    """A scale that jumps up is paid with skipped steps, one that falls back with small gradients."""
+    """Describes the cost: skipped steps after a rise of the scale, small gradients after a fall."""
     bits = math.log2(first / before) if first and before else 0.0
     if bits >= 1:
         return f"with gradients as before about {wording.count(round(bits), 'step')} are skipped until it is down again"

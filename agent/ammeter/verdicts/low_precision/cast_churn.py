@@ -1,4 +1,4 @@
-"""cast-churn: the same weights are cast to half precision again and again within one forward pass."""
+"""cast-churn: the same weights are cast to half precision repeatedly within one forward pass."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 HALF_BYTES = 2
-"""Of a weight in float16 or bfloat16. Autocast casts each weight once and keeps the copy until it is left."""
+"""Bytes of a weight in float16 or bfloat16. Autocast casts each weight once and keeps the copy until its context
+ends."""
 
 MIN_SHARE = 0.5
-"""Bytes of weights cast again over the bytes of one cast of all weights: a small module used twice is no churn."""
+"""Bytes of repeated casts over the bytes of one cast of all weights: a small module that is used twice is harmless."""
 
 TRAFFIC = 3
-"""Bytes moved for each byte that such a cast writes: four are read in float32 for two that are written."""
+"""Bytes moved per byte that such a cast writes: four are read in float32 for two that are written."""
 
 BALANCE = 139.0
-"""FLOPs that tensor cores do while one byte is moved, by the data sheets: 139 on a V100 (125 TFLOP/s, 900 GB/s), 153 on
-an A100, 295 on an H100. The smallest of them, so that the cost is not made out larger than it is."""
+"""FLOPs of the tensor cores per moved byte, by the data sheets: 139 on a V100 (125 TFLOP/s, 900 GB/s), 153 on an A100,
+295 on an H100. The smallest value is used, so that the cost is not overestimated."""
 
 COSTS = 0.1
-"""Time for those casts over the time of all matrix products. Where a batch is so large that it is less, let it be."""
+"""Time of those casts over the time of all matrix products. With a batch so large that the ratio is lower, the casts do
+not matter."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     ranks: int = 1
     weights: int = 0
-    """Of the whole model, over all ranks."""
+    """Number of elements of the whole model, over all ranks."""
     casts: int = 0
     cast_bytes: int = 0
     recast_bytes: int = 0
@@ -52,7 +54,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _weights(hello: Hello) -> int:
-    """Of a sharded tensor all ranks have a part."""
+    """Returns the number of elements; sharded tensors are summed over the ranks."""
     tensors = hello.schema.tensors
     return sum(each.numel * (hello.world_size // each.copies if each.copies else 1) for each in tensors)
 
@@ -101,7 +103,7 @@ def _conclude(state: State) -> Finding:
 
 
 def _bytes(number: int) -> str:
-    """'1.5 MiB'."""
+    """Returns '1.5 MiB'."""
     size, unit = float(number), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":

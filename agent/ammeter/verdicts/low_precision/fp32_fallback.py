@@ -1,4 +1,4 @@
-"""fp32-fallback: under autocast, a real share of the matrix work runs in float32 all the same."""
+"""fp32-fallback: a relevant share of the matrix work under autocast runs in float32."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
 SLOWER = 8.0
-"""How much longer a matrix product takes in float32 than on tensor cores: 8 on a V100 (15.7 against 125 TFLOP/s), 16 on
-an A100 (19.5 against 312) and 15 on an H100, by their data sheets."""
+"""Duration of a matrix product in float32 relative to tensor cores: 8 on a V100 (15.7 against 125 TFLOP/s), 16 on an
+A100 (19.5 against 312) and 15 on an H100, by their data sheets."""
 
 MIN_SHARE = 0.05
-"""Share of the FLOPs in float32: 5 % make the matrix products of a forward pass at least a third longer
-(0.95 + 8 x 0.05 = 1.35). What is kept in float32 on purpose, such as routers, rotary angles or a norm, is below 1 %."""
+"""Share of the FLOPs in float32: 5 % make the matrix products of a forward pass at least a third longer (0.95 + 8 x
+0.05 = 1.35). Operators that are kept in float32 on purpose, such as routers, rotary angles or a norm, are below 1 %."""
 
 REASONS = ("autocast-disabled", "wrong-device", "custom-function", "policy", "float64")
-"""Not autocast-off: a model of half weights without autocast, such as one with float32 adapters, casts on purpose."""
+"""Reasons that count. autocast-off is not among them: a model of half-precision weights without autocast, such as one
+with float32 adapters, casts on purpose."""
 
 
 def _counts(place: Place) -> bool:

@@ -1,4 +1,4 @@
-"""What the census of kernels tells of operators that are slower than they need be, added up over one forward pass."""
+"""Sums up the inefficient operators of one forward pass from the kernel census."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 MAX_PLACES = 4
-"""Places that the state keeps, those with most FLOPs."""
+"""Maximum number of places in the state, those with most FLOPs."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """One kind of operator. share: of the eligible FLOPs of a forward pass, modules that are named alike together."""
+    """One kind of operator.
+
+    Attributes:
+        share: Share of the eligible FLOPs of a forward pass; modules with similar names are counted together.
+        modules: Number of these modules.
+    """
 
     share: float = 0.0
     op: str = ""
@@ -33,10 +38,13 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
-    """The state of such a verdict.
+    """The state of a fallback verdict.
 
-    share: that of the forward pass with most of them. counted: of the pass at step `at`, the newest one.
-    gpu: whether the process sees one. half: the dtype that autocast was last entered with, where it is known.
+    Attributes:
+        share: Share of the forward pass with most fallbacks.
+        counted: Share of the newest forward pass, at step `at`.
+        gpu: Whether the process has a GPU.
+        half: The dtype of the last autocast, if known.
     """
 
     opened: Lifecycle = Lifecycle()
@@ -64,10 +72,15 @@ Judge = Callable[[Fallbacks, View], tuple[Fallbacks, Finding | None]]
 def gathered(
     conclude: Callable[[Fallbacks], Finding], least: float, counts: Callable[[Place], bool], *, gpu: bool = False
 ) -> Judge:
-    """The judge of a verdict that is reached when such places have `least` of the FLOPs of one forward pass.
+    """Returns the judge of a verdict on the FLOPs in certain places of one forward pass.
 
-    Each kind of operator is told once in a run, so what was reached holds from then on. gpu: whether the verdict is
-    one for processes that see a GPU.
+    Each kind of operator is reported once per run, so the verdict remains open.
+
+    Args:
+        conclude: Builds the finding from the state.
+        least: Share of the FLOPs that opens the verdict.
+        counts: Whether a place belongs to the verdict.
+        gpu: Whether only processes with a GPU are judged.
     """
 
     def judge(state: Fallbacks, view: View) -> tuple[Fallbacks, Finding | None]:
@@ -108,7 +121,7 @@ def _found(state: Fallbacks, step: int, place: Place, least: float) -> Fallbacks
 
 
 def named(place: Place) -> str:
-    """'blocks.0.mlp.fc and 3 modules named alike', as a sentence needs it."""
+    """Returns 'blocks.0.mlp.fc and 3 modules named alike' for use in a sentence."""
     module = place.module or "the model's own code"
     others = place.modules - 1
     alike = f" and {wording.count(others, 'module')} named alike" if others > 0 else ""
@@ -116,5 +129,5 @@ def named(place: Place) -> str:
 
 
 def at(place: Place) -> str:
-    """' at model.py:12', or nothing where the line is not known."""
+    """Returns ' at model.py:12', or the empty string if the line is unknown."""
     return f" at {place.caller}" if place.caller else ""

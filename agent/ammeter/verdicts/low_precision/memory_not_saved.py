@@ -1,5 +1,8 @@
-"""memory-not-saved: the GPU's memory runs short again and again, or much of what is held can never be used, or half
-precision takes as much of it as float32 did."""
+"""memory-not-saved: GPU memory is short, fragmented, or not reduced by half precision.
+
+The verdict covers three cases: retries of the allocator, much reserved memory that cannot be used, and a peak as high
+as that of the float32 baseline.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,32 @@ from ammeter.verdicts.framework.run_comparison import Memory, RunComparison
 from ammeter.wire.columns import View, measured
 
 SETTLED = 20
-"""Steps in which retries are no sign: cuDNN tries algorithms with workspaces that need not fit."""
+"""Steps in which retries are normal: cuDNN tries algorithms with workspaces that need not fit."""
 
 RISES = 3
 WINDOW = 1000
-"""Readings, at least a second apart, in which retries had grown, within so many steps. Each retry waits for the device
-and gives all cached memory back; one or two belong to a validation or an unusually long batch."""
+"""Readings, at least a second apart, with new retries within so many steps. Each retry waits for the device and returns
+all cached memory; one or two belong to a validation or an unusually long batch."""
 
 APART = 2.0
 READINGS = 10
 MIN_BYTES = 2.0**30
-"""Readings in a row in which torch held twice what its tensors took at their peak, and a GiB more: half of it was of no
-use even then. Rounding to blocks of 2 and 20 MiB, and batches of different lengths, make up to about a third."""
+"""Readings in a row in which torch reserved twice the peak of its tensors, and a GiB more: half of it was unused even
+at the peak. Rounding to blocks of 2 and 20 MiB, and batches of different lengths, cause up to about a third."""
 
 SPLIT = 1.2
-"""Held over used above which the shortage is one of pieces, not of memory: a fifth lies idle while nothing fits."""
+"""Reserved over used memory above which the shortage is due to fragmentation: a fifth is idle while nothing fits."""
 
 SAVED = 0.95
-"""Peak over that of the float32 baseline from which on nothing was saved. Activations, which autocast halves, are most
-of what training holds; where the weights are, some percent remain, and the allocator rounds by less."""
+"""Peak over that of the float32 baseline from which nothing was saved. Activations, which autocast halves, are most of
+the memory in training; if the weights are most of it, some percent remain, and the allocator rounds by less."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     retries: float = math.nan
     rises: tuple[int, ...] = ()
-    """Of the last readings in which retries had grown: the steps."""
+    """Steps of the last readings with new retries."""
     apart: int = 0
     since: int = -1
     used: float = 0.0
@@ -106,7 +109,7 @@ def _conclude(state: State) -> Finding:
 
 
 def against(state: State, pair: RunComparison) -> tuple[State, Finding | None]:
-    """The peak of a run in half precision beside that of its float32 baseline, where the same work was done."""
+    """Compares the peak of a half-precision run with its float32 baseline, for the same work."""
     halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
     memory = pair.memory if halves else None
     large = memory is not None and memory.baseline >= MIN_BYTES

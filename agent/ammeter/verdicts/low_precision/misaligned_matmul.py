@@ -1,6 +1,6 @@
-"""misaligned-matmul: sizes that are no multiple of 8 keep matrix products from the full speed of tensor cores.
+"""misaligned-matmul: sizes that are no multiple of 8 slow down matrix products on tensor cores.
 
-Told of a run without a GPU, too: the sizes of a model are settled where it is tried, and cost where it is trained.
+A run without a GPU is judged too: a model's sizes are chosen where it is tried, and cost time where it is trained.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
 MIN_SHARE = 0.03
-"""Share of the FLOPs. GPT-2 with 50257 words has 31 % of them in its head, and became 25 % faster with 50304, says the
-author of nanoGPT; 3 % are then worth 2 % of the run."""
+"""Share of the FLOPs. GPT-2 with 50257 words has 31 % of them in its head, and became 25 % faster with 50304, according
+to the author of nanoGPT; 3 % are then worth 2 % of the run."""
 
 TILE = 64
-"""Sizes below it are not counted: a product is cut into tiles of 64 and more, and a smaller one fills none (NVIDIA,
-Matrix Multiplication Background). So ten classes, the rank of a LoRA and the colours of an image are fine."""
+"""Sizes below it are not counted: a product is divided into tiles of 64 and more, and a smaller one fills none (NVIDIA,
+Matrix Multiplication Background). So ten classes, the rank of a LoRA and the colours of an image are accepted."""
 
 LARGE = 1024
-"""From this size on it is padded to a multiple of 64, which an A100 and later want for float16 (same guide)."""
+"""Size from which the recommendation is a multiple of 64, which an A100 and later need for float16 (same guide)."""
 
 
 def _counts(place: Place) -> bool:
@@ -29,7 +29,7 @@ def _counts(place: Place) -> bool:
 
 
 def _sizes(place: Place) -> list[int]:
-    """The sizes of the second factor that no tensor core likes, the largest first."""
+    """Returns the misaligned sizes of the second factor, the largest first."""
     sizes = [int(each) for each in re.findall(r"\d+", place.shape.rpartition(" x ")[2])]
     asked = sizes[:2] if "convolution" in place.op else sizes[-2:]
     return sorted({each for each in asked if each >= TILE and each % 8}, reverse=True)
@@ -71,7 +71,7 @@ def _fix(place: Place, sizes: list[int]) -> str:
 
 
 def padded(size: int) -> int:
-    """The next size that tensor cores like."""
+    """Returns the next size that tensor cores process at full speed."""
     step = 64 if size >= LARGE else 8
     return -(-size // step) * step
 

@@ -1,4 +1,4 @@
-"""sdpa-math: on a GPU, attention runs written out in float32 instead of by one of the fused kernels."""
+"""sdpa-math: attention on a GPU uses the float32 math path instead of a fused kernel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, at, gathered, named
 
 MIN_SHARE = 0.02
-"""Share of the FLOPs. Written out, attention took up to 7.6 times as long as fused (FlashAttention, figure 1), so 2 %
-make a forward pass about an eighth longer; attention over a few dozen positions stays below it."""
+"""Share of the FLOPs. The math path took up to 7.6 times as long as fused attention (FlashAttention, figure 1), so 2 %
+make a forward pass about an eighth longer; attention over a few dozen positions is below it."""
 
 SLOWER = 7.6
-"""Times as long as fused, as above: what the finding says it may cost."""
+"""Duration relative to a fused kernel, same source; the finding reports it as the possible cost."""
 
 
 def _counts(place: Place) -> bool:

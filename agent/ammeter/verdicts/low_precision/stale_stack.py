@@ -1,4 +1,4 @@
-"""stale-stack: this torch is too old, or this GPU has no tensor cores for the dtype that the run computes in."""
+"""stale-stack: torch is too old, or the GPU has no tensor cores for the run's dtype."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 OLDEST_TORCH = (2, 4)
-"""The first with GradScaler, custom_fwd and custom_bwd for every device, and the oldest that Ammeter is made for."""
+"""The first version with GradScaler, custom_fwd and custom_bwd for every device, and the oldest that Ammeter
+supports."""
 
 TENSOR_CORES = {"float16": (7, 0), "bfloat16": (8, 0)}
-"""Compute capability of the first GPUs with tensor cores for it: Volta and Ampere (CUDA C++ Programming Guide, compute
-capabilities). Below, float16 has no more than twice the rate of float32, and bfloat16 is emulated."""
+"""Compute capability of the first GPUs with tensor cores for the dtype: Volta and Ampere (CUDA C++ Programming Guide,
+compute capabilities). Below it, float16 has at most twice the rate of float32, and bfloat16 is emulated."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -26,7 +27,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     device: str = ""
     capability: str = ""
     dtype: str = ""
-    """That autocast was entered with on the GPU, where gradients are recorded, and that has no tensor cores there."""
+    """The dtype of autocast on the GPU, with gradients recorded, if the GPU has no tensor cores for it."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -66,7 +67,7 @@ def _without_cores(dtype: str, capability: str) -> bool:
 
 
 def _version(said: str) -> tuple[int, int] | None:
-    """(2, 13) of '2.13.0+cpu'; None where it says no version."""
+    """Returns (2, 13) for '2.13.0+cpu'; None if the text is no version."""
     numbers = re.match(r"(\d+)\.(\d+)", said)
     return (int(numbers[1]), int(numbers[2])) if numbers else None
 

@@ -1,4 +1,4 @@
-"""activation-overflow: what a module gives passes, or nearly reaches, the largest float16."""
+"""activation-overflow: a module's output exceeds, or almost reaches, the largest float16."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 NEAR = 0.5
-"""Share of 65504 at which one doubling is left: what is there has no room for a batch or a residual stream that grows
-by a bit. A margin by reason, not by measurement."""
+"""Share of 65504 at which one doubling is left: there is no room for a batch or a residual stream that grows by a bit.
+The margin is reasoned, not measured."""
 
 SINGULAR = ("Log", "Div", "Reciprocal", "Rsqrt", "Sqrt", "Pow")
-"""Operators whose Inf may be a division by zero or a log of it, which no wider dtype mends."""
+"""Operators whose Inf may come from a division by zero or a log of it, which no wider dtype prevents."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +52,10 @@ def overflowed(source: NonfiniteOrigin) -> bool:
 
 
 def _peaks(state: State, event: Event) -> State:
-    """Peaks are told once a window is over, so the step is that of its end."""
+    """Processes an event with peaks.
+
+    The agent sends it at the end of a window, so its step is the window's last one.
+    """
     modules = event.data.get("modules") or ()
     top = max(modules, key=lambda each: each.get("absmax", 0.0), default=None)
     if top is None or top.get("share", 0.0) < NEAR or state.opened.active:

@@ -1,4 +1,4 @@
-"""eps-underflow: an eps that is zero in the dtype it is added in guards against no division by zero."""
+"""eps-underflow: an eps that is zero in its dtype does not prevent a division by zero."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import Told, told
 
 RAISED = {"float16": 1e-4, "bfloat16": 1e-37}
-"""A bit above the smallest normal number, 2^-14 and 2^-126: below it an eps loses bits before it is gone altogether."""
+"""Recommended eps, slightly above the smallest normal number, 2^-14 and 2^-126: below it an eps loses bits before it
+becomes zero."""
 
 SMALLEST = {"float16": "6e-08 (2^-24)", "bfloat16": "9e-41 (2^-133)"}
 

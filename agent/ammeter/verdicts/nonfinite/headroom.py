@@ -1,7 +1,7 @@
-"""How near float16's limit the gradients come: what tells an overflow from a gradient that is broken.
+"""Measures the distance of the gradients from float16's limit.
 
-The load is the scale times the largest |gradient|. Steps that were applied show what load is borne; steps that
-overflowed while the scale was tried higher show what load is not.
+It separates an overflow of the loss scale from a broken gradient. The load is the scale times the largest |gradient|.
+Applied steps show which loads are tolerated; steps that overflowed at a newly raised scale show which are not.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.wire.columns import View, measured
 
 WINDOW = 100
-"""Norms of the last 100 to 200 steps count."""
+"""Steps per window of norms: the last 100 to 200 steps count."""
 
 REACH = 1 / 8
-"""Largest |gradient| over norm where no absmax was read. The largest of n equal parts is 1/sqrt(n) of the norm; 64
-elements would have to carry all of it for the largest to reach 1/8."""
+"""Largest |gradient| over the norm if no absmax was read. The largest of n equal parts is 1/sqrt(n) of the norm; 64
+elements would have to make up all of it for the largest to reach 1/8."""
 
 
 class Headroom(msgspec.Struct, frozen=True, array_like=True):
-    """The loads that a run has borne. norm, norm_before: the largest norm of this window and of the one before."""
+    """The loads that a run has tolerated.
+
+    Attributes:
+        norm: Largest norm of this window.
+        norm_before: Largest norm of the previous window.
+        reach: Largest |gradient| over the norm.
+    """
 
     worked: float = 0.0
     """Scale of the last applied step, 0 before there is one."""
@@ -33,22 +39,22 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     norm_before: float = 0.0
     reach: float = REACH
     capacity: float = FLOAT16_MAX
-    """Load at which gradients overflow, as far as is known."""
+    """Load at which gradients overflow, as far as it is known."""
     overflowed: float = 0.0
-    """Scale that was too high, where no load is known yet."""
+    """Scale that was too high before any load was known."""
 
     def load_at(self, scale: float) -> float:
-        """The load that a usual step of late would have at this scale; 0 when none has been seen."""
+        """Returns the load of a usual recent step at this scale; 0 if none has been measured."""
         return scale * max(self.norm, self.norm_before) * self.reach
 
     def bits(self, scale: float) -> float:
-        """Doublings of that load before gradients overflow; -1 when no load is known."""
+        """Returns the doublings of that load before gradients overflow; -1 if no load is known."""
         load = self.load_at(scale)
         return math.log2(self.capacity / load) if load > 0 else -1.0
 
 
 def overflow(room: Headroom, scale: float) -> Headroom:
-    """A scale that had not worked yet turned out too high."""
+    """Stores that a scale that had not worked before is too high."""
     known = room.load_at(scale)
     if known:
         return replace(room, capacity=min(room.capacity, known))
@@ -56,7 +62,7 @@ def overflow(room: Headroom, scale: float) -> Headroom:
 
 
 def good(room: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
-    """A step was applied. norm and absmax are unscaled; NaN when not measured."""
+    """Stores an applied step. `norm` and `absmax` are unscaled; NaN if not measured."""
     if scale > 0 and scale != room.worked:
         room = replace(room, worked=scale)
     if norm > 0:
@@ -72,7 +78,10 @@ def good(room: Headroom, step: int, scale: float, norm: float, absmax: float) ->
 
 
 def all_good(room: Headroom, rows: View) -> Headroom:
-    """What good() comes to for rows that were all applied or are silent, where no overflow waits for its load."""
+    """Gives the result of good() for rows that were all applied or have no values.
+
+    No overflow may be waiting for its load.
+    """
     if len(rows) == 1:
         (step, (applied, *of_the_step)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
         return good(room, step, *of_the_step) if applied > 0 else room
@@ -99,7 +108,14 @@ def all_good(room: Headroom, rows: View) -> Headroom:
 
 
 def _windowed(room: Headroom, window: int, norm: float, before: float) -> Headroom:
-    """norm: largest of this window among new rows. before: largest of the window before it, among them too."""
+    """Updates the windows.
+
+    Args:
+        room: The state so far.
+        window: Number of the window.
+        norm: Largest norm of this window among new rows.
+        before: Largest norm of the previous window among new rows.
+    """
     if window == room.window:
         return replace(room, norm=norm) if norm > room.norm else room
     earlier = room.norm if window == room.window + 1 else 0.0

@@ -1,4 +1,4 @@
-"""masked-row-nan: a softmax over nothing but -Inf gives NaN, because a mask left a row without anything to look at."""
+"""masked-row-nan: a softmax over -Inf alone produces NaN, because a mask excludes a whole row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 OVERFLOWS = 22.0
-"""Largest input of an attention in float16 for which its NaN is a mask's and no overflow's: a score is a sum over some
-128 products, and 128 x 22.6 x 22.6 is 65504. A softmax of its own has had its scores looked at: they were no +Inf."""
+"""Largest input of an attention in float16 for which its NaN comes from a mask and not from an overflow: a score is a
+sum over about 128 products, and 128 x 22.6 x 22.6 is 65504. For a separate softmax the scores themselves were read:
+they contained no +Inf."""
 
 OWN = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
-"""torch's modules that are a softmax and nothing else: what goes in are the scores, and they were read."""
+"""torch's modules that consist of a softmax only: their inputs are the scores, which were read."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -35,7 +36,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def is_masked_row(source: NonfiniteOrigin) -> bool:
-    """Whether NaN, and no Inf, came out of a softmax or an attention that got finite numbers, or a mask's -Inf."""
+    """Whether a softmax or an attention produced NaN and no Inf from valid inputs.
+
+    Valid inputs are finite numbers, or the -Inf of a mask.
+    """
     if source.kind != "forward" or not source.nans or source.infs:
         return False
     if source.type in OWN:

@@ -1,4 +1,4 @@
-"""nonfinite-gradient: gradients are NaN or Inf although the loss is finite and the loss scale is not the reason."""
+"""nonfinite-gradient: gradients are NaN or Inf although loss and loss scale are not the reason."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ammeter.wire.columns import Mask, View, measured
 from ammeter.wire.frames import Event
 
 ROOM_BITS = 6
-"""Room below the load that gradients bear, for an Inf at a scale that had worked to be no overflow: the gradient would
-have to be 64 times that of the steps before, or those inside the network 64 times those of its weights. Of 120
-overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a growth_interval of 12, none had more than 1
-bit, and every one showed an Inf: an overflow makes that first."""
+"""Minimum room in bits, below the load that gradients tolerate, for which an Inf at a scale that had worked is no
+overflow: the gradient would have to be 64 times that of the steps before, or gradients inside the network 64 times
+those of its weights. Of 120 overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a growth_interval
+of 12, none had more than 1 bit, and every one showed an Inf, which an overflow produces first."""
 
 NAN_ROOM_BITS = 3
-"""Room for NaN without any Inf: an overflow inside of a softmax's backward pass reaches the weights only as the NaN of
-Inf - Inf, also at the scale that a run began with and that had worked for some steps. Of 170 provoked in convolutional
-networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most. Each skip gives a bit: NaN that stays is
-told three steps later."""
+"""Minimum room in bits for NaN without any Inf. An overflow inside a softmax's backward pass reaches the weights only
+as the NaN of Inf - Inf, even at a run's initial scale that had worked for some steps. Of 170 provoked in convolutional
+networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most. Each skip adds a bit, so a permanent NaN is
+reported three steps later."""
 
 OFTEN_SKIPS, WITHIN_STEPS = 3, 10
-"""Bad steps within so many steps, or two in a row, that wake a person though every one was skipped."""
+"""Bad steps within so many steps, or two in a row, that raise the severity to `page` even if all were skipped."""
 
 RECOVERED = 50
-"""Good steps after which it is over."""
+"""Good steps that close the verdict."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -46,13 +46,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     begun: int = -1
     series: int = 0
     proven: int = 0
-    """Skipped steps in a row, those of them at a scale that had worked, and the step with which they began."""
+    """Skipped steps in a row, those of them at a scale that had worked, and, above, the first of these steps."""
     waiting: int = -1
-    """A bad step whose place is one tensor, or whose Inf had room: a finding if the run recovers, else scale-collapse
-    has it."""
+    """A bad step located in one tensor, or with an Inf despite room. It becomes a finding if the run recovers;
+    otherwise scale-collapse reports it."""
     nan_overflows: bool = False
-    """Whether a scale that was too high gave NaN without Inf in this run, or update() is called between two optimizers,
-    so that the Inf may be in what the second one is still to step on: then that is no sign here."""
+    """Whether NaN without Inf is no evidence against an overflow in this run. That is so if a scale that was too high
+    gave such NaN, or if update() is called between two optimizers, because the Inf may be in gradients of the second
+    one."""
     scale: float = math.nan
     recent: tuple[int, ...] = ()
     bad: int = 0
@@ -62,20 +63,20 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     room_bits: float = 0.0
     origin: Origin = Origin()
     lowest: float = math.inf
-    """The lowest scale at which a step of the present row of skips failed, or one of the episode."""
+    """Lowest scale of a failed step in the present row of skips, or in the episode."""
     after: float = math.nan
-    """The scale at which the next step was applied."""
+    """Scale at which the next step was applied."""
     loss_unread: bool = False
-    """Whether a bad step's loss was not measured; whether it is not known if the optimizer stepped."""
+    """Whether a bad step's loss was not measured; below, whether it is unknown if the optimizer stepped."""
     step_unknown: bool = False
     scaled: bool = False
-    """Whether a scaler was in use in a bad step that was applied all the same."""
+    """Whether a scaler was in use in a bad step that was applied nevertheless."""
     parted: int = 0
     """Bad steps that the scaler skipped for one optimizer and not for another."""
     weight: str = ""
-    """A weight that was read after a bad step was applied and holds NaN or Inf."""
+    """A weight with NaN or Inf that was read after a bad step was applied."""
     born: NonfiniteOrigin = NonfiniteOrigin()
-    """Where hooks saw NaN or Inf come out of a module's backward pass that finite gradients went into."""
+    """The module whose backward pass turned finite gradients into NaN or Inf, as hooks read it."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -127,7 +128,10 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _known(state: State, step: int, loss_read: bool, applied: float, skipped: float, scale: float) -> State:
-    """What of a bad step was not seen; of steps that no finding is about yet it is kept with their row of skips."""
+    """Stores missing measurements of a bad step.
+
+    Without an open finding they belong to the present row of skips.
+    """
     if not (state.series or (state.opened.active and state.opened.last == step)):
         return state
     return replace(
@@ -160,7 +164,7 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
 
 
 def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
-    """A step that the scaler skipped: is the scale the reason, or would it have had room?"""
+    """Processes a step that the scaler skipped; decides whether the scale is the reason."""
     if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself turns every gradient into NaN
         return state
     state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
@@ -186,19 +190,27 @@ def _scaled(state: State, step: int, scale: float, place: Origin) -> State:
 
 
 def _room_needed(state: State, only_nan: bool) -> float:
-    """In bits, for it to be no overflow."""
+    """Returns the room in bits from which the step is no overflow."""
     if state.nan_overflows or not only_nan:
         return ROOM_BITS
     return NAN_ROOM_BITS if state.room.norm > 0 else -math.inf
 
 
 def _seen(state: State, scale: float, bits: float) -> State:
-    """Keeps what spoke for it the first time."""
+    """Stores the evidence, unless the finding is already open."""
     return state if state.opened.active else replace(state, scale=scale, room_bits=bits)
 
 
 def _open(state: State, step: int, place: Origin, unprotected: bool, reached: int | None = None) -> State:
-    """step: the bad one. reached: the step at which that is known, if it is a later one."""
+    """Opens or extends the finding.
+
+    Args:
+        state: The state so far.
+        step: The bad step.
+        place: Its origin by the gradients.
+        unprotected: Whether the step was applied.
+        reached: The later step at which the finding became certain, if there is one.
+    """
     fresh = not state.opened.active
     recent = (() if fresh else state.recent) + (step,)
     recent = tuple(each for each in recent if step - each < WITHIN_STEPS)[-OFTEN_SKIPS:]
@@ -263,7 +275,7 @@ def _when(state: State) -> str:
 
 
 def _where(state: State) -> str:
-    """What hooks saw, else what the gradients point to."""
+    """Describes the origin by hooks, else by the gradients."""
     if state.born.kind and not state.loss_unread:
         return (
             f" Hooks saw finite gradients go into {state.born.module} and NaN or Inf come out: born in backward there."
@@ -294,7 +306,7 @@ def _why(state: State) -> str:
 
 
 def _overflow(state: State) -> str:
-    """What speaks against an overflow, and what would settle it."""
+    """Describes the evidence against an overflow, and the missing evidence."""
     if state.lowest <= MIN_USEFUL_SCALE:
         return f" It is no overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}, too."
     spare = round(state.room_bits)

@@ -20,11 +20,12 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
 RECOVERED = 10
-"""Finite losses of applied steps in a row after which it is over: a loss that no step followed mends nothing."""
+"""Finite losses of applied steps in a row that close the verdict. Losses without an applied step do not count, because
+they repair nothing."""
 
 REPEATED = 2
-"""Non-finite losses before RECOVERED finite ones that wake a person although no weight was touched. A single one
-that the scaler skipped, one bad batch, can wait for the morning."""
+"""Non-finite losses before RECOVERED finite ones that raise the severity to `page` although no weight was changed. A
+single one that the scaler skipped, one bad batch, can wait until the morning."""
 
 
 Gradients = Literal["finite", "broken", "unread"]
@@ -36,7 +37,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     skipped: int = 0
     applied: int = 0
     poisoned: bool = False
-    """Whether a step was applied whose gradients were not known to be finite; `unread`: nor known not to be."""
+    """Whether a step was applied whose gradients were not known to be finite; with `unread`, they were not known to be
+    non-finite either."""
     unread: bool = False
     value: float = math.nan
     finite: int = 0
@@ -44,15 +46,15 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     origin: Origin = Origin()
     born: NonfiniteOrigin = NonfiniteOrigin()
     weights: str = ""
-    """A weight that is not finite although no step of this series was applied: it was so before."""
+    """A weight that was non-finite before this series, because no step of the series was applied."""
     harmed: str = ""
-    """A weight that was read and is not finite, after a step of this series was applied."""
+    """A non-finite weight that was read after a step of this series was applied."""
     parted: int = 0
-    """Such steps that the scaler skipped for one optimizer and not for another."""
+    """Steps of this series that the scaler skipped for one optimizer and not for another."""
     moved: bool = False
-    """Whether a gradient of a step that was applied was read and was not zero."""
+    """Whether a gradient of an applied step was read and was not zero."""
     column: str = ""
-    """Which loss it was, where the run has several."""
+    """The name of the loss, if the run has several."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -169,7 +171,7 @@ def _weights_were_bad(state: State) -> bool:
 
 
 def _nonfinite_weight(state: State) -> str | None:
-    """A weight that was read and held NaN or Inf."""
+    """Returns a weight that was read and contained NaN or Inf."""
     seen = (state.born.tensor or state.born.place) if state.born.kind == "weights" and not state.born.buffer else ""
     return state.weights or state.harmed or seen or None
 

@@ -1,4 +1,4 @@
-"""nonfinite-weights: the weights, or what the optimizer remembers of them, hold NaN or Inf."""
+"""nonfinite-weights: the weights or the optimizer's state contain NaN or Inf."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
 RECOVERED = 10
-"""Finite losses of applied steps in a row, with a reading of finite weights among them, after which it is over: a
-weight that is NaN and takes part makes the loss NaN. Moments are not read from the loss: for them it is not over."""
+"""Finite losses of applied steps in a row, with a reading of finite weights among them, that close the verdict: a NaN
+weight that is in use makes the loss NaN. The loss does not depend on moments, so a verdict about them stays open."""
 
 CHECKPOINTS = 3
-"""Paths that are remembered, newest last. Weights are read now and then, so the newest may be poisoned already."""
+"""Maximum number of stored paths, newest last. Weights are read at intervals, so the newest checkpoint may already
+contain NaN or Inf."""
 
 MAX_NAME_CHARS = 160
-"""Characters of a name that are kept."""
+"""Maximum characters of a stored name."""
 
 
 class Saved(msgspec.Struct, frozen=True, array_like=True):
@@ -34,7 +35,7 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     begun: int = -1
-    """The first of the present row of losses that are not finite, and whether such a step was applied."""
+    """First of the present row of non-finite losses; below, whether such a step was applied."""
     harmed: bool = False
     tensor: str = ""
     count: int = 0
@@ -45,7 +46,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     clean: bool = False
     saved: tuple[Saved, ...] = ()
     deduced: int = -1
-    """The first of the losses that were not finite and that no step was applied with, where that says since when."""
+    """First non-finite loss of a row without applied steps, if the start of the damage was deduced from it."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -85,7 +86,10 @@ def _finite(state: State, nonfinite: float, applied: bool) -> State:
 
 
 def _poisoned(state: State, event: Event) -> State:
-    """Losses that the scaler skipped left the weights alone: those were poisoned before the first of them."""
+    """Opens or extends the finding.
+
+    Losses whose steps the scaler skipped did not change the weights, so the weights were bad before the first of them.
+    """
     before = state.begun >= 0 and not state.harmed
     first = max(0, state.begun - 1) if before else event.step
     if not state.opened.active:
@@ -102,7 +106,10 @@ def _poisoned(state: State, event: Event) -> State:
 
 
 def _saved(state: State, event: Event) -> State:
-    """What was written over is gone; what was written after the first poisoned step is poisoned."""
+    """Updates the list of checkpoints.
+
+    Overwritten checkpoints are removed. Those written after the first bad step are bad and are not stored.
+    """
     path, contents = event.data.get("path"), event.data.get("contents") or {}
     if not path or not contents.get("weights") or len(path) > MAX_PATH_CHARS:
         return state
@@ -183,7 +190,10 @@ def _fix(state: State, good: Saved | None) -> str:
 
 
 def _steps(state: State) -> str:
-    """Between the last reading that was finite and the first one that was not, as far as there was one."""
+    """Names the steps between the last finite and the first non-finite reading.
+
+    Without a finite reading they are all steps up to the latter.
+    """
     first, last = state.last_finite, state.opened.first
     return f"the steps from {first} to {last}" if 0 <= first < last else f"the steps up to {last}"
 

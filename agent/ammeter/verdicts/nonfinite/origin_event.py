@@ -1,4 +1,4 @@
-"""Where the first NaN or Inf of a step was born, as an `origin.found` event tells it, and how that is said."""
+"""The origin of the first NaN or Inf of a step, from an `origin.found` event."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import msgspec
 from ammeter.wire.frames import Event
 
 MAX_NAME_CHARS = 120
-"""Characters of a name that are kept."""
+"""Maximum characters of a stored name."""
 
 
 class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
-    """kind: input, weights, forward or backward; empty while nothing is known. first: the first bad step in a row.
+    """The origin of the first NaN or Inf of a step.
 
-    absmax: the largest finite number that went in, -1 where it was not read. op `loss`: behind the model. buffer:
-    whether `tensor` is a buffer and no weight. read: whether it was seen by reading what went in and what came out,
-    and not concluded from the gradients.
+    Attributes:
+        first: First bad step in a row.
+        kind: input, weights, forward or backward; empty while unknown.
+        op: The operator; `loss` for code after the model.
+        absmax: Largest finite number of the inputs, -1 if not read.
+        buffer: Whether `tensor` is a buffer and not a weight.
+        read: Whether inputs and outputs were read. False if the origin was deduced from the gradients.
     """
 
     step: int = -1
@@ -40,13 +44,13 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def place(self) -> str:
-        """The module's path, or words for what has none."""
+        """Returns the module's path, or a description if there is no module."""
         if self.op == "loss":
             return "the loss, behind the model"
         return self.module or "the model's own code"
 
     def words(self) -> str:
-        """One sentence with a space before it; empty while nothing is known."""
+        """Returns one sentence with a leading space; empty while nothing is known."""
         if self.kind == "input":
             return f" The first NaN or Inf was in {self.argument}{self._where()}."
         if self.kind == "weights":

@@ -1,4 +1,4 @@
-"""agent-blind: a probe of Ammeter's was switched off by its own fault, or records of the run are gone."""
+"""agent-blind: a probe of Ammeter was switched off after an error, or records of the run are lost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ammeter.wire.frames import Event, Lost
 
 FEW_STEPS = 10
 SHARE = 0.01
-"""Rows that may be gone in silence: ten, or one in a hundred, change no curve and no verdict. An event is never one of
-many: what it told is told by nothing else."""
+"""Rows whose loss is not reported: ten, or one in a hundred, change no curve and no verdict. The loss of an event is
+always reported, because no other record contains its data."""
 
 MAX_NAMED = 8
 MAX_WORDS = 200
-"""Probes and reasons that are named, and characters of what one said: the state and the message stay small."""
+"""Maximum number of probes and reasons, and of characters per text, to limit state and message."""
 
 REASONS = {
     "journal-cap": "the journal's folder reached its cap",
@@ -46,7 +46,7 @@ SHOWS = {
     "user": "what run.log is given",
     "weights": "weights: updates, NaN, direction",
 }
-"""Probe -> what is no longer seen without it."""
+"""Probe -> the data that are missing without it."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +54,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     step: int = 0
     rows: int = 0
     failed: dict[str, str] = {}
-    """Probe -> its error, the first few."""
+    """Probe -> its error, for the first MAX_NAMED."""
     lost: dict[str, tuple[int, int]] = {}
     """Reason -> (steps, events)."""
 

@@ -1,4 +1,4 @@
-"""ranks-disagree: ranks that train one model hold other loss scales, or one of them stands while the others go on."""
+"""ranks-disagree: ranks of one model have different loss scales, or one of them has stopped."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedStep
 from ammeter.wire.columns import Mask, measured
 
 HELD = 3
-"""Steps in a row with other scales, for ranks that had agreed in scale and in good steps since it changed: scalers
-that are told the same agree in every step."""
+"""Steps in a row with different scales, for ranks that had agreed in scale and in good steps since its last change:
+scalers with the same inputs agree in every step."""
 
 HELD_UNMET = 20
-"""The same for ranks that have never agreed. watch() may have come some steps later on one of them; then each skip
-makes them differ for as many steps, and no longer."""
+"""The same for ranks that have never agreed. watch() may have been called some steps later on one of them; each skip
+then makes them differ for that many steps, and no longer."""
 
 SAME_NORM = 1e-4
-"""Relative difference below which the norm of all gradients is the same on two ranks: what an all-reduce leaves is
-equal to the bit, and other kernels add it up with 1e-6. Ranks that train on their own differ by percents."""
+"""Relative difference below which the norm of all gradients is the same on two ranks. The results of an all-reduce are
+equal to the bit, and other kernels sum them up with 1e-6. Ranks that train independently differ by percents."""
 
 AHEAD_STEPS = 100
-"""By which the others are ahead of a rank that stands, and AHEAD_SECONDS: so many show that they do not wait."""
+"""Steps by which the others are ahead of a stopped rank, in addition to AHEAD_SECONDS: so many prove that they do not
+wait for it."""
 
 NAMED = 8
-"""Ranks that are named; a list of hundreds helps nobody."""
+"""Maximum number of ranks in the text; a list of hundreds is useless."""
 
 RECENT = 5
-"""Steps between a skip on one rank alone and the first other scale that it explains."""
+"""Maximum steps between a skip on one rank alone and the first different scale that it explains."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -41,22 +42,22 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     reached: int = -1
     """The last step that was compared."""
     coupled: bool = False
-    """Whether they have been seen to share gradients. Ranks that train models of their own may differ."""
+    """Whether the ranks were seen to share gradients. Ranks that train separate models may differ."""
     agreed: bool = False
     held: int = 0
     since: int = -1
     lone: int = -1
-    """The last step that some ranks skipped and others did not, and the ranks whose loss was not finite."""
+    """The last step that some ranks skipped and others did not; below, the ranks with a non-finite loss."""
     broken: tuple[int, ...] = ()
     odd: tuple[int, ...] = ()
-    """The ranks that differ, the first NAMED of `odd_count`, of `ranks`."""
+    """The differing ranks: the first NAMED of `odd_count`, among `ranks` ranks."""
     odd_count: int = 0
     ranks: int = 0
     scale: float = 0.0
     usual: float = 0.0
-    """The scale of the first odd one, and that of the others."""
+    """Scale of the first differing rank, and that of the others."""
     ahead: int = 0
-    """Steps that the others are ahead of a rank that stands."""
+    """Steps by which the others are ahead of a stopped rank."""
 
 
 def judge(state: State, seen: AlignedSteps) -> tuple[State, Finding | None]:
@@ -101,7 +102,10 @@ def _step(state: State, seen: AlignedSteps, at: int, apart: bool, lone: bool) ->
 
 
 def _differ(state: State, ranks: Sequence[int], scales: Sequence[float], step: int) -> State:
-    """Odd are the ranks that have not the scale of most; of as many, the lower one, which skipped."""
+    """Selects the ranks whose scale is not that of the majority.
+
+    If there is no majority, the ranks with the lower scale are selected, because they skipped.
+    """
     usual = max(sorted(set(scales)), key=lambda scale: (scales.count(scale), scale))
     odd = [rank for rank, scale in zip(ranks, scales, strict=True) if scale != usual]
     return replace(
@@ -137,7 +141,7 @@ def _stands(state: State, standings: Sequence[Standing]) -> State:
 
 
 def _share_gradients(seen: AlignedSteps) -> bool:
-    """Whether the norm of all gradients, as they were while scaled, is the same on all ranks at some step."""
+    """Whether the norm of all scaled gradients is the same on all ranks at some step."""
     scales = seen.column("scale").astype(np.float64)
     norms = seen.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
     with np.errstate(invalid="ignore"):
@@ -146,7 +150,7 @@ def _share_gradients(seen: AlignedSteps) -> bool:
 
 
 def _agree(seen: AlignedSteps) -> Mask:
-    """Steps at which all scalers have the same scale since as many steps."""
+    """Selects steps at which all scalers have the same scale and growth tracker."""
     columns = [seen.column(name) for name in ("scale", "growth_tracker")]
     scales, trackers = (measured(each).all(axis=0) & (each.max(axis=0) == each.min(axis=0)) for each in columns)
     found: Mask = scales & trackers

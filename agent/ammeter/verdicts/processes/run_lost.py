@@ -1,4 +1,4 @@
-"""run-lost: the process died without a word or was told to end, or its host, or whoever reports for it, is silent."""
+"""run-lost: the process died or was ended from outside, or its host or shipper is silent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ammeter.wire.columns import Tick, View, measured
 from ammeter.wire.frames import Bye, Event, Hello
 
 SILENCE_SECONDS = 15.0
-"""A live shipper is heard every 2 s however quiet the run is; seven heartbeats missed in a row are no hiccup of the
-network, which its retries would have bridged."""
+"""Seconds of silence. A live shipper sends every 2 s even if the run has nothing to send; seven missed heartbeats in a
+row are no short network fault, which its retries would have bridged."""
 
 MAX_WORDS = 200
-"""Characters that are kept of what is known of the end."""
+"""Maximum characters of the stored reason of an end."""
 
 NEVER = -1
-"""In place of a step, which counts from 0, where none was finished."""
+"""Stands for a missing step, because steps count from 0."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -30,17 +30,17 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     pid: int = 0
     watched: bool = True
-    """Whether it is a rank's stream; what a host's shipper has to say may end as it likes."""
+    """Whether this is a rank's stream; the end of a shipper's own stream does not matter."""
     ended: bool = False
     died: bool = False
     silent_seconds: float = 0.0
     how: str = ""
-    """What is known of the end: 'killed by SIGKILL'."""
+    """The known reason of the end, such as 'killed by SIGKILL'."""
     by: str = run_endings.UNKNOWN
     limit: int = 0
-    """Bytes of memory that the process could have; 0 for not known."""
+    """Memory limit of the process in bytes; 0 if unknown."""
     memory: float = 0.0
-    """Bytes that it had when they were read last."""
+    """Memory of the process in bytes at the last reading."""
     saved: int = NEVER
     """Step of the last checkpoint that was seen."""
     path: str = ""
@@ -63,7 +63,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    """Who sends steps is there, whatever was thought of it."""
+    """Processes rows, which prove that the process lives and so close the verdict."""
     opened = state.opened if state.ended else state.opened.over()
     read = rows.scalar("host_rss_bytes")
     read = read[measured(read)]
@@ -87,7 +87,11 @@ def _bye(state: State, bye: Bye) -> State:
 
 
 def _tick(state: State, tick: Tick) -> State:
-    """Offline nobody is behind with the news, so a free lock says it all; live, the shipper is given its time."""
+    """Judges a process by the clock.
+
+    Offline the journal is complete, so a free lock proves the end. With a collector the shipper has SILENCE_SECONDS to
+    send.
+    """
     if tick.alive:
         return replace(state, opened=state.opened.over()) if state.opened.active else state
     silent = (tick.now - tick.heard) / 1e9
@@ -130,7 +134,7 @@ def _conclude(state: State) -> Finding:
 
 
 def _severity(by: str) -> Severity:
-    """Nobody has to be woken for what was told to end, nor for an error that the program has shown itself."""
+    """Returns `ticket` for requested ends and for out-of-memory errors of the program, else `page`."""
     return "ticket" if by in (*run_endings.ASKED, *run_endings.OUT_OF_MEMORY) else "page"
 
 

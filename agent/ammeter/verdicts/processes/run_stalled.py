@@ -1,4 +1,4 @@
-"""run-stalled: the process lives, but no step ends any more."""
+"""run-stalled: the process lives, but completes no more steps."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from ammeter.wire.columns import Tick, View
 from ammeter.wire.frames import Bye, Hello
 
 MIN_SECONDS = 900.0
-"""Less than a quarter of an hour is nobody's alarm: torch gives a collective ten minutes (NCCL) before it raises by
-itself, and first validations, saves and compilations take minutes."""
+"""Minimum seconds without a step. Shorter waits are normal: torch waits ten minutes for a collective (NCCL) before it
+raises by itself, and first validations, saves and compilations take minutes."""
 
 TIMES = 10.0
-"""How much longer than its longest pause so far a run may be without a step. Pauses of one kind, such as a validation,
-are alike within a factor of two or three; ten of them at once are none."""
+"""Multiple of the run's longest pause so far. Pauses of one kind, such as a validation, differ by a factor of two or
+three; a pause of ten times the longest is not one of them."""
 
 PAGE_SECONDS = 3600.0
-"""After an hour nobody is asked to wait for the morning: torch's most patient default timeout is half an hour."""
+"""Seconds from which the severity is `page`: torch's longest default timeout is half an hour, so the run will not
+continue after an hour."""
 
 FEW = 5
-"""Steps after which a run has pauses to compare with; before, it may still load, compile or warm up."""
+"""Steps from which a run has pauses for a comparison; before, it may still load, compile or warm up."""
 
 ENDED_WAITING = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
-"""In the message of an exception: somebody or something had enough of waiting."""
+"""Parts of exception messages that show that a person or a timeout ended the waiting."""
 
 NANOSECONDS = 1e9
-"""In a second: times of frames are whole nanoseconds."""
+"""Nanoseconds per second: times of frames are whole nanoseconds."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     step: int = -1
     time: int = 0
-    """Of the last row, by the training host's clock."""
+    """Time of the last row, by the training host's clock."""
     rows: int = 0
     pause: float = 0.0
-    """The longest so far, in seconds."""
+    """The longest pause so far, in seconds."""
     since: int = 0
-    """The first look at the clock that found no new row, by the clock of whoever looks; 0 when there was none."""
+    """Time of the first tick without a new row, by the observer's clock; 0 if there was none."""
     seconds: float = 0.0
-    """Without a step when it was concluded, and how the waiting was ended, where it was."""
+    """Seconds without a step at opening; below, the reason that ended the waiting, if any."""
     how: str = ""
     rank: int = 0
     host: str = ""
@@ -81,8 +82,11 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _ended(state: State, bye: Bye) -> State:
-    """A goodbye of its own accord means that it was busy. Of one that was killed or interrupted the wait until then
-    counts, where its time is known: whoever waited for the process saw it end."""
+    """Processes the end of the process.
+
+    A process that ended by itself was busy. For a killed or interrupted process the wait until its end counts if that
+    time is known: an observer waited for the process and recorded its end.
+    """
     if bye.reason in ("closed", "exit"):
         return replace(state, watched=False, opened=state.opened.over())
     seen = bye.reason == "lost" and bye.message
@@ -93,7 +97,10 @@ def _ended(state: State, bye: Bye) -> State:
 
 
 def _tick(state: State, tick: Tick) -> State:
-    """Live, two clocks are never compared: the wait begins with the first look that finds nothing new."""
+    """Processes a tick; with a collector the wait begins with the first tick without new rows.
+
+    Two clocks are therefore never compared.
+    """
     if not tick.alive:
         return state
     if tick.offline:
@@ -103,7 +110,7 @@ def _tick(state: State, tick: Tick) -> State:
 
 
 def _without_a_step(state: State, seconds: float, how: str = "") -> State:
-    """Told when it is reached, and once more when it is grave."""
+    """Opens the finding at the limit, and updates it once when its severity rises."""
     grave = state.seconds < PAGE_SECONDS <= seconds
     if state.rows < FEW or seconds < max(MIN_SECONDS, TIMES * state.pause) or (state.opened.active and not grave):
         return state

@@ -124,8 +124,8 @@ ROW_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.rows)
 CLOCK_VERDICTS = tuple(verdict for verdict in STREAM_VERDICTS if verdict.clock)
 RANK_VERDICTS = tuple(verdict for verdict in ALL if verdict.ranks is not no_op)
 BASELINE_VERDICTS = tuple(verdict for verdict in ALL if verdict.runs is not no_op)
-"""Verdicts for one stream; for views with rows only; for ticks without data; for all ranks of a run together; and for a
-run with its baseline."""
+"""Groups of verdicts by their input. They are applied to one stream; to views with rows only; to ticks without data; to
+all ranks of a run together; and to a run with its baseline."""
 
 
 Decoded = dict[str, tuple[bytes, Any]]

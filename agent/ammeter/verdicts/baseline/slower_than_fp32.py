@@ -12,8 +12,8 @@ no chance, and mixed precision is meant to be faster. In addition, three quarter
 baseline's median."""
 
 LITTLE = 0.9
-"""Share of the eligible FLOPs in low precision below which the finding reports it as a reason. Autocast runs all of
-them in low precision, except a few layers that are kept in float32 on purpose."""
+"""Share of eligible FLOPs in low precision below which the finding mentions it. Autocast runs all of them in low
+precision, except a few layers that are kept in float32 on purpose."""
 
 HALVES = ("float16", "bfloat16")
 

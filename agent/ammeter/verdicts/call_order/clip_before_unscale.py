@@ -29,7 +29,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     limit: float = 0.0
     scale: float = 0.0
     standstill: Standstill = Standstill()
-    """Evidence of a clip that is not torch's; it is collected until the verdict is reached."""
+    """Evidence of a clip that is not torch's. It is collected until the verdict is reached."""
     by_norm: bool = False
     by_value: bool = False
 

@@ -16,8 +16,8 @@ STILL = 1e-3
 percents from batch to batch."""
 
 MOVES = 1.05
-"""Ratio of the largest to the smallest norm, over the same steps, of the tensor with the largest norm. Pure repetition,
-such as a full batch at a small learning rate, leaves the parts constant too."""
+"""Minimum ratio of the largest to the smallest norm of one tensor. It is the tensor with the largest norm, over the
+same steps. Pure repetition, such as a full batch at a small learning rate, leaves the parts constant too."""
 
 ENOUGH = 20
 """Number of steps with that signature that proves a clip."""

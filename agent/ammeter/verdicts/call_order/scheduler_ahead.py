@@ -25,7 +25,8 @@ it is steepest (pi/2 times the share), about the precision with which people cho
 in 2000."""
 
 OVER = SHARE / 2
-"""Share below which the verdict closes, after later moves without skips; far enough from SHARE to avoid flapping."""
+"""Share below which the verdict closes, because later moves have diluted the skips. It is far enough from SHARE to
+avoid flapping."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

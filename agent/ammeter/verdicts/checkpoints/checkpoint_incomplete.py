@@ -26,7 +26,7 @@ COSTS = {
     "optimizer": "no optimizer, so that moments start from nothing and the first steps are of the wrong size",
     "scaler": "no GradScaler, so that the scale starts over and the steps it needs to settle are skipped again",
 }
-"""Effect of a missing part on a resumed run, by the part's name in the event."""
+"""Effect of a missing part on a resumed run, by its name in the event."""
 
 ADD = {
     "float32 weights": '"model": model.state_dict(), saved before any .half(),',
@@ -46,10 +46,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     path: str = ""
     first: int = -1
     rounds: int = 0
-    """Number of finished incomplete checkpoints, each followed by training, and the step of the first."""
+    """`rounds`: finished incomplete checkpoints, each followed by training. `first`: step of the first one."""
     lacks: tuple[str, ...] = ()
     half: str = ""
-    """The missing parts of the last of them, and the dtype of its weights."""
+    """`lacks`: missing parts of the last incomplete checkpoint. `half`: dtype of its weights."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

@@ -23,9 +23,9 @@ MAX_HOURS = 168.0
 update, a preemption or a reboot."""
 
 COSTS = 4.0
-"""Multiple of the best interval, sqrt(2 x time to save x time between failures) (Young 1974, Daly 2006), after which a
-checkpoint is stale: the average loss is then more than twice the minimum. At up to twice the interval it is at most a
-quarter above the minimum."""
+"""Multiple of the best interval after which a checkpoint is stale. The best interval is sqrt(2 x time to save x time
+between failures) (Young 1974, Daly 2006). At four times it, the average cost is more than twice the minimum; at up to
+twice, it is at most a quarter above the minimum."""
 
 MIN_SECONDS = 3600.0
 """Lower bound of the limit: less than an hour of work does not justify a change."""

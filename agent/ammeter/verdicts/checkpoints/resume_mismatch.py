@@ -33,22 +33,22 @@ intended."""
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     path: str = ""
-    """Path of the checkpoint with weights and an optimizer's state, and the step at which it was read."""
+    """`path`: checkpoint with weights and an optimizer's state. `read`: step at which it was read."""
     read: int = -1
     restored: bool = False
     """Whether an optimizer loaded a state, or had one at its first census."""
     elements: int = 0
-    """Elements of the state that the optimizer built itself, 0 if it keeps none; after a restore, the narrowed
-    elements."""
+    """Elements of the state that the optimizer built itself, 0 if it keeps none. After a narrowed restore it is the
+    number of narrowed elements."""
     goes_on: str = ""
     """The sign that the same run continues."""
     seen: bool = False
     known: int = -1
-    """Step of the last relevant event, and, until the decision, the last step."""
+    """`known`: step of the last relevant event. `step`: the last step, until the decision."""
     step: int = -1
     decided: bool = False
     narrowed: tuple[str, str] = ("", "")
-    """The dtype of most of the saved state, and the narrower dtype of the restored state."""
+    """The dtype of most of the saved state, and the narrower restored dtype."""
     given: int = -1
     """Step of the narrowed restore."""
     own: str = ""

@@ -32,21 +32,21 @@ SUSTAINED, AMONG = 3, 4
 """Such norms among four readings that open the verdict. A single one is a bad batch, which a clip or Adam tolerates."""
 
 ENORMOUS = 100.0
-"""Multiple of the median from which a single norm is reported, if no clip limited it and the loss does not recover. A
-vanishing norm must also be this many times below the smallest of the last 8 norms."""
+"""Multiple of the median from which a single norm may be reported. The conditions are that no clip limited it and that
+the loss does not recover. A vanishing norm must also be this many times below the smallest of the last 8 norms."""
 
 WITHIN_STEPS, WORSE = 10, 8
-"""The loss does not recover if, of the ten losses that follow, eight are above all sixteen before; with noise it is one
-of them."""
+"""Ten losses after a spike, and the number above all sixteen before it. Eight of ten show that the loss does not
+recover; with noise it is one of them."""
 
 VANISHED = 1000.0
-"""Minimum ratio of the median to a vanished norm, which must occur at once and in GONE readings in a row while the loss
-stays constant. A converged run reaches small norms slowly, and with a lower loss."""
+"""Minimum ratio of the median to a vanished norm. The fall must occur at once and persist for GONE readings in a row
+while the loss stays constant. A converged run reaches small norms slowly, and with a lower loss."""
 
 GONE = 10
 
 FALLEN = 0.5
-"""Share by which the loss falls if small gradients are a result of learning and not lost."""
+"""Share of the old loss. A lower loss means that small gradients are a result of learning."""
 
 CALM = 32
 """Readings in a row at the former level that close the verdict."""
@@ -70,23 +70,23 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The last LOSSES losses before the jump, as float32."""
     high: float = math.inf
     low: float = -math.inf
-    """Logarithms of the norms that limit the level; a reading beyond them is far."""
+    """`high`, `low`: logarithms of the norms that limit the level. A reading beyond them is far."""
     first: int = -1
     since: int = 0
-    """Step of the first far reading of the episode, and the number of readings since."""
+    """`first`: step of the episode's first far reading. `since`: number of readings since."""
     far: int = 0
     calm: int = 0
     worse: int = 0
     """Number of losses since then that were above all earlier ones."""
     up: bool = True
     norm: float = 0.0
-    """The largest of the far norms, and the level's median before them."""
+    """`norm`: the largest of the far norms. `usual`: the level's median before them."""
     usual: float = 0.0
     tensor: str = ""
     clip: float = 0.0
     """Limit of the program's clip, 0 without one."""
     loss: float = math.nan
-    """Loss at the first far reading; below, the median loss before it."""
+    """`loss`: loss at the first far reading. `loss_before`: the median loss before it."""
     loss_before: float = math.nan
 
     told: tuple[Any, ...] = ()

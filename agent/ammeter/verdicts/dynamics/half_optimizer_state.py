@@ -24,8 +24,8 @@ WHY = {
     "float16": "float16 ends at 6e-08 and 65504: a second moment, which gains (1 - beta2) = 0.001 of the squared"
     " gradient per step, stays zero for gradients below 0.005 and becomes Inf where they stay above 255",
 }
-"""2^-9 to 2^-8 of a number is half the distance to the next one in bfloat16 (8 bits). 2^-24 and 65504 bound float16:
-0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
+"""Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one. 2^-24
+and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

@@ -96,7 +96,7 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _copies(schema: Schema, half: list[int]) -> list[str]:
-    """Returns for each of these tensors the name of its copy, such as 'ema' in 'ema.fc.weight'.
+    """Returns for each tensor the name of its copy, such as 'ema' in 'ema.fc.weight'.
 
     Weights, which belong to no copy, have WEIGHTS.
     """

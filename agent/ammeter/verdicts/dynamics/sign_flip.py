@@ -17,10 +17,10 @@ from ammeter.wire.columns import Floats, View
 Doubles = npt.NDArray[np.float64]
 
 AGAINST = 0.25
-"""Distance of a cosine below zero, or below its usual value if that is lower, that indicates a flip: half of 0.5. Two
-steps that undo each other have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of any size and kind. In
-48 trainings of two networks it was -0.44 to -0.52, with a scatter of single readings of 0.16 to 0.34, after values of
-0.1 to 0.4 with a scatter of 0.2 to 0.5."""
+"""Distance of a cosine below zero that indicates a flip: half of 0.5. If the usual value is below zero, the distance
+counts from there. Two steps that undo each other have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of
+any size and kind. In 48 trainings of two networks it was -0.44 to -0.52, with a scatter of single readings of 0.16 to
+0.34, after values of 0.1 to 0.4 with a scatter of 0.2 to 0.5."""
 
 SURE = 6.0
 """Sum of the cosines' distances beyond that bound, never below zero, that opens the verdict: Page's test for a change
@@ -29,16 +29,16 @@ mean of zero and a scatter of 0.4, noise reaches the sum in one of exp(2 * 6 * 0
 healthy trainings in mini-batches, 140,000 readings, reached 2.3, except six with a learning rate that was too high."""
 
 ENOUGH = 32
-"""Minimum number of readings for a decision, and between two decisions about a run that learns."""
+"""Minimum readings for a decision, and between two decisions about a run that learns."""
 
 BEFORE = 32
-"""Readings whose mean is the usual value; a run that alternated from its start has no reference. With all data in every
+"""Readings whose mean is the usual value. A run that alternated from its start has no reference. With all data in every
 batch there is no noise, and at the limit of a stable learning rate gradients reverse for some time (Cohen et al. 2021,
 Gradient Descent Typically Occurs at the Edge of Stability): of 96 trainings at that limit, the verdict reports 17,
 those in which the loss also stood still."""
 
 FALLS = 2.0
-"""Standard errors by which the median of the losses is below the earlier one if a run learns despite the flips."""
+"""Fall of the median loss, in standard errors, that shows learning despite flips."""
 
 LOSSES = 16
 """Losses at the last readings before, which are compared with the losses since."""
@@ -58,18 +58,20 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     first: int = -1
     count: int = 0
     total: float = 0.0
-    """The step at which the sum became positive, the number of readings since, and the sum of their cosines."""
+    """`first`: step at which the sum became positive. `count`, `total`: number of readings since, and sum of their
+    cosines."""
     usual: float = math.nan
     """Mean of the earlier readings; NaN if there were too few."""
     waited: int = 0
     earlier: bytes = b""
     since: bytes = b""
-    """Readings since the start or the last decision, the losses before that time, and those since, at most ENOUGH."""
+    """`waited`: readings since the start or the last decision. `earlier`: the losses before that time. `since`: the
+    losses from then on, at most ENOUGH."""
     loss_before: float = math.nan
     loss: float = math.nan
     tensor: str = ""
     cosine: float = 0.0
-    """Values for the finding: medians of the losses, the tensor, and the mean of the cosines at opening."""
+    """Values for the finding at opening: median losses, tensor, and mean of the cosines."""
     column: str = ""
     """The name of the loss, if the run has several."""
 

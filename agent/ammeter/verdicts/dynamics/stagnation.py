@@ -20,9 +20,9 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 STILL = 1e-5
-"""Norm of an update over the norm of the weights below which the weights are constant. About 1e-3 is usual (Karpathy, A
-Recipe for Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as in cautious fine-tuning, causes
-5e-5 for weights of 0.02."""
+"""Ratio of update norm to weight norm below which the weights are constant. About 1e-3 is usual (Karpathy, A Recipe for
+Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as in cautious fine-tuning, causes 5e-5 for
+weights of 0.02."""
 
 STEPS = 200
 """Minimum number of applied steps. The loss of any run that learns has changed by then, and only a warm-up longer than
@@ -32,15 +32,14 @@ SETTLED = 64
 """Applied steps after which readings count: the first ones of a warm-up are tiny."""
 
 READINGS = 3
-"""Readings in a row that agree, for opening; readings in a row that disagree, for closing."""
+"""Consecutive readings that must agree, for opening, or disagree, for closing."""
 
 LOSSES = 32
 """Number of losses whose median is the initial, or the present, loss."""
 
 FALLEN = 0.02
-"""Share of the first loss by which the present one must be lower in a run that learns. If the losses scatter more
-widely, as those of eight images do, it is their standard deviation: three times the chance difference of two medians of
-32."""
+"""Minimum fall of the loss, relative to the first loss, that shows learning. If the losses scatter more widely, as
+those of eight images do, it is their standard deviation: three times the chance difference of two medians of 32."""
 
 FLOOR = 1e-3
 """A loss below which nothing remains to be learnt."""
@@ -66,7 +65,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     loss: float = math.nan
     ratio: float = math.nan
     faint: float = math.nan
-    """The present loss, the largest of the ratios, and the norm of the gradients, all at the opening of the verdict."""
+    """`loss`, `ratio`, `faint`: present loss, largest ratio, and gradient norm at opening."""
     steps: int = 0
     column: str = ""
     """The name of the loss, if the run has several."""

@@ -17,8 +17,8 @@ from ammeter.wire.frames import LOSS
 VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
 
 TOGETHER = 64
-"""Rows of each rank that are merged into one comparison, at least, if there are so many. A rank may have sent each row
-separately."""
+"""Minimum rows of each rank in one comparison, if there are so many. Small parts are merged, because a rank may have
+sent each row separately."""
 
 AHEAD_SECONDS = 300
 """Seconds without a step after which a rank counts as waiting for another one: half of NCCL's timeout."""

@@ -28,7 +28,7 @@ _PROCESS_ERRORS = (
     "numpy.core._exceptions._ArrayMemoryError",
 )
 _TORCHS_ERRORS = ("RuntimeError", "torch.AcceleratorError")
-"""Exception types that torch raises for a CUDA error, and for an error of its CPU allocator."""
+"""Exception types of torch for CUDA errors and for errors of its CPU allocator."""
 
 _OF_DEVICE = re.compile(r"(CUDA|HIP) (error: )?out of memory")
 _OF_PROCESS = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")

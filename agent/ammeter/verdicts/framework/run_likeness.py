@@ -47,8 +47,7 @@ _BESIDE = (
 )
 BESIDE = frozenset(_BESIDE.split())
 BESIDE_TOO = ("_every", "_freq")
-"""Names, and endings of names, of settings for labels, output paths, logging and the length of a run. They do not
-change any step."""
+"""Names and endings of settings for labels, output paths, logging and run length. They do not change any step."""
 
 SEEDS = frozenset(("seed", "random_seed", "manual_seed"))
 
@@ -58,7 +57,7 @@ _LEARNING = (
     " lambd dampening momentum_decay step_sizes etas label_smoothing"
 )
 LEARNING = frozenset(_LEARNING.split())
-"""Optimizer settings that affect the result of training, but neither the step time nor the memory."""
+"""Optimizer settings that affect the result of training, but not step time or memory."""
 
 ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "optimizer": EVERYTHING,
@@ -74,7 +73,7 @@ ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "python": NAMED_ONLY,
     "git_commit": NAMED_ONLY,
 }
-"""Facts of the environment that are compared if both runs have them, with the questions that a difference forbids."""
+"""Environment facts that are compared if both runs have them. Each has the questions that a difference forbids."""
 
 OPTIMIZER = "optimizer."
 """Prefix of the optimizer's settings in a run's environment."""
@@ -84,7 +83,7 @@ SAME_BATCH = 0.01
 median."""
 
 SAME_TOKENS = 0.1
-"""The same for tokens, whose number varies between batches if texts are not cut to one length."""
+"""The same for tokens. Their number varies between batches if texts are not cut to one length."""
 
 ALIASES = {"samples": frozenset(("batch", "batch_size")), "micro_batches": frozenset(("accumulation", "grad_accum"))}
 """Alternative names under which a measured quantity can be ignored."""
@@ -92,7 +91,7 @@ ALIASES = {"samples": frozenset(("batch", "batch_size")), "micro_batches": froze
 DATA_TAGS = ("dataset", "data")
 
 _OWN = re.compile(r"group\d+\.\d+$")
-"""Names of optimizer tensors that are not model parameters, such as float32 masters of half-precision weights."""
+"""Names of optimizer tensors that are not model parameters. An example is float32 masters of half-precision weights."""
 
 MODEL = ("model", "model.names")
 """Differences of the parameters. Ammeter writes their text itself, so it is not truncated."""

@@ -11,5 +11,5 @@ MIN_USEFUL_SCALE = 1.0
 gradients that still overflow there would overflow without a scaler."""
 
 INVERSE_INFINITE_SCALE = 2.0**-128
-"""The largest power of two whose inverse, 2^128, is above 3.4e38 and so Inf in float32. GradScaler searches the
-gradients for Inf before it multiplies them by the inverse, so it finds none, and good gradients become NaN."""
+"""Largest power of two whose inverse, 2^128, is Inf in float32 (above 3.4e38). GradScaler searches the gradients for
+Inf before it multiplies them by the inverse, so it finds none, and good gradients become NaN."""

@@ -17,7 +17,7 @@ from ammeter.wire.frames import Event
 
 MAX_TEXT_CHARS = 120
 MAX_ITEMS = 20
-"""Maximum characters of a text and members of a list that the state keeps from an event's data."""
+"""Maximum characters of a text, and members of a list, in the state."""
 
 MAX_PATH_CHARS = 400
 """Maximum characters of a path. The limit is high because an incomplete path is of no use."""

@@ -18,9 +18,9 @@ from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Event
 
 UNDERFLOWING = 0.5
-"""Share of a tensor's nonzero elements that are subnormal in float16, that is below 2^-14, from which it underflows.
-Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow removes the
-lower end of a distribution whose upper end is subnormal."""
+"""Share of subnormal float16 elements among a tensor's nonzero elements from which it underflows. Subnormal means below
+2^-14. Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow
+removes the lower end of a distribution whose upper end is subnormal."""
 
 WIDESPREAD = 0.3
 """Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
@@ -32,11 +32,11 @@ PERSISTENT = 3
 
 LEARNT = 1e-3
 """Share of the run's largest loss below which gradients are not judged. They have shrunk with the loss, those of a
-cross-entropy by the same ten bits, and their loss is harmless because nothing remains to be learnt. A memorized batch
-reaches this share within a few dozen steps."""
+cross-entropy by the same ten bits, and nothing remains to be learnt from the lost elements. A memorized batch reaches
+this share within a few dozen steps."""
 
 RESERVE_BITS = 3
-"""Powers of two that a recommended scale leaves free below 65504, for gradients larger than those measured."""
+"""Powers of two below 65504 that a recommended scale leaves free. They are for gradients larger than those measured."""
 
 
 Doubles = npt.NDArray[np.float64]
@@ -183,7 +183,10 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
 
 
 def _near(rows: View, sampled: Ints) -> bool:
-    """Whether any tensor almost underflows or is almost all zero; never true in a healthy run."""
+    """Whether any tensor almost underflows or is almost all zero.
+
+    In a healthy run no tensor does.
+    """
     numel = rows.numel[:, None].astype(np.float32)
     zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
     near = (subnormals >= 0.9 * UNDERFLOWING * (numel - zeros)) | (zeros >= 0.9 * numel)

@@ -14,8 +14,8 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
 CONVINCED = 10
-"""Applied steps without a scaler that open the verdict, if gradients lie on the float16 grid or the run has other
-ranks: an existing scaler is used from the first step on."""
+"""Minimum applied steps without a scaler. They open the verdict if gradients were seen on the float16 grid, or if the
+run has other ranks. An existing scaler is used from the first step on."""
 
 UNASKED = 50
 """Applied steps that open the verdict without a reading of the gradients: none was read, or the grid is not visible."""

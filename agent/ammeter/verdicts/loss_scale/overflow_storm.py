@@ -19,14 +19,14 @@ SKIPS = 8
 scale at its ceiling costs one step in 2000; a growth every 25 steps costs these 4 %."""
 
 RISES = 3
-"""Number of times that the scale rose, or stayed constant after a skip, among these skips. A scale that only falls,
-even to 0, approaches a working scale or collapses; neither is a storm."""
+"""Rises of the scale, or skips without a fall, among these skips. A scale that only falls, even to 0, approaches a
+working scale or collapses; neither is a storm."""
 
 SETTLED = 20
 """Applied steps in a row that end the calibration of a new scaler. Its first growth ends it too."""
 
 CLEAN = 0.1
-"""Share of steps at a scale that may be skipped if the gradients tolerate the scale."""
+"""Maximum share of skipped steps at a scale that the gradients tolerate."""
 
 LEVELS = 12
 """Scales with separate counts; a sawtooth has two to four."""
@@ -45,7 +45,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scale: float = math.nan
     was_skipped: bool = False
     skips: tuple[int, ...] = ()
-    """The last SKIPS skipped steps after the calibration; below, the last RISES steps at which the scale had risen."""
+    """The last SKIPS skipped steps after the calibration. `rises` has the last RISES steps at which the scale had
+    risen."""
     rises: tuple[int, ...] = ()
     begun: int = -1
     levels: tuple[Level, ...] = ()
@@ -74,7 +75,7 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _quiet(state: State, rows: View) -> State:
-    """Gives the result of _rows for rows without a skip, if the state has none either."""
+    """Returns the result of _rows if neither rows nor state have a skip."""
     scales = rows.scalar("scale")
     scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
     if not scales.size:

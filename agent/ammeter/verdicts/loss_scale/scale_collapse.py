@@ -30,7 +30,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     begun: int = -1
     skips: int = 0
     proven: int = 0
-    """Skipped steps in a row, and those of them at a scale that had worked."""
+    """`skips`: skipped steps in a row. `proven`: those of them at a scale that had worked."""
     first_scale: float = 0.0
     last_scale: float = 0.0
     backoff: float = 0.5
@@ -41,7 +41,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     had_worked: bool = False
     lost_steps: int = 0
     poisoned: int = -1
-    """Last step at which weights were reported with NaN or Inf; skipping steps has then not protected them."""
+    """Last step with a report of NaN or Inf in the weights. Skipping steps has then not protected the weights."""
     good_scale: float = 0.0
     """The first scale of this collapse that had worked before."""
     highest: float = 0.0
@@ -51,7 +51,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     parted: int = 0
     """Number of these steps that another optimizer applied."""
     back: int = -1
-    """First applied step after the collapse; below, its scale."""
+    """First applied step after the collapse. `back_scale` is its scale."""
     back_scale: float = math.nan
 
 

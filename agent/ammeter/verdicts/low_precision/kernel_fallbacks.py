@@ -72,9 +72,10 @@ Judge = Callable[[Fallbacks, View], tuple[Fallbacks, Finding | None]]
 def gathered(
     conclude: Callable[[Fallbacks], Finding], least: float, counts: Callable[[Place], bool], *, gpu: bool = False
 ) -> Judge:
-    """Returns the judge of a verdict on the FLOPs in certain places of one forward pass.
+    """Returns the judge of a verdict on certain places of one forward pass.
 
-    Each kind of operator is reported once per run, so the verdict remains open.
+    The verdict opens if they have `least` of the FLOPs. Each kind of operator is reported once per run, so it remains
+    open.
 
     Args:
         conclude: Builds the finding from the state.

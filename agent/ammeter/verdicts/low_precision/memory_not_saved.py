@@ -28,8 +28,9 @@ all cached memory; one or two belong to a validation or an unusually long batch.
 APART = 2.0
 READINGS = 10
 MIN_BYTES = 2.0**30
-"""Readings in a row in which torch reserved twice the peak of its tensors, and a GiB more: half of it was unused even
-at the peak. Rounding to blocks of 2 and 20 MiB, and batches of different lengths, cause up to about a third."""
+"""Readings in a row in which torch reserved APART times the peak of its tensors. The difference must also be at least a
+GiB. Half of the memory was then unused even at the peak. Rounding to blocks of 2 and 20 MiB, and batches of different
+lengths, cause up to about a third."""
 
 SPLIT = 1.2
 """Reserved over used memory above which the shortage is due to fragmentation: a fifth is idle while nothing fits."""

@@ -21,7 +21,7 @@ TILE = 64
 Matrix Multiplication Background). So ten classes, the rank of a LoRA and the colours of an image are accepted."""
 
 LARGE = 1024
-"""Size from which the recommendation is a multiple of 64, which an A100 and later need for float16 (same guide)."""
+"""Size from which the recommendation is a multiple of 64. An A100 and later need it for float16 (same guide)."""
 
 
 def _counts(place: Place) -> bool:

@@ -12,7 +12,7 @@ MIN_SHARE = 0.02
 make a forward pass about an eighth longer; attention over a few dozen positions is below it."""
 
 SLOWER = 7.6
-"""Duration relative to a fused kernel, same source; the finding reports it as the possible cost."""
+"""Duration relative to a fused kernel, from the same source. The finding reports it as the possible cost."""
 
 
 def _counts(place: Place) -> bool:

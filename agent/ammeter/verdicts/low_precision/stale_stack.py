@@ -13,8 +13,7 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 OLDEST_TORCH = (2, 4)
-"""The first version with GradScaler, custom_fwd and custom_bwd for every device, and the oldest that Ammeter
-supports."""
+"""First torch with GradScaler, custom_fwd and custom_bwd for every device. It is the oldest that Ammeter supports."""
 
 TENSOR_CORES = {"float16": (7, 0), "bfloat16": (8, 0)}
 """Compute capability of the first GPUs with tensor cores for the dtype: Volta and Ampere (CUDA C++ Programming Guide,
@@ -27,7 +26,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     device: str = ""
     capability: str = ""
     dtype: str = ""
-    """The dtype of autocast on the GPU, with gradients recorded, if the GPU has no tensor cores for it."""
+    """Autocast's dtype on a GPU without tensor cores for it, with gradients recorded."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

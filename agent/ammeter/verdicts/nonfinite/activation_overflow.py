@@ -18,7 +18,7 @@ NEAR = 0.5
 The margin is reasoned, not measured."""
 
 SINGULAR = ("Log", "Div", "Reciprocal", "Rsqrt", "Sqrt", "Pow")
-"""Operators whose Inf may come from a division by zero or a log of it, which no wider dtype prevents."""
+"""Operators whose Inf may come from a division by zero or its log. No wider dtype prevents that."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

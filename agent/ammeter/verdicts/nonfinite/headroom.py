@@ -44,7 +44,7 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     """Scale that was too high before any load was known."""
 
     def load_at(self, scale: float) -> float:
-        """Returns the load of a usual recent step at this scale; 0 if none has been measured."""
+        """Returns the load of a usual recent step at this scale; 0 if unknown."""
         return scale * max(self.norm, self.norm_before) * self.reach
 
     def bits(self, scale: float) -> float:

@@ -12,9 +12,9 @@ from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 OVERFLOWS = 22.0
-"""Largest input of an attention in float16 for which its NaN comes from a mask and not from an overflow: a score is a
-sum over about 128 products, and 128 x 22.6 x 22.6 is 65504. For a separate softmax the scores themselves were read:
-they contained no +Inf."""
+"""Largest input of a float16 attention whose NaN comes from a mask, not an overflow. A score is a sum over about 128
+products, and 128 x 22.6 x 22.6 is 65504. For a separate softmax the scores themselves were read: they contained no
++Inf."""
 
 OWN = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
 """torch's modules that consist of a softmax only: their inputs are the scores, which were read."""

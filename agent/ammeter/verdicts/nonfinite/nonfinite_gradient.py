@@ -22,10 +22,10 @@ from ammeter.wire.columns import Mask, View, measured
 from ammeter.wire.frames import Event
 
 ROOM_BITS = 6
-"""Minimum room in bits, below the load that gradients tolerate, for which an Inf at a scale that had worked is no
-overflow: the gradient would have to be 64 times that of the steps before, or gradients inside the network 64 times
-those of its weights. Of 120 overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a growth_interval
-of 12, none had more than 1 bit, and every one showed an Inf, which an overflow produces first."""
+"""Minimum room in bits for which an Inf at a working scale is no overflow. The room is measured below the load that
+gradients tolerate: the gradient would have to be 64 times that of the steps before, or gradients inside the network 64
+times those of its weights. Of 120 overflows provoked in GPTs, encoders and perceptrons of 4 to 16 layers by a
+growth_interval of 12, none had more than 1 bit, and every one showed an Inf, which an overflow produces first."""
 
 NAN_ROOM_BITS = 3
 """Minimum room in bits for NaN without any Inf. An overflow inside a softmax's backward pass reaches the weights only
@@ -34,7 +34,8 @@ networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most. Eac
 reported three steps later."""
 
 OFTEN_SKIPS, WITHIN_STEPS = 3, 10
-"""Bad steps within so many steps, or two in a row, that raise the severity to `page` even if all were skipped."""
+"""Bad steps within so many steps that raise the severity to `page`. Two in a row do so too. It does not matter whether
+they were skipped."""
 
 RECOVERED = 50
 """Good steps that close the verdict."""
@@ -46,7 +47,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     begun: int = -1
     series: int = 0
     proven: int = 0
-    """Skipped steps in a row, those of them at a scale that had worked, and, above, the first of these steps."""
+    """`begun`: first skipped step in a row. `series`: number of them. `proven`: those at a scale that had worked."""
     waiting: int = -1
     """A bad step located in one tensor, or with an Inf despite room. It becomes a finding if the run recovers;
     otherwise scale-collapse reports it."""
@@ -63,11 +64,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     room_bits: float = 0.0
     origin: Origin = Origin()
     lowest: float = math.inf
-    """Lowest scale of a failed step in the present row of skips, or in the episode."""
+    """Lowest scale of a failed step, in the present row of skips or the episode."""
     after: float = math.nan
     """Scale at which the next step was applied."""
     loss_unread: bool = False
-    """Whether a bad step's loss was not measured; below, whether it is unknown if the optimizer stepped."""
+    """`loss_unread`: a bad step's loss was not measured. `step_unknown`: the agent did not see if the optimizer
+    stepped."""
     step_unknown: bool = False
     scaled: bool = False
     """Whether a scaler was in use in a bad step that was applied nevertheless."""
@@ -76,7 +78,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     weight: str = ""
     """A weight with NaN or Inf that was read after a bad step was applied."""
     born: NonfiniteOrigin = NonfiniteOrigin()
-    """The module whose backward pass turned finite gradients into NaN or Inf, as hooks read it."""
+    """The module whose backward pass turned finite gradients into NaN or Inf, from hooks."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

@@ -24,8 +24,8 @@ RECOVERED = 10
 they repair nothing."""
 
 REPEATED = 2
-"""Non-finite losses before RECOVERED finite ones that raise the severity to `page` although no weight was changed. A
-single one that the scaler skipped, one bad batch, can wait until the morning."""
+"""Non-finite losses before RECOVERED finite ones that raise the severity to `page`. They do so although no weight was
+changed. A single one that the scaler skipped, one bad batch, can wait until the morning."""
 
 
 Gradients = Literal["finite", "broken", "unread"]
@@ -37,8 +37,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     skipped: int = 0
     applied: int = 0
     poisoned: bool = False
-    """Whether a step was applied whose gradients were not known to be finite; with `unread`, they were not known to be
-    non-finite either."""
+    """`poisoned`: a step was applied whose gradients were not known to be finite. `unread`: nor were they known to be
+    non-finite."""
     unread: bool = False
     value: float = math.nan
     finite: int = 0
@@ -46,7 +46,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     origin: Origin = Origin()
     born: NonfiniteOrigin = NonfiniteOrigin()
     weights: str = ""
-    """A weight that was non-finite before this series, because no step of the series was applied."""
+    """A weight that was non-finite before this series. No step of the series was applied."""
     harmed: str = ""
     """A non-finite weight that was read after a step of this series was applied."""
     parted: int = 0

@@ -16,7 +16,7 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
 RECOVERED = 10
-"""Finite losses of applied steps in a row, with a reading of finite weights among them, that close the verdict: a NaN
+"""Finite losses of applied steps in a row that close the verdict. A reading of finite weights must be among them: a NaN
 weight that is in use makes the loss NaN. The loss does not depend on moments, so a verdict about them stays open."""
 
 CHECKPOINTS = 3
@@ -35,7 +35,7 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     begun: int = -1
-    """First of the present row of non-finite losses; below, whether such a step was applied."""
+    """`begun`: first of the present row of non-finite losses. `harmed`: whether such a step was applied."""
     harmed: bool = False
     tensor: str = ""
     count: int = 0
@@ -46,7 +46,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     clean: bool = False
     saved: tuple[Saved, ...] = ()
     deduced: int = -1
-    """First non-finite loss of a row without applied steps, if the start of the damage was deduced from it."""
+    """First non-finite loss of a row without applied steps. It is set if the start of the damage was deduced from
+    it."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:

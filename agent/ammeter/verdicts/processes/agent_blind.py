@@ -18,7 +18,7 @@ always reported, because no other record contains its data."""
 
 MAX_NAMED = 8
 MAX_WORDS = 200
-"""Maximum number of probes and reasons, and of characters per text, to limit state and message."""
+"""Maximum numbers of probes or reasons, and of characters per text. They limit state and message."""
 
 REASONS = {
     "journal-cap": "the journal's folder reached its cap",

@@ -15,8 +15,8 @@ from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedStep
 from ammeter.wire.columns import Mask, measured
 
 HELD = 3
-"""Steps in a row with different scales, for ranks that had agreed in scale and in good steps since its last change:
-scalers with the same inputs agree in every step."""
+"""Steps in a row with different scales, for ranks that had agreed before. They agree if scale and number of good steps
+since its last change are equal: scalers with the same inputs agree in every step."""
 
 HELD_UNMET = 20
 """The same for ranks that have never agreed. watch() may have been called some steps later on one of them; each skip
@@ -34,7 +34,7 @@ NAMED = 8
 """Maximum number of ranks in the text; a list of hundreds is useless."""
 
 RECENT = 5
-"""Maximum steps between a skip on one rank alone and the first different scale that it explains."""
+"""Maximum steps between a lone skip and the first different scale that it explains."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -47,15 +47,15 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     held: int = 0
     since: int = -1
     lone: int = -1
-    """The last step that some ranks skipped and others did not; below, the ranks with a non-finite loss."""
+    """`lone`: last step that only some ranks skipped. `broken`: the ranks whose loss was not finite there."""
     broken: tuple[int, ...] = ()
     odd: tuple[int, ...] = ()
-    """The differing ranks: the first NAMED of `odd_count`, among `ranks` ranks."""
+    """The differing ranks. `odd` has the first NAMED of `odd_count`, among `ranks` ranks."""
     odd_count: int = 0
     ranks: int = 0
     scale: float = 0.0
     usual: float = 0.0
-    """Scale of the first differing rank, and that of the others."""
+    """`scale`: scale of the first differing rank. `usual`: scale of the others."""
     ahead: int = 0
     """Steps by which the others are ahead of a stopped rank."""
 
@@ -141,7 +141,7 @@ def _stands(state: State, standings: Sequence[Standing]) -> State:
 
 
 def _share_gradients(seen: AlignedSteps) -> bool:
-    """Whether the norm of all scaled gradients is the same on all ranks at some step."""
+    """Whether the norm of all scaled gradients is equal on all ranks at some step."""
     scales = seen.column("scale").astype(np.float64)
     norms = seen.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
     with np.errstate(invalid="ignore"):

@@ -30,7 +30,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     pid: int = 0
     watched: bool = True
-    """Whether this is a rank's stream; the end of a shipper's own stream does not matter."""
+    """Whether this is a rank's stream. The end of a shipper's own stream does not matter."""
     ended: bool = False
     died: bool = False
     silent_seconds: float = 0.0

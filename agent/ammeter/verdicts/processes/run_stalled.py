@@ -24,7 +24,7 @@ PAGE_SECONDS = 3600.0
 continue after an hour."""
 
 FEW = 5
-"""Steps from which a run has pauses for a comparison; before, it may still load, compile or warm up."""
+"""Steps from which a run has pauses for a comparison. Before, it may still load, compile or warm up."""
 
 ENDED_WAITING = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
 """Parts of exception messages that show that a person or a timeout ended the waiting."""
@@ -42,9 +42,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     pause: float = 0.0
     """The longest pause so far, in seconds."""
     since: int = 0
-    """Time of the first tick without a new row, by the observer's clock; 0 if there was none."""
+    """Time of the first tick without a new row; 0 if there was none. The clock is the observer's."""
     seconds: float = 0.0
-    """Seconds without a step at opening; below, the reason that ended the waiting, if any."""
+    """`seconds`: time without a step at opening. `how`: the reason that ended the waiting, if any."""
     how: str = ""
     rank: int = 0
     host: str = ""
@@ -97,9 +97,9 @@ def _ended(state: State, bye: Bye) -> State:
 
 
 def _tick(state: State, tick: Tick) -> State:
-    """Processes a tick; with a collector the wait begins with the first tick without new rows.
+    """Processes a tick.
 
-    Two clocks are therefore never compared.
+    With a collector the wait begins with the first tick without new rows, so two clocks are never compared.
     """
     if not tick.alive:
         return state

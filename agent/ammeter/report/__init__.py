@@ -1,1 +1,1 @@
-"""Reads journals and reports what happened in a run."""
+"""Reads journals and reports the state and the findings of a run."""

@@ -1,4 +1,4 @@
-"""A run beside its baseline, read from their journals."""
+"""Compares a run with its baseline, reading both from their journals."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared
 
 
 def named_baseline(run: Path) -> str | None:
-    """The run that this one says it is to be compared with, by tag or in its config."""
+    """Returns the baseline that the run names in its tags or its config, if any."""
     hellos = [hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     said = [each.tags.get("baseline") or each.config.get("baseline") for each in hellos]
     return next((str(each) for each in said if each), None)
 
 
 def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> RunComparison:
-    """Both as they lie there. The tag `validation_delta` of the run says by how much its validation may be worse."""
+    """Compares two runs folder by folder.
+
+    The tag `validation_delta` of the run limits how much worse its validation may be. `ignored`: settings whose
+    difference does not matter.
+    """
     metrics = sorted({*metrics_of(run), *metrics_of(baseline)})
     mine, theirs = read(run, metrics), read(baseline, metrics)
     return RunComparison(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
 
 
 def metrics_of(run: Path) -> list[str]:
-    """The metrics of validation that a run declares."""
+    """Returns the validation metrics that a run declares."""
     hellos = (hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank")
     return [name for hello in hellos for name in declared(hello.tags)]
 
 
 def find(run: Path, name: str | None) -> RunComparison | None:
-    """The run beside the baseline of this name, else beside the one that it names itself; None where it names none, and
-    for the baseline itself.
+    """Compares the run with the baseline `name`, else with the baseline that the run names.
 
-    Raises NoJournal where there is no such baseline.
+    Returns None if no baseline is named, and if the run is itself the baseline. Raises NoJournal if there is no such
+    baseline.
     """
     asked = name or named_baseline(run)
     if not asked:
@@ -50,14 +54,19 @@ def find(run: Path, name: str | None) -> RunComparison | None:
 
 
 def read(run: Path, metrics: Sequence[str] = ()) -> RunHistory:
-    """The course of a run's lowest rank over all its lives. Raises NoJournal where no rank has written anything."""
+    """Returns the history of a run's lowest rank over all attempts.
+
+    Raises NoJournal if no rank has written a journal.
+    """
     found, over, name = lives(run, metrics)
     return joined(found, over, name=name)
 
 
 def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[Reading], bool, str]:
-    """The lives of a run's lowest rank, the first one first; whether all are over, and the run's name. Raises NoJournal
-    where no rank has written anything."""
+    """Returns the attempts of a run's lowest rank, oldest first.
+
+    Also returns whether all attempts are over, and the run's name. Raises NoJournal if no rank has written a journal.
+    """
     known = [(stream, hello) for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     if not known:
         raise NoJournal(f"no rank has written into {str(run)!r}; a run that is watched does")

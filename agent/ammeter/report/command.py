@@ -1,4 +1,4 @@
-"""`ammeter report`: reads the arguments and prints the diagnosis as text, as JSON or as a postmortem."""
+"""`ammeter report`: parses the arguments and prints the diagnosis as text, JSON or a post-mortem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINE, WRONG_CALL, PAGE = 0, 2, 3
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; returns 0 without a page-level finding, 3 with one, 2 for a path without a journal."""
+    """Runs the command. Exit code: 0 without page-level finding, 3 with one, 2 without journal."""
     given = _arguments(argv)
     try:
         runs = find_runs(given.path, every=given.all)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
-    """One document for each run, into the file, or as output."""
+    """Writes one document per run to the file, or to stdout for `-`."""
     said = "\n".join(
         postmortem.document(each, {stream.name: partial(views, stream) for stream in streams_in(run)})
         for run, each in zip(runs, reports, strict=True)
@@ -75,7 +75,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def verdict(text: str) -> str:
-    """The type of an option that names verdicts, between commas."""
+    """Argument type for verdict ids separated by commas."""
     try:
         return ",".join(silence.names([text]))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads a run's journals and finds what went wrong, why, and what to change, without any server."""
+"""Diagnoses a run from its journals, without a server: findings, causes and fixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ammeter.wire.frames import Schema
 
 @dataclass(frozen=True)
 class Told:
-    """A finding of the run: its cause first, what came of it inside. ranks: those that have it."""
+    """A finding with its consequences and the ranks that have it."""
 
     finding: Finding
     ranks: list[int]
@@ -38,10 +38,11 @@ class Told:
 
 @dataclass
 class Report:
-    """What a run's journals say. findings are ordered causes first; faults: verdicts that failed, and with what.
+    """The diagnosis of a run.
 
-    whole_norm: the gradient norm of all shards together, where ranks have shards. pair: the run beside its baseline,
-    where one is named; unknown: the name of one that is not there. undelivered: why streams are kept back here.
+    findings: causes first. faults: verdicts that raised, with their errors. whole_norm: the gradient norm of all shards
+    together, for sharded ranks. pair: the comparison with the baseline, if one is named. unknown: the name of a
+    baseline that was not found. undelivered: the reasons why the collector does not have all streams.
     """
 
     streams: list[Tally] = field(default_factory=list)
@@ -51,29 +52,32 @@ class Report:
     pair: RunComparison | None = None
     unknown: str | None = None
     silenced: dict[str, bool] = field(default_factory=dict)
-    """Verdicts that nobody wants to hear of, and whether they were reached."""
+    """Silenced verdicts, each with whether it had a finding."""
     undelivered: list[str] = field(default_factory=list)
 
     @property
     def paged(self) -> bool:
-        """Whether anything was found that is worth waking a person."""
+        """Whether the run has a page-level finding."""
         return bool(self.paging)
 
     @property
     def paging(self) -> list[Told]:
-        """The findings that are."""
+        """The findings whose severity, or that of a consequence, is `page`."""
         return [told for told in self.findings if gravest(told.finding, told.consequences) == "page"]
 
     @property
     def asked(self) -> list[Verdict]:
-        """The verdicts that could be reached: those that compare want several ranks, or a baseline."""
+        """The verdicts that apply to this run.
+
+        Rank verdicts need several ranks, comparisons need a baseline.
+        """
         asked = list(verdicts.STREAM_VERDICTS)
         asked += verdicts.RANK_VERDICTS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
         asked += verdicts.BASELINE_VERDICTS if self.pair else ()
         return [each for each in verdicts.ALL if each in asked]
 
     def as_json(self) -> dict[str, Any]:
-        """{"run", "findings", "seen", "baseline", "summary"}; numbers that are not finite are text."""
+        """Returns {"run", "findings", "seen", "baseline", "summary"}. Non-finite numbers become text."""
         told = {
             "run": run_summary.run_of(self.streams),
             "findings": [_as_json(each) for each in self.findings],
@@ -92,10 +96,10 @@ class Report:
 
 
 def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = ()) -> Report:
-    """The report on a run's folder or on one stream's, beside a baseline: the one given, else the one it names.
+    """Diagnoses the folder of a run or of one stream.
 
-    quiet: verdicts that are left out, beside those that the run's own tag silences. Raises NoJournal where there is no
-    journal.
+    baseline: the run to compare with; by default the one that the run names. quiet: verdicts to omit in addition to
+    those that the run's tag silences. Raises NoJournal if there is no journal.
     """
     report, findings = Report(), []
     ranks: dict[str, int] = {}
@@ -119,7 +123,7 @@ def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = (
 
 
 def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tuple[str, Finding]]:
-    """What the verdicts that compare runs conclude, and the stream of the rank that was compared."""
+    """Yields the findings of the comparison verdicts with the stream of the compared rank."""
     try:
         report.pair = comparing.find(path, baseline)
     except NoJournal:
@@ -134,12 +138,12 @@ def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tu
 
 
 def _is_over(stream: str, finding: Finding, went_on: set[str]) -> bool:
-    """A process that died is no loss of the run where its launcher has started it again."""
+    """Whether a `run-lost` finding is void because the launcher restarted the process."""
     return finding.verdict == "run-lost" and stream in went_on
 
 
 def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
-    """The course of the gradient norm of all shards; of streams without shards nothing is read again."""
+    """Returns the gradient norm over all shards. Streams without shards are not read again."""
     course = Span()
     for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
         ranks = {each.rank: views(folders[each.stream]) for each in life}
@@ -149,13 +153,13 @@ def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
 
 
 def _silenced(streams: Sequence[Tally], quiet: Collection[str], reached: Collection[str]) -> dict[str, bool]:
-    """The verdicts that are left out, by whoever asks and by the run's tag, and whether each was reached."""
+    """Maps each verdict silenced by the caller or the run's tag to whether it fired."""
     tagged = {name for each in streams if each.hello for name in silence.of_tags(each.hello.tags)}
     return {name: name in reached for name in sorted({*quiet, *tagged} & verdicts.BY_ID.keys())}
 
 
 def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:
-    """What every verdict concluded at last about one stream."""
+    """Yields the last finding of each verdict on one stream."""
     states: dict[str, bytes] = {}
     last: dict[str, Finding] = {}
     for view in views(stream):
@@ -172,7 +176,10 @@ def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Fin
 
 
 def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
-    """Puts down what is concluded now. What was worth a page once stays so, as the collector's incident does."""
+    """Stores the newest findings.
+
+    A verdict that was page-level once stays so, like the collector's incident.
+    """
     for finding in findings:
         before = last.get(finding.verdict)
         graver = before is not None and before.severity == "page"
@@ -182,7 +189,7 @@ def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
 def _judge_ranks(
     streams: Sequence[Tally], folders: Mapping[str, Path], faults: dict[str, str]
 ) -> Iterator[tuple[str, Finding]]:
-    """What the verdicts that compare ranks conclude at last, and the first such rank's stream."""
+    """Yields the last findings of the rank verdicts with the first affected rank's stream."""
     by_name = {each.stream: each for each in streams if each.is_rank}
     for life in merging.lives(each.life for each in by_name.values()):
         ranks = {each.rank: by_name[each.stream] for each in life}
@@ -204,7 +211,7 @@ def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterat
 
 
 def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:
-    """One entry per verdict; what several ranks have is told once, in the words of the first."""
+    """Merges findings into one per verdict, with the wording of the first rank."""
     told: dict[str, Told] = {}
     for each in explained:
         first = told.setdefault(each.finding.verdict, Told(each.finding, [], []))

@@ -1,4 +1,4 @@
-"""What probes told, in words: a sentence for each event that a person can act on, judged by a verdict or not."""
+"""Describes events in sentences: one for each event that a person can act on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ Data = Mapping[str, Any]
 
 
 def sentence(event: Event) -> str | None:
-    """What happened and what to do about it; None for an event that is a number among others, or that says no more."""
+    """Returns the event and its remedy as a sentence.
+
+    Returns None for an event that only carries numbers, or whose data says nothing to act on.
+    """
     say = _SAY.get(event.name)
     if say is None:
         return None
     try:
         return say(event.data) or None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # of another version
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # data written by another version
         return event.name
 
 
@@ -34,11 +37,11 @@ _SAME = {
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
 }
-"""Event, or reason of a fallback, -> the verdict that says the same where it is reached."""
+"""Event, or reason of a fallback, -> the verdict that reports the same."""
 
 
 def verdict_of(event: Event) -> str | None:
-    """The verdict that says all that a sentence on this event does, and more, once it is reached."""
+    """Returns the verdict whose finding makes the sentence on this event redundant."""
     if event.name == "kernel.fallback":
         return _SAME.get(str(event.data.get("reason")), "fp32-fallback")
     if event.name.startswith("usage."):
@@ -162,7 +165,7 @@ _KNOWN = {
     "hooks": "seen by looking at each module",
     "replay": "seen by running the forward pass once more",
 }
-"""How it was found, by the event's word for it."""
+"""Method that found the origin, by the value in the event."""
 
 
 def _amounts(data: Data) -> str:
@@ -196,7 +199,11 @@ def _value(value: Any) -> str:
 
 
 def checkpoint(path: str, missing: Collection[str], exposed: Collection[str]) -> str | None:
-    """Of one checkpoint, which may be several files of one folder: what is in none of them, who can get at one."""
+    """Describes the faults of a checkpoint, which may consist of several files of one folder.
+
+    missing: state that none of the files contains. exposed: the access that other users have to a file. Returns None if
+    there is no fault.
+    """
     faults = []
     if missing:
         faults.append(f"has no {', '.join(sorted(missing))}, so a resumed run would differ")

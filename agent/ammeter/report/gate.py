@@ -1,4 +1,4 @@
-"""`ammeter gate RUN BASELINE`: whether a run is within limits of another one, for CI."""
+"""`ammeter gate RUN BASELINE`: checks in CI that a run is within limits of another."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from ammeter.wire.columns import BadBlock
 WITHIN, WRONG_CALL, OUTSIDE = 0, 2, 3
 
 DEFAULTS = {"slower": 100 * (SLOWER - 1), "memory": 5.0, "drift": 100 * DELTA}
-"""Percent. Of memory the allocator's rounding and a few copies more."""
+"""Percent. For memory it allows for the rounding of the allocator and a few copies."""
 
 
 MAX_NAMED = 8
-"""Differences that are said with both values."""
+"""Differences that are printed with both values."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One limit. within: None where the journals do not say; that is outside only where the limit was asked for."""
+    """The check of one limit.
+
+    within: None if the journals do not contain the values; that fails only if the limit was requested.
+    """
 
     name: str
     within: bool | None
@@ -46,7 +49,7 @@ class Check:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; returns 0 within the limits, 3 outside of one, 2 for a path without a journal."""
+    """Runs the command. Exit code: 0 within the limits, 3 outside, 2 without journal."""
     given = _arguments(argv)
     try:
         (run,) = find_runs(given.run)
@@ -66,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
-    """Every limit but the run's own findings, in the order in which people ask."""
+    """Yields the checks of all limits except the run's own findings, in order of interest."""
     yield _settings(pair)
     yield _speed(pair, given.slower)
     yield _memory(pair, given.memory)
@@ -76,7 +79,7 @@ def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
 
 
 def _settings(pair: RunComparison) -> Check:
-    """What differs, and of that what forbids a comparison. What is only named is within."""
+    """Checks the settings. Only differences that forbid a comparison fail; others are listed."""
     said = [each.said for each in pair.forbidding]
     if said:
         more = f", and {len(said) - MAX_NAMED} more" if len(said) > MAX_NAMED else ""
@@ -105,7 +108,7 @@ def _memory(pair: RunComparison, limit: float | None) -> Check:
 
 
 def _validation(pair: RunComparison, limit: float | None) -> Iterator[Check]:
-    """One for each metric that both have; val_loss is called validation."""
+    """Checks each validation metric that both runs have. val_loss is called `validation`."""
     allowed = DEFAULTS["drift"] if limit is None else limit
     if not pair.validated:
         said = pair.why("validation") or "no step at which both were validated"

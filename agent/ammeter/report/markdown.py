@@ -1,4 +1,4 @@
-"""How what a run says stands in a document: as text, never as markup. A run's name may be anything."""
+"""Escapes report values for Markdown, because names and data of a run may contain anything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ammeter.verdicts.framework import wording
 from ammeter.wire import printable
 
 MAX_CHARS = 200
-"""Characters of a piece of evidence that are shown."""
+"""Maximum number of characters shown of a piece of evidence."""
 
 
 def text(value: Any) -> str:
-    """As it is to be read: no markup, no table cell ended, no control character."""
+    """Escapes markup and table separators, and remove control characters."""
     plain = printable.sentence(str(value)).replace("&", "&amp;").replace("<", "&lt;")
     for mark in ("\\", "|", "*", "_", "[", "]", "`", "~", "#", "$"):
         plain = plain.replace(mark, f"\\{mark}")
@@ -22,13 +22,16 @@ def text(value: Any) -> str:
 
 
 def code(value: Any) -> str:
-    """A name, set apart."""
+    """Formats a name as inline code."""
     plain = printable.line(" ".join(str(value).split()))
     return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
 
 
 def number(value: float | str | None) -> str:
-    """Four digits; NaN and Inf as such; '-' for what was not read."""
+    """Formats with four digits.
+
+    NaN and Inf keep their names; '-' stands for an unread value.
+    """
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:.4g}" if math.isfinite(value) else str(wording.number(value))

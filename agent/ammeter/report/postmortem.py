@@ -1,6 +1,6 @@
-"""The report as a document for the review of an incident, in Markdown: what is known is filled in, the rest is asked.
+"""Renders the report as a Markdown post-mortem, with open questions for the reviewers.
 
-Everything that comes from a run is shown as text, never as markup.
+Data of the run is escaped, so it appears as text and never as markup.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ammeter.wire.columns import View
 
 FIRST, LAST = 40, 20
-"""Lines of the timeline that are kept where there are more."""
+"""Timeline entries kept from the start and from the end of a longer timeline."""
 
 Views = Mapping[str, Callable[[], "Iterable[View]"]]
-"""stream -> its journal, from the beginning, as often as it is asked for."""
+"""stream -> function that reads its journal from the beginning; it can be called repeatedly."""
 
 
 def document(report: Report, views: Views) -> str:
-    """The run as Markdown, with a line feed at its end."""
+    """Returns the post-mortem of the run as Markdown, ending in a newline."""
     told = report.as_json()
     bad = _bad_step(report)
     lead, others = _streams(report)
@@ -51,7 +51,7 @@ def document(report: Report, views: Views) -> str:
 
 
 def _streams(report: Report) -> tuple[Tally | None, list[Tally]]:
-    """The stream whose numbers are shown, which has the first finding, and the other ranks."""
+    """Returns the stream with the first finding, whose numbers are shown, and the other ranks."""
     ranks = [each for each in report.streams if each.is_rank] or report.streams
     wanted = report.findings[0].ranks[0] if report.findings else 0
     ranks = sorted(ranks, key=lambda each: (each.rank != wanted, -each.steps))
@@ -65,7 +65,7 @@ def _findings(report: Report) -> Iterator[Finding]:
 
 
 def _bad_step(report: Report) -> int | None:
-    """Where what was worth waking somebody began; without that, where the first finding did."""
+    """Returns the step at which the first page-level finding began, else the first finding."""
     grave = [each.first_step for each in _findings(report) if each.severity == "page"]
     every = [told.finding.first_step for told in report.findings]
     return min(grave) if grave else every[0] if every else None
@@ -196,7 +196,7 @@ def _tensors(row: Row) -> str:
 
 
 def _last_good(saves: list[Saved], bad: int | None) -> Saved | None:
-    """The last one that lacks nothing and was saved before it began."""
+    """Returns the last checkpoint that lacks nothing and was saved before the fault began."""
     good = [each for each in saves if not each.missing and (bad is None or each.step <= bad)]
     return good[-1] if good else None
 

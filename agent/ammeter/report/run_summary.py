@@ -1,4 +1,4 @@
-"""What the streams of a run say together: who ran, how it ended, its numbers. Pure; tally.py counts each stream."""
+"""Summarizes a run from the tallies of its streams. Pure; stream_summary.py counts each stream."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COUNTS = {
     "growths": "scale_growths",
     "backoffs": "scale_backoffs",
 }
-"""What a tally counts -> what the summary calls it."""
+"""Attribute of a tally -> key in the summary."""
 
 
 SETTLED_STEPS = 64
-"""Settled steps from which on their cost is told: with fewer a single reading decides it."""
+"""Minimum number of settled steps for a cost: with fewer, a single reading determines it."""
 
 _NO_SCALE = "_scale is None"
-"""What torch says when scaler.step() or update() comes before scale()."""
+"""torch's error text when scaler.step() or update() is called before scale()."""
 
 _SCALE = "call scaler.scale(loss).backward()"
 _LATE = "watch() came after the training: call it before the loop"
@@ -43,7 +43,7 @@ _MAY_BE = (
 
 
 def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
-    """Who ran, where, and how it ended, from the streams of one run."""
+    """Returns the identity, environment, state and end of a run from its streams."""
     ranks = [each for each in streams if each.is_rank] or list(streams)
     first = next((each.hello for each in ranks if each.hello), None) or Hello("", "", Schema())
     ended = continued(ranks)
@@ -75,9 +75,10 @@ def run_of(streams: Sequence[Tally]) -> dict[str, Any]:
 
 
 def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict[str, Any]:
-    """The run's numbers: rank 0's course, counts of the rank that has most, losses of all. Lives of a rank add up.
+    """Returns the numbers of the run, with the attempts of each rank added up.
 
-    whole_norm: the course of the gradient norm of all shards, where ranks have shards; grad_norm_of says whose it is.
+    Series come from the lowest rank, each count from the rank with the highest one, and lost records from all ranks.
+    whole_norm: the gradient norm of all shards, for sharded ranks. `grad_norm_of` is `run` or names the rank.
     """
     ranks = _ranks(streams) or [[Tally("")]]
     sums = {name: max(sum(getattr(life, name) for life in lives) for lives in ranks) for name in COUNTS}
@@ -111,7 +112,7 @@ def summary_of(streams: Sequence[Tally], whole_norm: Span | None = None) -> dict
 
 
 def unstepped(streams: Sequence[Tally]) -> list[str]:
-    """Why a run has no step: the cause where its streams tell it, else what it may be, likeliest first."""
+    """Returns why the run has no step: the known cause, else possible causes, likeliest first."""
     ranks = [each for each in streams if each.is_rank]
     if any(each.steps for each in ranks):
         return []
@@ -124,9 +125,10 @@ def unstepped(streams: Sequence[Tally]) -> list[str]:
 
 
 def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
-    """What probes told, in words, by step, and which verdict says the same; what several ranks have in common, once.
+    """Returns the sentences on events by step, each with the verdict that covers it.
 
-    Beside a checkpoint that is complete others are exports, and lack nothing.
+    A sentence that several ranks share appears once. If one checkpoint is complete, the others count as exports, which
+    need not be complete.
     """
     every: dict[tuple[Any, ...], dict[str, Any]] = {}
     complete = any(not saved.missing for each in streams for saved in each.checkpoints.values())
@@ -142,7 +144,7 @@ def seen_in(streams: Sequence[Tally]) -> list[dict[str, Any]]:
 
 
 def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:
-    """reason -> {steps, events} of records that are gone, over all streams."""
+    """reason -> {steps, events} of lost records, over all streams."""
     total: dict[str, dict[str, int]] = {}
     for each in streams:
         for reason, counts in each.lost.items():
@@ -153,20 +155,23 @@ def lost_of(streams: Sequence[Tally]) -> dict[str, dict[str, int]]:
 
 
 def state_of(ranks: Sequence[Tally]) -> str:
-    """running while one process lives; lost when one of them went without a goodbye; else ended."""
+    """`running` while a process is alive, `lost` if one wrote no final record, else `ended`."""
     states = {each.state for each in ranks}
     return next((state for state in ("running", "lost") if state in states), "ended")
 
 
 def instant(nanoseconds: int) -> str | None:
-    """RFC 3339 in UTC, None for a time that is not known."""
+    """Formats as RFC 3339 in UTC; None for an unknown time."""
     if not nanoseconds:
         return None
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _cost(lives: Sequence[Tally], seconds: float) -> dict[str, Any]:
-    """What Ammeter took: of all time, of that of settled steps, and in the start of each life, in seconds."""
+    """Returns the overhead of Ammeter over attempts.
+
+    As a share of all time and of the time of settled steps, and in seconds for the starts.
+    """
     costs = [each.cost for each in lives]
     start, settled = (sum(getattr(each, name) for each in costs) for name in ("start", "settled"))
     settled_of = sum(each.settled_of for each in costs)
@@ -184,7 +189,10 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _goodbye(ranks: Sequence[Tally]) -> str | None:
-    """How the run ended, in the words of the rank that had most to say."""
+    """Returns the gravest final record of the ranks as text.
+
+    The order is lost, exception, signal, exit, closed.
+    """
     byes = [each.bye for each in ranks if each.bye is not None]
     worst = max(byes, key=lambda bye: ("closed", "exit", "signal", "exception", "lost").index(bye.reason), default=None)
     if worst is None:
@@ -193,7 +201,10 @@ def _goodbye(ranks: Sequence[Tally]) -> str | None:
 
 
 def continued(streams: Sequence[Tally]) -> set[str]:
-    """The streams that were over when the ranks were started again: how they ended is not how the run did."""
+    """Returns the streams that a restart continued.
+
+    Their end is not the end of the run.
+    """
     together = _together([each for each in streams if each.is_rank])
     found = set()
     for at, each in enumerate(together):
@@ -205,7 +216,7 @@ def continued(streams: Sequence[Tally]) -> set[str]:
 
 
 def _together(ranks: Sequence[Tally]) -> list[list[Tally]]:
-    """The streams of each life of the run, by rank."""
+    """Groups the streams by attempt of the run, ordered by rank."""
     by_name = {each.stream: each for each in ranks}
     return [[by_name[life.stream] for life in each] for each in lives(each.life for each in ranks)]
 
@@ -221,7 +232,7 @@ def _life(streams: Sequence[Tally]) -> dict[str, Any]:
 
 
 def _ranks(streams: Sequence[Tally]) -> list[list[Tally]]:
-    """The lives of each rank, lowest rank first."""
+    """Returns the attempts of each rank, lowest rank first."""
     found: dict[int, list[Tally]] = {}
     for each in sorted((each for each in streams if each.is_rank), key=lambda each: (each.rank, each.first_time)):
         found.setdefault(each.rank, []).append(each)

@@ -1,4 +1,4 @@
-"""`ammeter runbook VERDICT`: what to do about a verdict, on the terminal. Every installation has the text with it."""
+"""`ammeter runbook VERDICT`: prints a runbook, which is part of every installation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "runbooks"
-"""A link to alerts/runbooks in the source; a folder of its own in the installed package."""
+"""A link to alerts/runbooks in the source; a real folder in the installed package."""
 
 WRONG_CALL = 2
 
 _LINK = re.compile(r"\[([^]]*)\]\(/runbooks/([a-z0-9-]+)\)")
-"""The collector serves them under this address."""
+"""Links between runbooks use the address at which the collector serves them."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the runbook, or without a name the names there are; 2 for an unknown name."""
+    """Prints the runbook, or all names if none is given.
+
+    Returns 2 for an unknown name.
+    """
     given = _arguments(words)
     names = sorted(path.stem for path in FOLDER.glob("*.md"))
     if given.name is None:
@@ -33,14 +36,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """Which of the names may be meant, as a remedy: the closest, or all of them."""
+    """Suggests the closest names, or list all names if none is close."""
     known = list(names)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(known)}"
 
 
 def _show(text: str) -> None:
-    """As a page on a terminal, as it is written into a pipe."""
+    """Renders Markdown on a terminal; print the plain text into a pipe."""
     said = _LINK.sub(lambda found: f"{found[1]} (`ammeter runbook {found[2]}`)", text)
     if not sys.stdout.isatty():
         print(said, end="")

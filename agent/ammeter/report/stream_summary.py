@@ -1,4 +1,4 @@
-"""What one stream's journal says in plain numbers: how far it came, how many steps were skipped, what was lost."""
+"""Counts the journal of one stream: steps, skipped steps, losses, events and lost records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ MAX_LOSSES = 64
 
 START_STEPS = 64
 START_SECONDS = 1.0
-"""A young run is read densely: its calls are followed for 64 steps, and the credit of its buckets is spent."""
+"""The first steps are read densely.
+
+Calls are followed for 64 steps, and the reading budgets spend their credit.
+"""
 
 SAMPLED = (
     "samples",
@@ -33,14 +36,14 @@ SAMPLED = (
     "device_allocated_bytes",
     "host_rss_bytes",
 )
-"""Columns whose course the summary has beside the loss and the norm."""
+"""Columns whose series the summary contains besides loss and norm."""
 
 
 @dataclass
 class Span:
-    """The numbers of one column: the first finite one, how far the finite ones reached, and the last one of all.
+    """Summary of one column: first finite value, range of finite values, and last value.
 
-    last_step: where the last one was measured; read: in how many steps one was.
+    last_step: step of the last measured value. read: number of steps with a measured value.
     """
 
     first: float | None = None
@@ -55,7 +58,7 @@ class Span:
         if not there.size:
             return
         self.read += int(there.size)
-        if self.last_step is None or steps[there[-1]] >= self.last_step:  # what is said late may be of an earlier step
+        if self.last_step is None or steps[there[-1]] >= self.last_step:  # late values may be of an earlier step
             self.last, self.last_step = float(column[there[-1]]), int(steps[there[-1]])
         finite = column[np.isfinite(column)]
         if finite.size:
@@ -65,7 +68,7 @@ class Span:
             self.highest = high if self.highest is None else max(high, self.highest)
 
     def join(self, later: Span) -> Span:
-        """The numbers of both, one behind the other."""
+        """Appends a later span to this one."""
         newer = later if later.read else self
         lows, highs = ([each for each in pair if each is not None] for pair in self._reach(later))
         return Span(
@@ -93,9 +96,10 @@ class Span:
 
 @dataclass
 class Cost:
-    """What Ammeter took of a stream's time, in nanoseconds: in its start, and of the steps behind it, settled ones.
+    """Time that Ammeter used in one stream, in nanoseconds.
 
-    The start is over after START_STEPS steps and START_SECONDS of training.
+    The time is split into the start and the settled steps after it. The start ends after START_STEPS steps and
+    START_SECONDS of training.
     """
 
     start_steps: int = 0
@@ -121,7 +125,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: what none of its files holds, and what others can do to one of them."""
+    """A checkpoint.
+
+    missing: state that none of its files contains. exposed: access of other users to one of them.
+    """
 
     path: str
     missing: set[str]
@@ -130,7 +137,7 @@ class Saved:
 
 @dataclass
 class Tally:
-    """One stream in numbers; add() takes its views in order."""
+    """Counts of one stream. add() expects its views in order."""
 
     stream: str
     hello: Hello | None = None
@@ -147,7 +154,7 @@ class Tally:
     cost: Cost = field(default_factory=Cost)
     followed: int = 0
     followable: int = 0
-    """Steps in which the order of calls was followed, of those that say whether it was."""
+    """Steps whose order of calls was followed, and steps that record whether it was."""
     growths: int = 0
     backoffs: int = 0
     precision: str | None = None
@@ -155,22 +162,25 @@ class Tally:
     unscaled: bool = False
     """Whether scaler.step() came before any scale(), which raises."""
     state_at_first: bool | None = None
-    """Whether the optimizers had a state when the run began, as those that have stepped do; None if nothing says it."""
+    """Whether the optimizers had state when the run began.
+
+    Optimizers that have stepped have one. None if unknown.
+    """
     scale: Span = field(default_factory=Span)
     loss: Span = field(default_factory=Span)
     losses: dict[str, Span] = field(default_factory=dict)
-    """By column, where a run has several, or only what backward() was called on is known."""
+    """By column, for runs with several losses or with only the argument of backward() known."""
     val_loss: Span = field(default_factory=Span)
     grad_norm: Span = field(default_factory=Span)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
     seen: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
-    """What probes told, in words: by event, line and sentence; the first MAX_SEEN."""
+    """Sentences on events, by event, program line and sentence; the first MAX_SEEN."""
     restores: Counter[str] = field(default_factory=Counter)
-    """Checkpoints that were read back, by what came of it."""
+    """Number of checkpoints that were read back, by outcome."""
     checkpoints: dict[tuple[str, int], Saved] = field(default_factory=dict)
-    """By folder and step: a checkpoint may be several files."""
+    """By folder and step, because a checkpoint may consist of several files."""
     step_seconds: list[float] = field(default_factory=list)
-    """Of at most the last MAX_TIMES steps."""
+    """Times of the last MAX_TIMES steps at most."""
     sums: dict[str, float] = field(default_factory=lambda: {"samples": 0.0, "step_seconds": 0.0})
     epochs: list[Any] | None = None
     """See epochs.with_epoch."""
@@ -237,21 +247,24 @@ class Tally:
 
     @property
     def life(self) -> Life:
-        """When it lived. Of a process that died, which is noted later, the end is when it was heard last."""
+        """The time span of this attempt.
+
+        A process that died ends at its last recorded step.
+        """
         died = self.last_step_time or self.first_time
         ended = None if self.state == "running" else self.bye.time if self.bye and self.state == "ended" else died
         return Life(self.stream, self.rank, self.hello.world_size if self.hello else 1, self.first_time, ended)
 
     @property
     def standing(self) -> Standing:
-        """Where the rank is; of one that somebody else has ended, where it had stood until then."""
+        """The rank's position. A rank that was ended from outside keeps its last position."""
         by_itself = self.bye is not None and self.bye.reason in ("closed", "exit")
         ended = None if self.state == "running" else self.last_time
         return standing(self.rank, self.last_step, self.last_step_time, ended, by_itself)
 
     @property
     def state(self) -> str:
-        """running, ended, or lost: over without a goodbye."""
+        """running, ended, or lost: over without a final record."""
         if self.bye is not None:
             return "lost" if self.bye.reason == "lost" else "ended"
         return "running" if self.alive else "lost"
@@ -287,7 +300,7 @@ class Tally:
             self.precision = str(event.data.get("dtype") or self.precision)
 
     def _logged(self, event: Event) -> None:
-        """What run.log said of a step whose row was written."""
+        """Adds values of run.log for a step whose row was already written."""
         for name in ("loss", "val_loss"):
             if isinstance(value := event.data.get(name), int | float):
                 getattr(self, name).add(np.array([value], np.float32), np.array([event.step], np.int64))
@@ -318,7 +331,10 @@ class Tally:
 
 
 def _nanoseconds(seconds: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-    """Whole ones, so that a sum is the same in any order; 0 for what was not measured."""
+    """Converts to whole nanoseconds, so that sums do not depend on order.
+
+    Unmeasured values become 0.
+    """
     known = np.where(np.isfinite(seconds), np.clip(seconds, 0, 1e6), 0)
     return (known.astype(np.float64) * 1e9).astype(np.int64)
 

@@ -1,4 +1,7 @@
-"""The report as a page of text for a person. Everything that comes from a run is shown as text, never as markup."""
+"""Prints the report on a terminal.
+
+Data of a run appears as text, never as markup.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,21 @@ NEVER_FINITE = {
     "loss": "No finite loss was recorded.",
     "grad_norm": "No finite gradient norm was read, so underflow could not be judged.",
 }
-"""The same of a run with losses or gradients that were not finite: those count as neither first nor last."""
+"""Used instead of NOT_SEEN after non-finite losses or gradients.
+
+Such values count as neither first nor last.
+"""
 
 
 MIN_SHARE = 0.001
-"""The least share that is told as a number."""
+"""The smallest share that is printed as a number."""
 
 LITTLE = 0.01
-"""A share of a whole run that misleads nobody, although the start is in it."""
+"""A share of a whole run that misleads nobody, although it includes the start."""
 
 
 def show(report: Report, console: Console | None = None) -> None:
-    """Prints the report: who ran, the numbers, what was found with cause and fix, and what to do next."""
+    """Prints the report: run, numbers, findings with cause and fix, and the next step."""
     console = console or Console(highlight=False)
     told = report.as_json()
     run, summary = told["run"], told["summary"]
@@ -106,14 +112,17 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _named(losses: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each of several losses, and what nobody knows to be the batch's."""
+    """Yields each loss with its name.
+
+    Losses that may not be the batch's are named after backward().
+    """
     for column, numbers in losses.items():
         kind = "loss" if column.startswith("loss@") else "backward() on"
         yield f"{kind}{wording.of_loss(column)}".removesuffix(" on"), numbers
 
 
 def _beside(baseline: dict[str, Any]) -> str:
-    """How the run did against its baseline."""
+    """Describes the comparison with the baseline: speed, memory and metrics."""
     parts = []
     if baseline["speedup"]:
         times = f"{1000 * baseline['seconds']:.3g} ms against {1000 * baseline['baseline_seconds']:.3g} ms"
@@ -139,7 +148,10 @@ def _metric(metric: dict[str, Any]) -> str:
 
 
 def _lives(lives: list[dict[str, Any]]) -> Iterator[str]:
-    """How each life of the ranks ended, but for the last one, of which the rest speaks."""
+    """Describes the end of each attempt except the last.
+
+    The rest of the report covers the last.
+    """
     yield f"{len(lives)}, for the ranks were started again"
     for each in lives[:-1]:
         step = f"at step {each['last_step']}" if each["last_step"] >= 0 else "before its first step"
@@ -167,12 +179,15 @@ def _speed(summary: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """What is not finite is text by now."""
+    """Returns None for text, the form of a non-finite number in the summary."""
     return None if isinstance(value, str) else value
 
 
 def _cost(summary: dict[str, Any]) -> str:
-    """The share of settled steps, and the start in seconds: the share of a short run is that of its start."""
+    """Describes the overhead as the share of settled steps and the start in seconds.
+
+    The start dominates the share of a short run, so a short run gets no share unless it is small.
+    """
     settled, start = summary["overhead_settled_ratio"], f"{summary['overhead_start_seconds']:.2g} s"
     steps = wording.count(summary["overhead_start_steps"], "step")
     if settled is not None:
@@ -205,7 +220,7 @@ def _weights(summary: dict[str, Any]) -> str:
 
 
 def _course(scale: dict[str, float]) -> str:
-    """How a scale went from the first step to the last."""
+    """Describes the loss scale from the first step to the last."""
     first, last, lowest, highest = (wording.scale(scale[name]) for name in ("first", "last", "lowest", "highest"))
     if lowest == highest:
         return f"{first} throughout"
@@ -267,13 +282,13 @@ def _parts(told: Told) -> Iterator[tuple[str, str]]:
 
 
 def _unsaid(report: Report, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What no finding says already."""
+    """Returns the event sentences that no finding covers."""
     said = {each.verdict for told in report.findings for each in (told.finding, *told.consequences)}
     return [each for each in seen if each["verdict"] not in said]
 
 
 def _seen(told: list[dict[str, Any]]) -> Table:
-    """What probes told: the step, the line of the program, and a sentence."""
+    """Builds a table of event sentences with their step and line of the program."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -286,7 +301,7 @@ def _seen(told: list[dict[str, Any]]) -> Table:
 
 
 def _end(report: Report, summary: dict[str, Any], seen: bool) -> Iterator[str]:
-    """The last words: what to do next, or that nothing was found and what was looked for."""
+    """Yields the closing lines: the next step, or the verdicts that found nothing."""
     for column, line in NOT_SEEN.items():
         if column == "loss" and any(each["first"] is not None for each in summary["losses"].values()):
             continue
@@ -322,7 +337,10 @@ def _silenced(report: Report) -> Iterator[str]:
 
 
 def _followed(summary: dict[str, Any]) -> Iterator[str]:
-    """That calls are followed now and then, where they are: else nobody knows what a column of zeros means."""
+    """Explains that the order of calls was followed only in some steps.
+
+    Without this line a column of zeros would be ambiguous.
+    """
     share, seconds = summary["calls_followed_share"], summary["step_seconds"]
     if share is None or share == 1:
         return

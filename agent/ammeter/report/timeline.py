@@ -1,6 +1,6 @@
-"""What happened in a run, in the order of time, and the rows around one step: the journal read once more, for a review.
+"""Builds the timeline of a run and the rows around one step, for the post-mortem.
 
-Inert: postmortem.py makes a document of it.
+Reads the journal once more; postmortem.py renders the result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Bye, Event, Hello, Lost
 
 NEAR = 5
-"""Rows before and behind a step that are kept."""
+"""Number of rows kept before and after a step."""
 
 EARLIER = 3
-"""Rows before those whose norm was read: of short steps not every one is."""
+"""Number of earlier rows with a norm that are kept.
+
+Not every short step has a norm.
+"""
 
 TOP = 3
-"""Tensors of a row that are named."""
+"""Number of tensors that are named per row."""
 
 RESTORED = {"optimizer.restored": "an optimizer's state was loaded", "scaler.restored": "a scaler's state was loaded"}
 
@@ -39,7 +42,7 @@ class Moment:
 
 @dataclass
 class Move:
-    """The loss scale went the same way one or more times in a row."""
+    """One or more consecutive changes of the loss scale in the same direction."""
 
     first: int
     last: int
@@ -54,7 +57,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint. missing: what a resume needs and it has not."""
+    """A checkpoint. missing: state that it lacks and a resume needs."""
 
     step: int
     time: int
@@ -65,10 +68,10 @@ class Saved:
 
 @dataclass(frozen=True)
 class Row:
-    """One step in numbers; None for one that was not read.
+    """The numbers of one step; None for a value that was not read.
 
-    tensors: those with the largest norms; where some are not finite, `nonfinite` of them, the last ones of those in the
-    order of the model, which are nearest to where it was born in backward.
+    tensors: those with the largest norms. If some are not finite, `nonfinite` counts them, and tensors are the last of
+    these in model order, which are nearest to the origin in backward.
     """
 
     step: int
@@ -82,9 +85,10 @@ class Row:
 
 @dataclass
 class Chronicle:
-    """rows: those around the step that was asked for; earlier: the last before them with a norm.
+    """The timeline of a stream and its kept rows.
 
-    times: when the steps ended that were asked for.
+    rows: the rows around the requested step. earlier: the last rows before them with a norm. times: end times of the
+    requested steps.
     """
 
     moments: list[Moment] = field(default_factory=list)
@@ -95,14 +99,15 @@ class Chronicle:
     times: dict[int, int] = field(default_factory=dict)
     _scale: float = math.nan
     _streak: tuple[int, int, int] = (-1, 0, 0)
-    """Skipped steps in a row: the first of them, how many, and the time of the first."""
+    """Consecutive skipped steps: the first step, their number, and the time of the first."""
     _bad: bool = False
 
 
 def chronicle(views: Iterable[View], asked: Collection[int], middle: int | None, *, rows: bool = True) -> Chronicle:
-    """A stream in order. asked: steps whose time matters; middle: the step around which rows are kept.
+    """Builds the timeline of a stream from its views.
 
-    rows: whether its steps are told, too; of several ranks one is enough.
+    asked: steps whose end times are needed. middle: step around which rows are kept. rows: whether to include steps;
+    with several ranks only the first stream needs them.
     """
     told = Chronicle()
     for view in views:
@@ -167,7 +172,7 @@ def _rows(told: Chronicle, rows: View, asked: Collection[int], middle: int | Non
 
 
 def _with_norm(rows: View, before: int) -> Iterator[Row]:
-    """The last few rows before a step whose norm was read."""
+    """Yields the last rows before a step whose norm was read."""
     read = np.flatnonzero(measured(rows.scalar("grad_norm")) & (rows.steps < before))
     for at in read[-EARLIER:].tolist():
         yield _row(rows, at, int(rows.steps[at]), bool(rows.scalar("skipped")[at] > 0))

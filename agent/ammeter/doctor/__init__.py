@@ -1,4 +1,4 @@
-"""`ammeter doctor`: what this machine and this set-up can and cannot see, and the way to the collector."""
+"""`ammeter doctor`: checks the machine, the journal folder and the way to the collector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINE, BROKEN = 0, 1
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints what was found. 0: everything will work; 1: something will not; 2: wrong call."""
+    """Prints the checks. Exit code: 0 if everything works, 1 if not, 2 wrong call."""
     given = _arguments(words)
     lines = list(examine(given.url, given.dir))
     if given.json:
@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def examine(url: str | None = None, dir: str | None = None) -> Iterator[Line]:
-    """Every line, in the order in which a person reads them."""
+    """Yields every line in reading order."""
     yield from machine.lines()
     try:
         chosen = settings(url, dir)
@@ -54,7 +54,7 @@ def _settings(chosen: Settings) -> Line:
 
 
 def _split(error: str) -> tuple[str, str]:
-    """What is wrong and the remedy, which our errors put behind a semicolon."""
+    """Splits an error into cause and remedy, which Ammeter's errors separate with a semicolon."""
     what, _, remedy = error.partition("; ")
     return what, remedy
 

@@ -1,4 +1,4 @@
-"""The way to the collector: reachable, ready, and whether it takes what this token sends."""
+"""Checks that the collector is reachable, ready and accepts the token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from ammeter.shipper import http
 from ammeter.shipper.http import Answer
 
 SKEW_SECONDS = 5.0
-"""run-lost waits 15 s for a silent host; clocks further apart than this make its times hard to read."""
+"""run-lost waits 15 s for a silent host.
+
+Larger clock differences make its times hard to read.
+"""
 
 
 def lines(chosen: Settings) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Where journals lie: whether they can be written, locked and kept, and how fast."""
+"""Checks that journals can be written, locked and kept, and how fast."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from ammeter import journal
 from ammeter.doctor.line import Line, fail, ok, warn
 
 LITTLE_BYTES = 2**30
-"""A stream may take half of it before rows are thinned."""
+"""A stream may use half of it before rows are thinned."""
 
 SLOW_SECONDS = 0.005
-"""A write is a few microseconds into the page cache; a network folder can take as long as a step."""
+"""A write into the page cache takes microseconds.
+
+A network folder can take as long as a step.
+"""
 
 HOT = Path("/dev/shm")  # noqa: S108 - only its free space is asked
 HOT_FREE_BYTES = 256 * 2**20
 
 
 def lines(dir: Path) -> Iterator[Line]:
-    """On the folder, and on tmpfs, where the open segment lies."""
+    """Checks the folder, and tmpfs, which contains the open segment."""
     hot = _hot()
     try:
         journal.private_folder(dir)
@@ -55,7 +58,7 @@ def lines(dir: Path) -> Iterator[Line]:
 
 
 def kept_back(dir: Path) -> Iterator[Line]:
-    """On runs in the folder that the collector does not take, the newest of them."""
+    """Reports runs in the folder that the collector refuses, with the newest of them."""
     noted = sorted(dir.glob(f"*/*/{journal.REFUSED}"), key=_changed)
     if noted:
         more = f", and {len(noted) - 1} more" if len(noted) > 1 else ""
@@ -81,7 +84,10 @@ def _slowest_write(place: Path) -> float:
 
 
 def _seen_from_outside(place: Path) -> subprocess.CompletedProcess[str]:
-    """What another process says about a lock that this one holds; that it can be started is what is found out, too."""
+    """Starts a process that reads a lock which this process owns.
+
+    The start itself is a check too.
+    """
     held = journal.lock(place / "lock")
     look = "import sys, pathlib, ammeter.journal as j; print(j.is_locked(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-c", look, str(place / "lock")]

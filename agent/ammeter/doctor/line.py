@@ -1,4 +1,4 @@
-"""One thing that the doctor has looked at."""
+"""One line of the doctor's output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "note", "warn", "fail"]
-"""ok: works. note: a limit that nobody needs to mend. warn: works worse than it could. fail: will not work."""
+"""ok: works.
+
+note: a limit that needs no repair. warn: works worse than it could. fail: will not work.
+"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """about: what was looked at. text: what was found. remedy: what to do, "" for nothing."""
+    """about: the subject checked. text: the result. remedy: what to do, "" for nothing."""
 
     level: Level
     about: str

@@ -1,4 +1,7 @@
-"""Python, torch, the GPU, and how gradients are read here. torch is imported to be asked, and may be missing."""
+"""Checks Python, torch, the GPU and the readers of gradients.
+
+torch is imported for the checks and may be missing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def _system() -> Line:
 def _torch() -> ModuleType | Line:
     try:
         return importlib.import_module("torch")
-    except Exception as error:  # noqa: BLE001 - a torch that is broken can raise anything
+    except Exception as error:  # noqa: BLE001 - a broken torch can raise anything
         remedy = "install torch in this Python, or run the doctor in the one that trains"
         return fail("torch", f"cannot be imported ({type(error).__name__}: {error})", remedy)
 
@@ -61,7 +64,7 @@ def _gpu(torch: ModuleType) -> Line:
 
 
 def _readers(cuda: bool) -> Iterator[Line]:
-    """How gradients are read, for the devices that are here."""
+    """Reports the gradient reader of each device that is present."""
     from ammeter import tensors
 
     for device, how in tensors.available().items():

@@ -1,4 +1,4 @@
-"""The doctor's lines for a person: coloured on a terminal, plain in a pipe."""
+"""Prints the doctor's lines: coloured on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STYLE = {"ok": "green", "note": "dim", "warn": "bold yellow", "fail": "bold red"
 
 
 def show(lines: Sequence[Line], console: Console | None = None) -> None:
-    """Prints every line with its remedy, and what it all comes to."""
+    """Prints every line with its remedy, and a summary."""
     console = console or Console(highlight=False)
     if console.is_terminal:
         _coloured(lines, console)

@@ -1,4 +1,4 @@
-"""What is not seen whatever one does, so that nobody waits for it."""
+"""Lists values that Ammeter cannot measure in any set-up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Opt-in actions inside the training process, the one part of Ammeter that changes a run: because it was asked to.
+"""Opt-in actions in the training process, the only part of Ammeter that changes runs.
 
-`ammeter.watch(model, optimizer, scaler, guards=[ammeter.guards.Scale(), ammeter.guards.Stop()])`. Guards act at the
-boundary between two steps, tell what they did as `guard.acted`, and a fault in one switches that one off.
+`ammeter.watch(model, optimizer, scaler, guards=[ammeter.guards.Scale(), ammeter.guards.Stop()])`. Guards act between
+two steps and record their actions as `guard.acted` events. A guard that raises is switched off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = (Scale, Precision, Checkpoint, Stop, OnIncident)
 
 
 def checked(given: Any, models: Sequence[Any]) -> tuple[Any, ...]:
-    """The guards that watch() was given. Raises TypeError or ValueError for what cannot be meant."""
+    """Returns the validated guards of watch(). Raises TypeError or ValueError for invalid arguments."""
     if not isinstance(given, list | tuple):
         raise TypeError(f"guards is a {type(given).__name__}; watch() takes a list, such as [ammeter.guards.Stop()]")
     for at, each in enumerate(given):

@@ -1,5 +1,7 @@
-"""The verdicts that hold a run against its baseline, asked in the process that trains: the baseline's journal is read
-once, as watch() is called, and the run's own rows as they are written."""
+"""Evaluates the verdicts that compare a run with its baseline, in the training process.
+
+The journal of the baseline is read once, in watch(), and the run's rows as they are written.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,31 @@ from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared
 from ammeter.wire.columns import View, measured
 
 SHARE = 0.002
-"""Of the time that comparing may take, where no validation has come: it costs more the longer a run is."""
+"""Maximum share of time for comparisons between validations.
+
+Their cost grows with the length of the run.
+"""
 
 MIN_SECONDS = 1.0
-"""Between two comparisons that no validation asks for."""
+"""Minimum time between two comparisons that no validation triggers."""
 
 NEW = "new run"
-"""Name of a folder that cannot be a run's: find_baseline() looks beside it."""
+"""Name of a folder that no run can have. find_baseline() searches beside it."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A baseline as it was read, with the metrics of validation that it is compared in."""
+    """A baseline's history and the validation metrics that are compared."""
 
     course: RunHistory
     metrics: tuple[str, ...]
 
 
 class Beside:
-    """A run beside its baseline. Each verdict that raises is left out from then on. stream: the folder of its journal,
-    beside which those of its earlier lives lie."""
+    """Compares a run with its baseline. A verdict that raises is not evaluated again.
+
+    stream: the folder of the run's journal; the journals of earlier attempts are beside it.
+    """
 
     def __init__(
         self, held: Held, ids: Collection[str], stream: Path | None = None, clock: Callable[[], float] = monotonic
@@ -59,7 +66,7 @@ class Beside:
         self._validated = self._validated or logged or read
 
     def judge(self, *, last: bool = False) -> list[Finding]:
-        """What holds now, where something new has come; else nothing."""
+        """Returns the current findings if data is new or a comparison is due, else nothing."""
         began = self._clock()
         if not (last or self._validated or began >= self._due):
             return []
@@ -76,7 +83,7 @@ class Beside:
         for verdict in list(self._verdicts):
             try:
                 _, finding = verdict.runs(verdict.state(), pair)
-            except Exception:  # noqa: BLE001 - the collector tells of it; here the others go on
+            except Exception:  # noqa: BLE001 - reported by the collector; the other verdicts continue
                 self._verdicts.remove(verdict)
                 continue
             found += [finding] if finding is not None else []
@@ -84,10 +91,10 @@ class Beside:
 
 
 def _earlier(stream: Path, metrics: Sequence[str]) -> list[Reading]:
-    """What this run did before it was started again, as its lowest rank has it."""
+    """Returns the earlier attempts of this run, from its lowest rank."""
     try:
         found, _, _ = baseline.lives(stream.parent, metrics)
-    except (NoJournal, OSError):  # nothing can be read of them: the run is compared from here on
+    except (NoJournal, OSError):  # unreadable: the comparison starts with this attempt
         return []
     return [each for each in found if each.stream != stream.name]
 
@@ -95,9 +102,9 @@ def _earlier(stream: Path, metrics: Sequence[str]) -> list[Reading]:
 def held_for(
     guard: Any, ids: Sequence[str], given: str | Path | None, tags: Mapping[str, Any], root: Path
 ) -> Held | None:
-    """The baseline that a guard needs for its verdicts, or was given; None where it is neither.
+    """Returns the baseline that a guard needs or was given, else None.
 
-    Raises ValueError where it is needed and not there, and where one that was given is not needed.
+    Raises ValueError if a needed baseline does not exist, or if a given one is not needed.
     """
     asked = needs_baseline(ids)
     name = str(given or tags.get("baseline") or "")
@@ -119,9 +126,9 @@ def held_for(
 
 
 def _held(name: str, root: Path, metrics: Collection[str]) -> Held:
-    """The baseline of this name: a path, or beside the runs in `root` an id or the newest of that name.
+    """Reads a baseline: a path, an id or the newest run of a name in `root`.
 
-    Raises NoJournal where there is none.
+    Raises NoJournal if there is none.
     """
     if not root.is_dir() and not Path(name).is_dir():
         raise NoJournal(f"no baseline {name!r} lies in {root}; give a path, or the id or name of a run there")

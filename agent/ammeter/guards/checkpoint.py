@@ -1,4 +1,4 @@
-"""Keeps a complete checkpoint beside those of the program, and says what those lack."""
+"""Writes complete checkpoints and reports state that the program's own checkpoints lack."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class Checkpoint:
-    """Says at once what a checkpoint of the program lacks, and, where asked for, writes complete ones of its own.
+    """Reports missing state in checkpoints of the program, and can write complete ones.
 
-    every_steps, every_minutes: write one when so many steps, or so much time, have passed; neither: never. keep: how
-    many stay. dir: where to, a folder of mode 0700 that is made; else `checkpoints` in the run's folder. parts: what
-    else the program needs to go on and watch() does not know, {"scheduler": scheduler}: anything with a state_dict().
-    restore: read back what the program saves with torch.save, the newest where one comes after the other, in a process
-    of its own that is nice to training; what it finds is a `checkpoint.verified`. Off unless asked for.
+    every_steps, every_minutes: interval between checkpoints; without either none is written. keep: number of
+    checkpoints that are kept. dir: target folder, created with mode 0700; by default `checkpoints` in the run's folder.
+    parts: further state that a resume needs and watch() does not know, such as {"scheduler": scheduler}: objects with
+    state_dict(). restore: read back checkpoints saved with torch.save, in a separate low-priority process; if several
+    are pending, only the newest. The result is a `checkpoint.verified` event. Off by default.
 
-    A file holds {"models", "optimizers", "scalers", "parts", "random", "step", "run"}, of mode 0600. It is written
-    beside its place, synced, read back with weights_only=True and compared by checksum before it takes its name.
-    Weights or optimizer state that are not finite are not written. Training waits meanwhile. Of several ranks the first
-    one writes; a sharded model is not written. Raises ValueError for numbers that cannot be meant.
+    A file contains {"models", "optimizers", "scalers", "parts", "random", "step", "run"} and has mode 0600. It is
+    written under a temporary name, synced, read back with weights_only=True and compared by checksum before it is
+    renamed. Non-finite weights or optimizer state are not written. Training is blocked meanwhile. With several ranks
+    only the first one writes; a sharded model is not written. Raises ValueError for invalid numbers.
     """
 
     name = "checkpoint"
@@ -64,8 +64,10 @@ class Checkpoint:
         self._written: list[tuple[Path, int]] = []
 
     def latest(self) -> Path | None:
-        """The path to go back to: the newest that this guard wrote, else the newest complete one of the program, of
-        which the last folder and the name are known. None where there is neither."""
+        """Returns the newest checkpoint of this guard, else the program's newest complete one.
+
+        A path of the program consists of its last folder and file name only. None if there is neither.
+        """
         if self._written:
             return self._written[-1][0]
         saved = [each for each in self._duty.saved if not each.missing] if self._duty else []
@@ -83,7 +85,10 @@ class Checkpoint:
         self._child = Child(self._restored) if self.restore else None
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
-        """What a checkpoint of the program lacks is told once; beside a complete one it is an export."""
+        """Reports missing state of the program's checkpoints, once per combination.
+
+        Nothing is reported if the program has written a complete checkpoint, because the others count as exports.
+        """
         if self._child is not None:
             self._read_back(self._child, frames, last)
         if any(not each.missing and not each.sure for each in self._known().saved):
@@ -106,7 +111,7 @@ class Checkpoint:
                 child.read({**frame.data, "step": frame.step})
 
     def _restored(self, saved: dict[str, Any], read: dict[str, Any]) -> None:
-        """Written at once, as what a guard does is."""
+        """Records the verification at once, as every action of a guard."""
         duty, told = self._known(), compared(read, saved)
         names = ("outcome", "reason", "seconds", "bytes", "tensors")
         data = {"path": saved["path"], "saved_step": saved["step"], **{name: told.get(name) for name in names}}
@@ -114,13 +119,16 @@ class Checkpoint:
         duty.verified(saved["path"], saved["step"], told["outcome"])
 
     def remove(self) -> None:
-        """Whoever ends the run does not leave a process behind."""
+        """Ends the child process: the run must leave none behind."""
         if self._child is not None:
             self._child.end()
 
     def closed(self) -> None:
-        """Random numbers are kept as they stand now: the next batch may be drawn from them. The rest is written when
-        the next forward pass begins, where the schedule has moved on; where none is heard, a step later."""
+        """Capture the random number states now, because the next batch may be drawn from them.
+
+        The checkpoint itself is written when the next forward pass begins, after the schedule has advanced; without a
+        recorded forward pass, one step later.
+        """
         if self._child is not None:
             self._child.look()
         if not self._writes:
@@ -156,7 +164,7 @@ class Checkpoint:
         self._tell("wrote", reason, None, str(path))
 
     def _keep(self, path: Path, step: int) -> None:
-        """Only what this guard wrote goes: other runs may keep theirs in the same folder."""
+        """Deletes this guard's oldest files. Other runs may use the same folder."""
         duty = self._known()
         self._written = [each for each in self._written if each[0] != path] + [(path, step)]
         while len(self._written) > self.keep:
@@ -165,7 +173,7 @@ class Checkpoint:
         duty.saved = [each for each in duty.saved if not each.sure] + kept
 
     def _refusal(self) -> str:
-        """Why nothing is written, '' where it is."""
+        """Returns why no checkpoint is written, or '' if one is."""
         watched = self._known().session.watched
         if any(tensor.copies for tensor in watched.tensors):
             return "the model is sharded: its state is on all ranks"
@@ -196,7 +204,7 @@ class Checkpoint:
         return None if latest is None else str(latest)
 
     def _at(self) -> int:
-        """Steps that are done."""
+        """Number of completed steps."""
         return self._known().session.row.step
 
     def _known(self) -> GuardRunner:
@@ -205,7 +213,7 @@ class Checkpoint:
 
 
 def _random_numbers() -> dict[str, Any]:
-    """Where the generators stand that training may draw from."""
+    """Returns the state of all random number generators that training may use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
 
@@ -217,5 +225,8 @@ def _is_finite(tensor: Any) -> bool:
 
 
 def _is_file(path: Any) -> bool:
-    """Whether it lies on this host; a distributed checkpoint is a folder, and one in a store has an address."""
+    """Whether the path is a local file.
+
+    A distributed checkpoint is a folder; one in a store has an address.
+    """
     return isinstance(path, str) and bool(path) and Path(path).is_file()

@@ -1,4 +1,4 @@
-"""A file of state that is whole, private and readable, or not there at all."""
+"""Writes a state file that is either complete, private and readable, or absent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ammeter.redaction import text
 
 
 class Unreadable(ValueError):
-    """What was written does not come back as it was."""
+    """Raised if a file cannot be read back as it was written."""
 
 
 def write(path: Path, state: dict[str, Any]) -> int:
-    """Writes it with torch.save, mode 0600, in a folder of mode 0700, and returns its bytes.
+    """Writes a private file with torch.save: mode 0600, in a folder of mode 0700.
 
-    It is synced, and loaded again with weights_only=True; only when every number is the same does it take its name.
-    Raises OSError where that cannot be done, Unreadable where it does not come back.
+    Returns its size in bytes. The file is synced and loaded again with weights_only=True, and renamed only if every
+    number is the same. Raises OSError if that fails, Unreadable if the content differs.
     """
     private_folder(path.parent)
     draft = path.with_suffix(".writing")
@@ -42,7 +42,7 @@ def write(path: Path, state: dict[str, Any]) -> int:
 
 
 def checksum(state: Any) -> str:
-    """Over all that a state is made of: names, kinds, and the bytes of every tensor."""
+    """Computes the SHA-256 of a state: names, types and the bytes of every tensor."""
     found = hashlib.sha256()
     _add(found, state)
     return found.hexdigest()
@@ -79,7 +79,7 @@ def _add(found: Any, value: Any) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Until then a power cut can undo the rename."""
+    """Syncs the folder: until then a power failure can undo the rename."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

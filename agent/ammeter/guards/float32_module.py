@@ -1,4 +1,4 @@
-"""One module in float32 within a model under autocast, by two hooks of torch's, for as long as they are there."""
+"""Runs one module in float32 inside a model under autocast, with two torch hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Wide:
-    """While it is there, the module runs with autocast switched off and gets what it is given in float32."""
+    """While installed, runs the module without autocast and casts its inputs to float32."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         opened = _Opened()
@@ -24,14 +24,14 @@ class Wide:
 
 
 class _Opened(threading.local):
-    """The contexts that are open in this thread: a module may call itself."""
+    """Contexts open in this thread. A stack, because a module may call itself."""
 
     def __init__(self) -> None:
         self.contexts: list[torch.autocast] = []
 
 
 class _Hook:
-    """A pickle or a copy of the module gets one that does nothing."""
+    """A hook whose pickle or copy does nothing."""
 
     def __init__(self, opened: _Opened | None = None) -> None:
         self._opened = opened
@@ -51,7 +51,7 @@ class _Enter(_Hook):
 
 
 class _Leave(_Hook):
-    """Called also when the module raised."""
+    """Also called when the module raised."""
 
     def __call__(self, *_: Any) -> None:
         assert self._opened is not None
@@ -64,7 +64,7 @@ def _nothing() -> Any:
 
 
 def _nothing_to_do(*_: Any) -> None:
-    """In the place of a hook, in a copy."""
+    """Replaces a hook in a copy."""
 
 
 def _widened(given: Any) -> Any:

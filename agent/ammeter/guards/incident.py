@@ -1,4 +1,4 @@
-"""Calls a function of the program's own when a verdict opens."""
+"""Calls a function of the program when a verdict opens."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("ammeter")
 
 FEW = 4
-"""Verdicts that are judged at every row; more of them ten times a second, so that they stay within 1 % of the time."""
+"""Maximum number of verdicts judged at every row.
+
+More verdicts are judged ten times a second, so that they stay within 1 % of the time.
+"""
 
 PATIENCE = 0.1
 
 
 class OnIncident:
-    """Calls callback(finding) in the training thread, at a step boundary, once each time a verdict opens.
+    """Calls callback(finding) in the training thread, at a step boundary, when a verdict opens.
 
-    The finding is what the report shows: verdict, severity, title, cause, fix, evidence, steps. What is a consequence
-    of a finding that is open already is not told. Up to four verdicts are judged at each row as it is written, more of
-    them, or None for all, ten times a second. Training waits for the callback, and for nothing of ours in it.
-    What it raises is caught, counted in `failures` and told once. baseline: as for Stop; without one the verdicts that
-    compare runs are none of `None`, and raise ValueError in watch() where they are named.
+    The finding is the one in the report: verdict, severity, title, cause, fix, evidence, steps. Consequences of an open
+    finding are not reported. Up to four verdicts are judged at each row, more, or None for all, ten times a second.
+    Training waits for the callback, but never for Ammeter inside it. An exception of the callback is caught, counted in
+    `failures` and reported once. baseline: as for Stop; without one, verdicts that compare runs are not part of `None`,
+    and naming one raises ValueError in watch().
     """
 
     name = "on-incident"
@@ -55,8 +58,10 @@ class OnIncident:
         self._held: baseline_verdicts.Held | None = None
 
     def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
-        """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
-        is needed and not there."""
+        """Reads the given baseline, else that of the run's tags, from the runs in `root`.
+
+        Raises ValueError if a baseline is needed and does not exist.
+        """
         self._held = baseline_verdicts.held_for(self, self.verdicts or (), self.baseline, tags, root)
 
     def attach(self, duty: GuardRunner) -> None:
@@ -77,13 +82,13 @@ class OnIncident:
     def _call(self, finding: Finding) -> None:
         try:
             self.callback(finding)
-        except Exception as error:  # noqa: BLE001 - the program's own code, and the run goes on
+        except Exception as error:  # noqa: BLE001 - code of the program; the run goes on
             self.failures += 1
             if self.failures == 1:
                 self._tell(finding, error)
 
     def _tell(self, finding: Finding, error: Exception) -> None:
-        with suppress(Exception):  # an error that fails to say what it is, somebody's log handler that raises
+        with suppress(Exception):  # an exception without text, or a log handler of the program that raises
             said = text(f"{type(error).__name__}: {error}", 500)
             self._duty.tell(self, "callback raised", said, verdict=finding.verdict)
             log.warning("ammeter: the callback for %s raised (%s); training goes on", finding.verdict, said)

@@ -1,4 +1,4 @@
-"""What guards hear of a run: the frames of its journal, as they are written, and what the verdicts conclude."""
+"""Judges the frames of a run's journal for guards as they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 
 class Overheard(Journal):
-    """A journal that also keeps what it writes until take() is called: guards judge what the report will judge."""
+    """A journal that also keeps written frames until take(), so guards judge the report's data."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._frames: list[Frame] = []
@@ -34,16 +34,16 @@ class Overheard(Journal):
         return bool(self._frames)
 
     def take(self) -> list[Frame]:
-        """What was written since the last time."""
+        """Returns the frames written since the last call."""
         taken, self._frames = self._frames, []
         return taken
 
 
 class Judging:
-    """Runs some verdicts over the frames of one stream: the code that the report and the collector run.
+    """Runs selected verdicts over one stream, with the code of report and collector.
 
-    patience: seconds that frames may wait for company, so that many verdicts cost little. beside: what holds the run
-    against its baseline, where somebody asked for that.
+    patience: seconds for which frames may be collected, so that many verdicts cost little. beside: comparison with a
+    baseline, if requested.
     """
 
     def __init__(
@@ -64,7 +64,10 @@ class Judging:
         self.findings: dict[str, Finding] = {}
 
     def hear(self, frames: Sequence[Frame], *, last: bool = False) -> list[Finding]:
-        """The findings that open with these frames, causes first. last: nothing may wait any longer."""
+        """Returns the findings that open with these frames, causes first.
+
+        last: judge waiting frames now.
+        """
         self._waiting.extend(frames)
         if not last and self._clock() - self._judged < self._patience:
             return []
@@ -83,18 +86,18 @@ class Judging:
         return new
 
     def _judge(self, view: columns.View) -> None:
-        """A verdict that raises is left out from then on, as verdicts.judge has it."""
+        """Evaluates the verdicts. One that raises is not evaluated again, as in verdicts.judge."""
         for verdict in list(self._verdicts):
             try:
                 self._states[verdict.id], finding = verdict.judge(self._states[verdict.id], view)
-            except Exception:  # noqa: BLE001 - the collector tells of it; here the others go on
+            except Exception:  # noqa: BLE001 - reported by the collector; the other verdicts continue
                 self._verdicts.remove(verdict)
                 continue
             if finding is not None:
                 self.findings[verdict.id] = finding
 
     def _views(self, frames: Sequence[Frame]) -> Iterator[columns.View]:
-        """The frames as views, each with one schema."""
+        """Converts frames to views, each with one schema."""
         rows: list[Steps] = []
         others: list[tuple[int, Hello | Event | Lost | Bye]] = []
         for frame in frames:

@@ -1,4 +1,4 @@
-"""Leaves float16 where a network overflows in it whatever the scale, and comes back when it has been good for long."""
+"""Replaces float16 after overflows that no loss scale prevents, and returns to it later."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ if TYPE_CHECKING:
     from ammeter.guards.runner import GuardRunner, Update
 
 PATIENCE = 5
-"""Skips in a row at scales that had worked, as scale-collapse has it: the last one tried 1/16 of such a scale."""
+"""Skips in a row at scales that had worked, as in scale-collapse.
+
+The last one tried 1/16 of such a scale.
+"""
 
 BAD_LOSSES = 2
-"""Skips in a row whose loss was not finite: it is computed before it is scaled, so no scale can be to blame."""
+"""Skips in a row with a non-finite loss.
+
+It is computed before scaling, so no scale can be the cause.
+"""
 
 CALIBRATION = 24
-"""Skips in a row that a scaler without a good step may take, as scale-collapse has it."""
+"""Skips in a row for a scaler without a good step, as in scale-collapse."""
 
 STEADY = 200
-"""Good steps before float16 is tried again; each time it fails, twice as many."""
+"""Good steps before float16 is tried again, doubled after each failure."""
 
 RETURNS = 3
 
@@ -33,16 +39,16 @@ WIDER = ("bfloat16", "float32")
 
 
 class Precision:
-    """On an overflow that no scale mends, the model runs in bfloat16 or float32, or one module of it in float32.
+    """Runs the model, or one module, in bfloat16 or float32 while no scale prevents overflows.
 
-    The program enters `with run.autocast(...):` in place of torch.autocast(...), which is the same as long as the
-    guard does not ask otherwise; for one module nothing has to change. It acts behind the fifth skip in a row at scales
-    that had worked, or the second with a loss that is not finite, for the next forward pass. It takes that back after
-    `steady` good steps, then after twice, four times as many; after `returns` such tries it stays. It needs a
-    GradScaler, whose skips it counts. Running statistics (BatchNorm) that are not finite by then begin anew.
+    The program enters `with run.autocast(...):` instead of torch.autocast(...). Both are the same while the guard is
+    inactive; for one module no change is needed. The guard acts before the next forward pass, after the fifth skip in a
+    row at scales that had worked, or the second with a non-finite loss. It returns to float16 after `steady` good
+    steps, then after two and four times as many; after `returns` attempts it stays in the wider type. It needs a
+    GradScaler to count skips. Non-finite running statistics (BatchNorm) are reset.
 
-    module: a path of model.named_modules(). to: "bfloat16", where the device has it, or "float32"; a module runs in
-    float32. patience, steady, returns: as above. Raises ValueError for what cannot be meant.
+    module: a path of model.named_modules(). to: "bfloat16", if the device supports it, or "float32"; a single module
+    always runs in float32. patience, steady, returns: as above. Raises ValueError for invalid arguments.
     """
 
     name = "precision"
@@ -66,7 +72,7 @@ class Precision:
         self._duty: GuardRunner | None = None
 
     def check(self, models: Sequence[torch.nn.Module]) -> None:
-        """Raises ValueError where no model has the module."""
+        """Checks that a model has the module. Raises ValueError otherwise."""
         if self.module is not None and self._find(models) is None:
             paths = [path for model in models for path, _ in innermost(model).named_modules() if path]
             raise ValueError(
@@ -91,7 +97,7 @@ class Precision:
             self._wide = None
 
     def autocast(self, device_type: str, dtype: torch.dtype | None, options: dict[str, Any]) -> torch.autocast:
-        """What run.autocast() gives the program."""
+        """Returns the context of run.autocast()."""
         duty, fallen = self._duty, None if self._duty is None else self._fallen
         self._entered = True
         wanted = torch.get_autocast_dtype(device_type) if dtype is None else dtype
@@ -104,7 +110,7 @@ class Precision:
     def updated(self, update: Update) -> None:
         scaler, overflow = update.scaler, update.overflow
         skips = self._skips[scaler] = self._skips.get(scaler, 0) + 1 if overflow else 0
-        told = update.bad_loss and self._duty is not None and self._duty.alone  # each rank has a loss of its own
+        told = update.bad_loss and self._duty is not None and self._duty.alone  # losses differ between ranks
         self._bad_losses = self._bad_losses + 1 if overflow and told else 0
         if not overflow:
             self._worked[scaler] = True
@@ -155,7 +161,7 @@ class Precision:
         )
 
     def _refused(self) -> str:
-        """Why nothing can be done, '' where it can."""
+        """Returns why the guard cannot act, or '' if it can."""
         if self.module is None:
             return "" if self._entered else "the program does not enter run.autocast()"
         found = self._find(self._models())
@@ -185,8 +191,11 @@ class Precision:
 
 
 def _begin_anew(models: Sequence[torch.nn.Module]) -> int:
-    """A forward pass that overflows leaves NaN in the running statistics of a BatchNorm, whether its step is skipped or
-    not: they would never be finite again, and evaluation of no use. Returns how many modules begin anew."""
+    """Resets non-finite running statistics of BatchNorm and returns the number of modules.
+
+    A forward pass that overflows leaves NaN in running statistics even if its step is skipped. They would never be
+    finite again, which makes evaluation useless.
+    """
     norms = [
         each for model in models for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._NormBase)
     ]

@@ -1,7 +1,8 @@
-"""A checkpoint of the program is read back in a process of its own: python -m ammeter.guards.restore_check PATH.
+"""Reads a checkpoint back: python -m ammeter.guards.restore_check PATH.
 
-It prints one line of JSON. The process is as nice as can be, has one thread, no more memory than the file takes twice
-and a few GiB, and ends after a minute for every GiB. The file is mapped, so the training's memory is not competed for.
+Prints one line of JSON. The process has the lowest priority, one thread, an address space of twice the file size plus a
+few GiB, and a time limit of a minute plus one for every GiB. The file is mapped, so it does not compete with training
+for memory.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ import torch
 from ammeter.probes.checkpoint.contents import contents
 
 PART = 2**20
-"""Elements that are looked at together."""
+"""Number of elements checked at once."""
 
 SECONDS, SECONDS_PER_GIB = 60, 60
-"""That reading may take: for torch's import and a small file, and for each GiB more."""
+"""Seconds for the import of torch and a small file, and for each GiB."""
 
 SPARE_BYTES = 16 * 2**30
-"""Address space beside twice the file: torch's libraries map some GiB that they never touch."""
+"""Address space beyond twice the file: torch's libraries map several GiB that they never touch."""
 
 UNMAPPED_BYTES = 2**30
-"""A file of the old form cannot be mapped; up to this size it is read as a whole."""
+"""Largest file of the old format that is read.
+
+It cannot be mapped and must fit into memory.
+"""
 
 DEEPEST = 12
 
@@ -52,15 +56,18 @@ def main(argv: list[str]) -> int:
 
 
 def restore(path: Path, size: int) -> dict[str, Any]:
-    """outcome: passed where it loads with weights_only=True and every number in it is finite, failed where not,
-    skipped where that cannot be said. weights, parts: what is in it."""
+    """Checks that a file loads and that every number is finite.
+
+    outcome: `passed` if it loads with weights_only=True and every number is finite, `failed` if not, `skipped` if this
+    cannot be determined. contents: what the file contains.
+    """
     try:
         loaded = _load(path, size)
     except _Unmapped:
         return {"outcome": "skipped", "reason": "it has torch's old form and is too large to be read as a whole"}
     except (MemoryError, OSError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a broken file makes torch raise is the answer
+    except Exception as error:  # noqa: BLE001 - the error of a broken file is the result
         said = str(error).splitlines()[0][:200] if str(error) else ""
         return {"outcome": "failed", "reason": f"weights_only=True does not load it ({type(error).__name__}: {said})"}
     bad, tensors = [], 0
@@ -80,7 +87,7 @@ def restore(path: Path, size: int) -> dict[str, Any]:
 
 
 class _Unmapped(Exception):
-    """A large file of the old form."""
+    """A large file of the old format."""
 
 
 def _load(path: Path, size: int) -> Any:
@@ -95,7 +102,7 @@ def _load(path: Path, size: int) -> Any:
 
 
 def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each with where it lies, as model.head.weight."""
+    """Yields each tensor with its path, such as model.head.weight."""
     if isinstance(value, torch.Tensor):
         yield name or "it", value
     elif depth < DEEPEST and isinstance(value, dict | list | tuple):
@@ -111,7 +118,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _bounded(size: int) -> None:
-    """What this process may take of the machine."""
+    """Limits the resources of this process."""
     os.nice(19)
     torch.set_num_threads(1)
     limit = 2 * size + SPARE_BYTES
@@ -120,7 +127,7 @@ def _bounded(size: int) -> None:
 
 
 def compared(told: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """What was read beside what was in memory as it was saved: the elements of each dtype, optimizer and scaler."""
+    """Compares the read contents with those at saving: elements per dtype, optimizer and scaler."""
     if told["outcome"] != "passed":
         return told
     if saved.get("bytes") is not None and told.get("bytes") != saved["bytes"]:

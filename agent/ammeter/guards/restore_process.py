@@ -1,4 +1,4 @@
-"""The process that reads a checkpoint back, as the training process sees it: started, asked now and then, ended."""
+"""Runs restore_check in a child process of the training process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from time import monotonic
 from typing import Any
 
 LOOK_SECONDS = 0.1
-"""Between two looks whether it has ended: one system call each."""
+"""Time between two checks whether the child has ended, each one system call."""
 
 MAX_BYTES = 2**16
-"""Of its answer: as much as a pipe holds, so that nobody waits for anybody."""
+"""Size limit of its answer: one pipe buffer, so that neither side blocks."""
 
 
 class Child:
-    """At most one at a time. `waiting` takes its place when it ends: of several checkpoints the newest is read."""
+    """Runs at most one child. Of several pending checkpoints only the newest is read next."""
 
     def __init__(self, done: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
-        """done: called with what was saved and with what was read of it."""
+        """done: called with the saved state and the result of reading it."""
         self._done = done
         self._running: tuple[subprocess.Popen[bytes], dict[str, Any]] | None = None
         self._waiting: dict[str, Any] | None = None
         self._due = 0.0
 
     def read(self, saved: dict[str, Any]) -> None:
-        """Begins with it, or with this one instead of another that waits."""
+        """Starts reading a checkpoint, or queues it in place of the pending one."""
         if self._running is not None:
             self._waiting = saved
             return
@@ -38,7 +38,7 @@ class Child:
         self._running = process, saved
 
     def look(self) -> None:
-        """Whether it has ended; never waits."""
+        """Handle the result if the child has ended. Never blocks."""
         if self._running is None or monotonic() < self._due:
             return
         self._due = monotonic() + LOOK_SECONDS
@@ -52,12 +52,12 @@ class Child:
             self.read(waiting)
 
     def end(self) -> None:
-        """The run is over: what is not read by now is left."""
+        """Stops the child at the end of the run. Unread checkpoints stay unread."""
         self._waiting = None
         if self._running is not None:
             process, _ = self._running
             self._running = None
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # it has ended already
                 process.kill()
             process.wait()
             if process.stdout is not None:
@@ -65,7 +65,7 @@ class Child:
 
 
 def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """What it printed before it ended."""
+    """Parses the output of the ended child."""
     assert process.stdout is not None
     with process.stdout as output:
         said = output.read(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""When guards are asked, and what they share: the boundary between two steps, the way to tell, and the way to end."""
+"""Calls guards at step boundaries and provides their shared state, events and termination."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from ammeter.recording.session import Session
 
 NO_INVERSE = 2.0**-128
-"""A scale of this or less has an infinite inverse in float32, see verdicts/scale_underflowed.py."""
+"""At this scale or less the inverse is infinite in float32; see verdicts/scale_underflowed.py."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One update() of a scaler. before, after: the scale around it, None where only the device knows.
+    """One update() of a scaler.
 
-    overflow: whether it skipped. bad_loss: whether the loss was not finite, as far as the host knows. given: whether
-    the program set the scale itself, with update(new_scale).
+    before, after: the scale around it, None if only the device knows it. overflow: whether the step was skipped.
+    bad_loss: whether the loss was not finite, as far as the host knows. given: whether the program set the scale with
+    update(new_scale).
     """
 
     scaler: torch.amp.GradScaler
@@ -44,10 +45,10 @@ class Update:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint. step: the one that was open when it was written, so its weights are those after step - 1.
+    """A checkpoint.
 
-    sure: it was written by a guard, which saw that all of it was finite. verified, broken: it was read back in another
-    process, and is whole, or is not.
+    step: the step open when it was written, so its weights are those after step - 1. sure: written by a guard, which
+    checked that all of it is finite. verified, broken: read back in another process, and valid or invalid.
     """
 
     path: str
@@ -59,13 +60,16 @@ class Saved:
 
 
 class GuardRunner:
-    """Of one session. A guard has any of scaling, unscaling, updated, closed, begun, heard and remove. Each is called
-    in the thread that trains, and one that raises is switched off where all our faults are caught."""
+    """Runs the guards of one session.
+
+    A guard implements any of scaling, unscaling, updated, closed, begun, heard and remove. They are called in the
+    training thread, and a guard that raises is switched off by the session's fault handling.
+    """
 
     def __init__(
         self, session: Session, journal: Overheard, guards: Sequence[Any], leave: Callable[[str], Any]
     ) -> None:
-        """leave: says goodbye with a message, and brings home what was written."""
+        """leave: writes the final record with a message, and delivers the written records."""
         self.session = session
         self.saved: list[Saved] = []
         self._journal = journal
@@ -77,7 +81,7 @@ class GuardRunner:
         self._skipped = self._bad_loss = False
 
     def attach(self) -> list[Any]:
-        """Behind everything else: when guards are asked, the session has closed its step."""
+        """Attaches after everything else, so that guards run when the session has closed its step."""
         for guard in self._guards:
             self._safe(guard, "attach")(self)
         self._scalings, self._unscalings, self._updates, self._closings, self._beginnings, self._hearings = (
@@ -104,14 +108,14 @@ class GuardRunner:
         return [*handles, self]
 
     def remove(self) -> None:
-        """Whatever a guard has put on the program's objects leaves them."""
+        """Removes everything that guards installed on objects of the program."""
         for guard in self._guards:
             if hasattr(guard, "remove"):
-                with suppress(Exception):  # a guard that failed, too, takes back what it did
+                with suppress(Exception):  # guards that failed also undo their changes
                     guard.remove()
 
     def finish(self) -> None:
-        """The run is over: what was written last is heard, too. Nobody can be stopped any more."""
+        """Passes the last frames to the guards. They can no longer stop the run."""
         frames = self._journal.take()
         for guard in self._guards:
             if hasattr(guard, "heard") and _called(guard) not in self.session.faults:
@@ -122,36 +126,39 @@ class GuardRunner:
 
     @property
     def step(self) -> int:
-        """The step that closed last."""
+        """The last closed step."""
         return self.session.row.step - 1
 
     @property
     def alone(self) -> bool:
-        """Whether this is the only rank: what is sampled by time differs from rank to rank."""
+        """Whether this is the only rank. Values sampled by time differ between ranks."""
         return self.session._hello.world_size == 1
 
     def is_off(self, guard: Any) -> bool:
         return self.session._off or _called(guard) in self.session.faults
 
     def tell(self, guard: Any, action: str, reason: str, **data: Any) -> None:
-        """Writes what a guard did, at once: behind it the run may end."""
+        """Records the action of a guard at once, because the run may end after it."""
         told = {"guard": guard.name, "action": action, "reason": reason, "step": self.step, **data}
         self.session.journal.append(Event("guard.acted", max(0, self.step), time_ns(), told))
 
     def end(self, stopped: Exception) -> None:
-        """The run ends with this error once everybody has been asked."""
+        """Ends the run with this error after all guards have been called."""
         self._ended = self._ended or stopped
 
     def newest_before(self, step: int, *, finite: bool = False) -> Saved | None:
-        """The newest complete checkpoint from before this step that was not found broken; where some were read back,
-        the newest of these. finite: one that is sure to be finite may be younger."""
+        """Returns the newest complete checkpoint from before this step that was not found broken.
+
+        If some were read back, only these and the guards' own count. finite: a checkpoint known to be finite may be
+        newer than the step.
+        """
         good = [each for each in self.saved if not each.missing and not each.broken]
         good = [each for each in good if (finite and each.sure) or each.step < step]
         read = [each for each in good if each.verified or each.sure] if any(each.verified for each in good) else good
         return max(read, key=lambda each: (each.step, each.sure), default=None)
 
     def verified(self, path: str, step: int, outcome: str) -> None:
-        """What came of reading a checkpoint back; one that was written over meanwhile is another one."""
+        """Stores the result of reading a checkpoint back, unless it was overwritten meanwhile."""
         passed, failed = outcome == "passed", outcome == "failed"
         self.saved = [
             replace(each, verified=passed, broken=failed) if (each.path, each.step) == (path, step) else each
@@ -159,7 +166,7 @@ class GuardRunner:
         ]
 
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:
-        """A guard's method, which never raises, and is silent once the guard is off."""
+        """Returns a guard's method that never raises and does nothing once the guard is off."""
         return self.session.guard(_called(guard), any_thread=False)(getattr(guard, name))
 
     def _scaling(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
@@ -173,7 +180,10 @@ class GuardRunner:
                 unscaling(args[0], optimizer_in(args, kwargs))
 
     def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Twice where the session wakes by it, and knows more of the step the second time."""
+        """Runs twice if update() wakes the session.
+
+        The session knows more of the step the second time.
+        """
         if self._is_ours(args[0]):
             self._before = known_scale(args[0])
             self._skipped = bool(self.session.row.skipped)
@@ -197,15 +207,22 @@ class GuardRunner:
             self._hasten()
 
     def _hasten(self) -> bool:
-        """A row with a loss that is not finite is written when its step closes: somebody may want to act on it."""
+        """Makes a row with a non-finite loss urgent, so that guards can act on it.
+
+        An urgent row is written when its step closes.
+        """
         row = self.session.row
         bad = any(each.here and not math.isfinite(each.number()) for each in row.transfers.get("loss", ()))
         row.urgent = row.urgent or bad
         return bad
 
     def _between(self, *_: Any) -> None:
-        """Called at all that may begin a step or end one; a few comparisons where it does not. Nothing around it
-        catches, so that the error with which a run ends gets out."""
+        """Runs before calls that may begin or end a step.
+
+        Otherwise it only compares a few values.
+
+        No caller catches exceptions here, so the error that ends the run reaches the program.
+        """
         if get_ident() != self.session.thread or self.session._off:
             return
         if self._journal.waiting or self._step != self.session.row.step:
@@ -216,7 +233,7 @@ class GuardRunner:
             raise stopped
 
     def _begins(self, *_: Any) -> None:
-        """A training forward pass: what the program does between two steps is done."""
+        """Handles the start of a training forward pass: work between the two steps is done."""
         self._between()
         for begun in self._beginnings:
             begun()
@@ -233,7 +250,7 @@ class GuardRunner:
                 closed()
 
     def _remember(self, frames: Sequence[Frame]) -> None:
-        """The checkpoints that the program writes. What is written over is gone."""
+        """Keeps the checkpoints that the program writes. Overwritten ones are dropped."""
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("path"):
                 saved = Saved(frame.data["path"], frame.step, tuple(frame.data.get("missing") or ()))
@@ -245,12 +262,12 @@ class GuardRunner:
 
 
 def known_scale(scaler: torch.amp.GradScaler) -> float | None:
-    """The scale, where it lies on the host and exists yet."""
+    """Returns the scale if it is on the host and exists."""
     return None if scaler._scale is None else known(scaler._scale)
 
 
 def known(number: torch.Tensor) -> float | None:
-    """A number that lies on the host; None where only the device knows it."""
+    """Returns a number that is on the host, None if only the device knows it."""
     return unseen(lambda: async_copy.known(number), (number,))
 
 

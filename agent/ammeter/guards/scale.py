@@ -1,4 +1,7 @@
-"""Keeps the loss scale where gradients bear it: backs off harder than GradScaler, and ends a growth into overflows."""
+"""Keeps the loss scale where gradients do not overflow: backs off faster than GradScaler.
+
+It also ends growth into repeated overflows.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,40 @@ if TYPE_CHECKING:
     from ammeter.guards.runner import GuardRunner, Update
 
 CEILING = 2.0**24
-"""The largest scale, as NVIDIA's apex has it (max_loss_scale)."""
+"""The largest scale, as in NVIDIA's apex (max_loss_scale)."""
 
 MARGIN = 2.0
-"""Of what the largest gradient leaves below 65504: one bit, which is what 120 provoked overflows had left at most
-(docs/verdicts.md, nonfinite-gradient)."""
+"""Factor that the largest gradient leaves below 65504: one bit.
+
+In 120 provoked overflows at most one bit was left (docs/verdicts.md, nonfinite-gradient).
+"""
 
 HOLD = 2000
-"""Good steps for which a scale that gradients did not bear is not tried again: GradScaler's own growth_interval."""
+"""Good steps before a scale that overflowed is retried: GradScaler's own growth_interval."""
 
 AGAIN = overflow_storm.WINDOW // overflow_storm.SKIPS
-"""Steps within which a second overflow behind a growth shows that the scale grows too eagerly: it throws away the 4 %
-of the work that overflow-storm is about. A growth that costs less belongs to a healthy run and is GradScaler's."""
+"""Steps within which a second overflow after growth shows that the scale grows too eagerly.
+
+Overflow-storm reports such a loss of 4 % of the work. Growth that costs less is normal in a healthy run and left to
+GradScaler.
+"""
 
 NEAR, EVERY, KEPT = 8, 64, 8
-"""Gradients are read in the steps before the scale may grow, and each 64th; the largest of the last readings counts."""
+"""Gradients are read at every 64th step and in the 8 before growth.
+
+The largest of 8 readings counts.
+"""
 
 
 @dataclass
 class Course:
-    """What is known of one scaler. calibrated: a step was applied. worked: the scale of its last good step. skips: in a
-    row. rose: whether the scale grew since the last overflow, which was at step `overflowed`. limit: what the scale may
-    grow to, for `held` more good steps. peaks: largest |gradient| of the last readings, unscaled. open: its scale is in
-    gradients already. held_at: scales that it was held at, each told once."""
+    """The state of one scaler.
+
+    calibrated: a step was applied. worked: the scale of the last good step. skips: skips in a row. rose: whether the
+    scale grew since the last overflow, at step `overflowed`. limit: maximum scale for `held` more good steps. peaks:
+    largest |gradient| of the last readings, unscaled. open: whether gradients have this step's scale already. held_at:
+    scales at which it was held, each reported once.
+    """
 
     calibrated: bool = False
     worked: float | None = None
@@ -58,20 +72,20 @@ class Course:
 
 
 class Scale:
-    """Acts in GradScaler.update(), and in scale() where somebody has set a scale that cannot work.
+    """Acts in GradScaler.update(), and in scale() if the program has set an impossible scale.
 
-    Until a first step was applied the scale calibrates, and only the floor holds. Then the second skip in a row, and
-    each further one, quarters the scale, unless gradients are NaN without Inf at a scale that had worked; from the
-    third one on it goes at once to what the last gradients that were read bear. A scale that grew into overflows twice
-    within 25 steps is held for 2000 good steps: below where gradients overflowed, and where the last ones that were
-    read leave the margin. One outside of floor and ceiling that the program has set goes back to the last that worked.
+    Until the first applied step only the floor applies. Then the second skip in a row, and each later one, quarters the
+    scale, unless gradients are NaN without Inf at a scale that had worked. From the third on it is set to the value
+    that the last read gradients bear. A scale that grew into overflows twice within 25 steps is held for 2000 good
+    steps: below the value that overflowed, and at a value that leaves the margin for the last read gradients. A scale
+    outside of floor and ceiling that the program has set is reset to the last one that worked.
 
-    floor, ceiling: of the scale. margin: factor that the largest gradient leaves below 65504. hold: good steps until a
-    scale that overflowed is tried again. Every number of several ranks is the same on each of them: gradients are read
-    where there is one rank. On a device nothing is waited for: there the second skip quarters the scale, which stays
-    between floor and ceiling, and the rest is left to GradScaler.
+    floor, ceiling: bounds of the scale. margin: factor that the largest gradient leaves below 65504. hold: good steps
+    until a scale that overflowed is retried. With several ranks the guard uses only values that all ranks share, and
+    does not read gradients. On a device it never waits for values: the second skip quarters the scale, floor and
+    ceiling are enforced, and GradScaler does the rest.
 
-    Raises ValueError for numbers that cannot be meant.
+    Raises ValueError for invalid numbers.
     """
 
     name = "scale"
@@ -92,7 +106,7 @@ class Scale:
         self._courses: weakref.WeakKeyDictionary[torch.amp.GradScaler, Course] = weakref.WeakKeyDictionary()
 
     def scaling(self, scaler: torch.amp.GradScaler) -> None:
-        """Before the first scale() of a step: later ones have to have the same scale."""
+        """Runs before the first scale() of a step. Later calls must use the same scale."""
         course = self._course(scaler)
         if course.open:
             return
@@ -107,7 +121,7 @@ class Scale:
             self._set(scaler, scale, course.worked or fallback, "restored", _OUTSIDE)
 
     def unscaling(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """Reads the gradients now and then, while they are still scaled and before anybody clips them."""
+        """Reads gradients at intervals, while they are scaled and not yet clipped."""
         course, scale = self._course(scaler), known_scale(scaler)
         if scale is None or not scale > 0 or not self._duty.alone:
             return
@@ -182,18 +196,21 @@ class Scale:
             self._set(scaler, after, max(before, allowed), "held", reason)
 
     def _hold(self, course: Course, overflowed: float) -> None:
-        """Until `hold` good steps are over the scale does not grow back to where it overflowed."""
+        """Keeps the scale below the one that overflowed for `hold` good steps."""
         course.limit = max(self.floor, min(course.limit, overflowed / 2))
         course.held = self.hold
 
     def _bearable(self, course: Course) -> float:
-        """The largest power of two by which the last gradients can be multiplied, and stay below 65504 with margin."""
+        """Returns the largest scale, a power of two, that leaves the last gradients their margin."""
         peak = max(course.peaks, default=0.0)
         return 2.0 ** math.floor(math.log2(FLOAT16_MAX / (self.margin * peak))) if peak > 0 else math.inf
 
     def _has_inf(self) -> bool:
-        """NaN without Inf at a scale that had worked is no overflow: no scale mends it, and GradScaler's own halving is
-        fall enough. Of several ranks one may hold the Inf alone, and all have to do the same."""
+        """Whether a gradient is Inf.
+
+        NaN without Inf at a scale that had worked is no overflow: no scale prevents it, and GradScaler's halving
+        suffices. With several ranks the Inf may be on one rank only, and all must act the same, so True is assumed.
+        """
         if not self._duty.alone:
             return True
         watched = self._duty.session.watched
@@ -202,7 +219,7 @@ class Scale:
         return unseen(lambda: any(bool(torch.isinf(each).any()) for each in here), here)
 
     def _set(self, scaler: torch.amp.GradScaler, before: float, after: float, action: str, reason: str) -> None:
-        """What update(new_scale) does to the scale. Called itself, it would count as one more update."""
+        """Sets the scale as update(new_scale) would, but without counting another update."""
         scale = scaler._scale
         assert scale is not None
         unseen(lambda: scale.fill_(after), (scale,))
@@ -220,7 +237,7 @@ class Scale:
 
 
 def _largest(parameters: list[torch.Tensor]) -> float:
-    """Of the gradients, as they are now; NaN or Inf where one holds such."""
+    """Returns the largest gradient magnitude; not finite if a gradient is not finite."""
     found = [each for each in gradients(parameters) if each is not None]
 
     def read() -> float:
@@ -231,7 +248,10 @@ def _largest(parameters: list[torch.Tensor]) -> float:
 
 
 def _limit(scaler: torch.amp.GradScaler, floor: float, ceiling: float) -> None:
-    """Where only the device knows the scale: nothing is waited for, and a scale in between stays what it is."""
+    """Clamps a scale that only the device knows, without waiting.
+
+    It stays as it is within the bounds.
+    """
     scale = scaler._scale
     assert scale is not None
     unseen(lambda: scale.clamp_(floor, ceiling), (scale,))

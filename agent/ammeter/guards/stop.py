@@ -1,4 +1,4 @@
-"""Ends a run whose weights are poisoned: the one deliberate exception to "never fails", and only where asked for."""
+"""Ends a run with poisoned weights, the one deliberate exception to "never fails"."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from ammeter.guards.runner import GuardRunner, Saved
 
 POISONED = ("nonfinite-weights", "scale-underflowed")
-"""Verdicts after which every further step is lost: no batch and no loss scale mends such weights."""
+"""Verdicts after which every further step is wasted.
+
+No batch and no loss scale repairs the weights.
+"""
 
 
 class Stopped(Exception):
-    """A guard has ended the run. verdict: why. step: at which it was seen. checkpoint: the path to go back to, as far
-    as one is known; one of the program's own is named by its last folder and its name."""
+    """Raised when a guard has ended the run.
+
+    verdict: reason. step: step at which the guard saw it. checkpoint: path to continue from, if known; one of the
+    program's own is given by its last folder and its name.
+    """
 
     def __init__(self, finding: Finding, step: int, back: Saved | None) -> None:
         self.finding, self.verdict, self.step = finding, finding.verdict, step
@@ -37,15 +43,15 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Raises ammeter.Stopped out of the step boundary when one of its verdicts opens.
+    """Raises ammeter.Stopped at the step boundary when one of its verdicts opens.
 
-    Out of scaler.update() where there is a scaler, else out of the call with which the next step begins: zero_grad(),
-    the model, backward() or step(). The journal has its goodbye by then. On the CPU that is the step whose numbers
-    show it; on a device, and where rows wait for run.log, one or more steps later.
+    It leaves scaler.update() if there is a scaler, else the first call of the next step: zero_grad(), the model,
+    backward() or step(). The final record of the journal is written by then. On the CPU this is the step whose numbers
+    show the fault; on a device, and if rows wait for run.log, one or more steps later.
 
-    verdicts: ids from docs/verdicts.md. baseline: path, id or name of the run that this one is held against, for those
-    verdicts that compare runs; else the tag `baseline` of watch(). Raises ValueError for a verdict that does not exist
-    or that no guard can act on, and watch() does where a baseline is needed whose journal is not there.
+    verdicts: ids from docs/verdicts.md. baseline: path, id or name of the run for verdicts that compare runs; by
+    default the tag `baseline` of watch(). Raises ValueError for a verdict that does not exist or that no guard can act
+    on; watch() raises it if a needed baseline has no journal.
     """
 
     name = "stop"
@@ -56,8 +62,10 @@ class Stop:
         self._held: baseline_verdicts.Held | None = None
 
     def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
-        """Reads the baseline, that given or that of the run's tags, from the runs in `root`. Raises ValueError where it
-        is needed and not there."""
+        """Reads the given baseline, else that of the run's tags, from the runs in `root`.
+
+        Raises ValueError if a baseline is needed and does not exist.
+        """
         self._held = baseline_verdicts.held_for(self, self.verdicts, self.baseline, tags, root)
 
     def attach(self, duty: GuardRunner) -> None:
@@ -67,7 +75,10 @@ class Stop:
         self._judging = Judging(self.verdicts, beside=compared)
 
     def scaling(self, scaler: torch.amp.GradScaler) -> None:
-        """A step at a scale without an inverse poisons the weights: that one is not rested in."""
+        """Leaves the fast path before a step at a scale without an inverse.
+
+        Such a step poisons the weights.
+        """
         from ammeter.guards.runner import NO_INVERSE, known_scale
 
         scale = known_scale(scaler)

@@ -1,4 +1,4 @@
-"""Which verdicts a guard is given by name, and which of them can be reached in the process that trains."""
+"""Checks verdict ids given to guards, and which can be evaluated in the training process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ ELSEWHERE = {
 """Verdicts that no guard can act on, and why."""
 
 REACHED = tuple(each.id for each in STREAM_VERDICTS if each.id not in ELSEWHERE)
-"""Those that the rows and events of one process decide."""
+"""Verdicts that the rows and events of one process decide."""
 
 COMPARED = tuple(each.id for each in BASELINE_VERDICTS if each.id not in REACHED)
-"""Those that take the journal of a baseline as well."""
+"""Verdicts that also need the journal of a baseline."""
 
 
 def known(ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids as they are. Raises ValueError for one that no verdict has or that no guard can act on, TypeError for a
-    single text."""
+    """Returns the ids unchanged.
+
+    Raises ValueError for an id that no verdict has or that no guard can act on, TypeError for a string instead of a
+    list.
+    """
     if isinstance(ids, str):
         raise TypeError(f"verdicts is {ids!r}; use a list, such as [{ids!r}]")
     for each in ids:

@@ -14,7 +14,7 @@ MAX_CHARS = 200
 
 
 def text(value: Any) -> str:
-    """Escapes markup and table separators, and remove control characters."""
+    """Escapes markup and table separators, and removes control characters."""
     plain = printable.sentence(str(value)).replace("&", "&amp;").replace("<", "&lt;")
     for mark in ("\\", "|", "*", "_", "[", "]", "`", "~", "#", "$"):
         plain = plain.replace(mark, f"\\{mark}")

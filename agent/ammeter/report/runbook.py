@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """Suggests the closest names, or list all names if none is close."""
+    """Suggests the closest names, or lists all names if none is close."""
     known = list(names)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(known)}"

@@ -1,4 +1,7 @@
-"""How rows of panels become a board. A panel waits until the collector exports all that its queries name."""
+"""Builds boards from rows of panels.
+
+A panel is left out until the collector exports its metrics.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,11 @@ Variable = dashboard.QueryVariable | dashboard.TextBoxVariable
 
 @dataclass(frozen=True)
 class Board:
-    """What a board shows. name: of its file and its address. rows: (title, panels); without a title those on top, below
-    whether the collector answers."""
+    """The content of a board.
+
+    name: of its file and its address. rows: (title, panels); the row without a title is on top, below the panels that
+    show whether the collector answers.
+    """
 
     name: str
     title: str
@@ -34,7 +40,7 @@ class Board:
 
 
 def built(board: Board) -> Dashboard:
-    """The board as Grafana knows it. Links use the panels' ids; the board's own is Grafana's to give."""
+    """Builds the Grafana board. Links use panel ids; Grafana assigns the id of the board."""
     made = (
         dashboard.Dashboard(board.title)
         .uid(f"ammeter-{board.name}")
@@ -67,12 +73,12 @@ def built(board: Board) -> Dashboard:
 
 
 def awaited(shown: Shown) -> set[str]:
-    """The metrics that its queries name and the collector does not export yet."""
+    """Returns the metrics in the panel's queries that the collector does not export yet."""
     return {name for query, _ in shown.queries for name in METRIC.findall(query)} - exported()
 
 
 def exported() -> set[str]:
-    """Every name that a query may ask for."""
+    """Returns every name that a query may use."""
     own = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in self_metrics.REGISTRY.collect()

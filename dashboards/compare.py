@@ -1,4 +1,4 @@
-"""The compare board: two runs side by side, which may have run at different times."""
+"""The compare board: two runs side by side, possibly from different times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The debug board: what a person looks at who has to mend a run."""
+"""The debug board: panels for finding the cause of a fault in one run."""
 
 from __future__ import annotations
 

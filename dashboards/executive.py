@@ -1,4 +1,4 @@
-"""The executive board: what mixed precision brings, what it costs, and whether the objectives hold."""
+"""The executive board: benefit and cost of mixed precision, and whether objectives are met."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_RUN_ENDED = "no run ended in this time"
 
 
 def share(part: str, whole: str) -> str:
-    """Nothing where there is no whole: 0/0 is no answer."""
+    """Returns the ratio of two sums, without a result if the whole is zero."""
     return f"sum({part}) / (sum({whole}) > 0)"
 
 

@@ -1,7 +1,7 @@
 """Writes dashboards/boards/*.json, the Grafana boards. Run it after a change: make dashboards
 
-Boards are code so that every panel has a description and a unit, and every metric in them can be checked against
-what the collector exports. grafana-foundation-sdk is needed here only; the JSON is what is shipped.
+Boards are code so that every panel has a description and a unit, and every metric can be checked against what the
+collector exports. grafana-foundation-sdk is needed here only; the JSON is shipped.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def main() -> None:
 
 
 def boards() -> dict[str, Dashboard]:
-    """Every board by the name it is asked for with."""
+    """Returns every board by name."""
     return {board.name: built(board) for board in ALL}
 
 
 def text(board: Dashboard) -> str:
-    """The board as it is stored. What the SDK leaves open is left out: Grafana knows its own defaults."""
+    """Serializes the board. Fields that the SDK leaves empty are dropped; Grafana applies its defaults."""
     model = _said(json.loads(JSONEncoder().encode(board)))
     return json.dumps({**model, "id": None}, sort_keys=True, indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""The on-call board: what is broken now, where, and whether the collector itself is well."""
+"""The on-call board: current incidents, the affected runs, and the state of the collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How what a board shows becomes a Grafana panel: one look for all boards."""
+"""Converts chart descriptions to Grafana panels with one appearance for all boards."""
 
 from __future__ import annotations
 
@@ -41,17 +41,20 @@ Queries = Sequence[tuple[str, str]]
 """(expression, legend)."""
 
 NO_DATA = "no data: collector down"
-"""What stands in a panel that shows a number whenever the collector answers."""
+"""Shown in panels that have a number whenever the collector answers."""
 
 NO_ROWS = "none while the collector answers; else not known"
-"""What stands where no row, or no line, may be good news."""
+"""Shown in tables and charts where an empty result may be good news."""
 
 AnyPanel = timeseries.Panel | stat.Panel | table.Panel
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A course over time. log: base of a logarithmic axis. missing: what stands there while nothing is found."""
+    """A time series.
+
+    log: base of a logarithmic axis. missing: text while there is no data.
+    """
 
     title: str
     description: str
@@ -65,8 +68,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, or one per series, of this moment or of all the time shown. words: text and colour that stand in place
-    of a number. limits: colours, each with the number from which on it is shown; None for the lowest."""
+    """A number, or one per series, of now or of the displayed time range.
+
+    words: text and colour in place of a number. limits: colours, each with the value from which it applies; None for
+    the lowest.
+    """
 
     title: str
     description: str
@@ -81,7 +87,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Listing:
-    """A row per series with its labels, and what its value is called."""
+    """A table with one row per series and its labels.
+
+    value: title of the value column.
+    """
 
     title: str
     description: str
@@ -97,7 +106,7 @@ Shown = Chart | Figure | Listing
 
 
 def variable(name: str, label: str, query: str, *, several: bool = True) -> dashboard.QueryVariable:
-    """A choice among the values of a label. several: more than one may be chosen, and all at once."""
+    """Creates a variable with the values of a label. several: allow several values and All."""
     made = (
         dashboard.QueryVariable(name)
         .label(label)
@@ -112,7 +121,7 @@ def variable(name: str, label: str, query: str, *, several: bool = True) -> dash
 
 
 def panel_of(shown: Shown) -> AnyPanel:
-    """The panel, without its place on the board."""
+    """Builds the panel, without its position on the board."""
     if isinstance(shown, Chart):
         return _chart(shown)
     return _figure(shown) if isinstance(shown, Figure) else _listing(shown)
@@ -197,7 +206,11 @@ def _listing(listing: Listing) -> table.Panel:
 
 
 def _missing(shown: Shown, otherwise: str) -> str:
-    """Said of an empty panel, which no reason may explain away while nothing is heard."""
+    """Returns the text of an empty panel.
+
+    If the query only has data while the collector answers, the text mentions that the collector may be down: no other
+    reason may then be given as certain.
+    """
     asked = any(while_up(expression) != expression for expression, _ in shown.queries)
     return f"{shown.missing}, or collector down" if shown.missing and asked else shown.missing or otherwise
 

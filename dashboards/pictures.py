@@ -1,7 +1,7 @@
-"""Renders what the boards' queries find: python -m dashboards.pictures [SECONDS] writes docs/pictures/board-*.png
+"""Renders board queries as pictures: python -m dashboards.pictures [SECONDS] writes docs/pictures/board-*.png
 
-A real fleet trains for that long, a real Prometheus scrapes it, and a plain page draws each panel in its place. It is
-no Grafana: colours, axes and legends are this page's own. For developers, on a machine with prometheus and chromium.
+A real fleet trains for that time, a real Prometheus scrapes it, and a plain page draws each panel in its position. The
+page is not Grafana: colours, axes and legends are its own. For developers, on a machine with prometheus and chromium.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PICTURES = ROOT / "docs" / "pictures"
 PAGE = Path(__file__).parent / "pictures.html"
 
 UNIT, WIDTH, HEAD = 27, 1200, 44
-"""Pixels: of a row of Grafana's grid, of the page, of its title."""
+"""Pixels: height of a Grafana grid row, page width, height of the title."""
 
 MOST = {"debug": 33, "on-call": 57}
-"""Rows of a board that are drawn; below them it goes on."""
+"""Number of grid rows drawn per board; the board continues below them."""
 
 
 def main(seconds: int) -> None:
@@ -41,7 +41,7 @@ def main(seconds: int) -> None:
 
 
 def train(there: Fleet) -> None:
-    """All kinds at once, so that each panel has something to show from its left to its right."""
+    """Trains all kinds of runs at once, so that each panel has data throughout."""
     base = there.train("float32", "float32")
     half = there.train("float16", "float16", baseline="float32")
     there.train("bfloat16", "bfloat16", baseline="float32")
@@ -52,7 +52,7 @@ def train(there: Fleet) -> None:
 
 
 def read(there: Fleet, name: str, begin: float, end: float) -> dict[str, Any]:
-    """The board with what each of its panels finds, the last minutes shown."""
+    """Returns the board with the results of its panels for the last minutes."""
     board = BOARDS[name]
     panels = [each for each in board["panels"] if each["gridPos"]["y"] + each["gridPos"]["h"] <= MOST.get(name, 99)]
     for panel in panels:
@@ -67,7 +67,7 @@ def read(there: Fleet, name: str, begin: float, end: float) -> dict[str, Any]:
 
 
 def draw(name: str, board: dict[str, Any]) -> None:
-    """The picture, by a Chromium without a window."""
+    """Draws the picture with headless Chromium."""
     plot = (PLOT / "uPlot.esm.js").read_text().rpartition("export {")[0]
     words = {"STYLE": (PLOT / "uPlot.min.css").read_text(), "PLOT": plot, "BOARD": json.dumps(board)}
     page = PAGE.read_text()

@@ -1,4 +1,4 @@
-"""Words of PromQL that several boards say alike."""
+"""PromQL expressions that several boards share."""
 
 from __future__ import annotations
 
@@ -8,69 +8,84 @@ PROJECTS = 'project=~"$project"'
 INFO = f"ammeter_run_info{{{PROJECTS}}}"
 
 RUN = "{{name}} {{id}}"
-"""Legend of a line of one run, where named() says which it is: several runs may have one name."""
+"""Legend for a line of one run.
+
+named() adds the id, because several runs may have one name.
+"""
 
 RUNNING = 'ammeter_run_state{state="running"} == 1'
 
 FLEET_JOB, COLLECTOR_JOB = "ammeter", "ammeter-collector"
-"""The scrape jobs of /metrics and of /metrics/self, as alerts/prometheus.yaml names them."""
+"""The scrape jobs of /metrics and of /metrics/self, named as in alerts/prometheus.yaml."""
 
 
 def rate(counter: str, labels: str = "", *, per_minute: bool = False) -> str:
-    """How often it counts per second, at each moment."""
+    """Returns the rate of a counter per second at each moment."""
     return f"{'60 * ' if per_minute else ''}rate({_of(counter, labels)}[$__rate_interval])"
 
 
 def increase(counter: str, labels: str = "") -> str:
-    """How much it counted in all of the time that the board shows."""
+    """Returns the increase of a counter over the displayed time range."""
     return f"increase({_of(counter, labels)}[$__range])"
 
 
 def seen(metric: str, labels: str = "") -> str:
-    """What it was last in the time that the board shows: a run that is over is told for five minutes only."""
+    """Returns the last value in the displayed time range.
+
+    An ended run is exported for five minutes only.
+    """
     return f"last_over_time({_of(metric, labels)}[$__range])"
 
 
 def of_projects(expression: str) -> str:
-    """What of it belongs to runs of the chosen projects: only some metrics say the project."""
+    """Restricts to runs of the chosen projects, because only some metrics have the project."""
     return f"{_together(expression)} and on (run) {INFO}"
 
 
 def of_projects_seen(expression: str) -> str:
-    """The same over all of the time that the board shows."""
+    """Same as of_projects() over the displayed time range."""
     return f"{_together(expression)} and on (run) {seen('ammeter_run_info', PROJECTS)}"
 
 
 def named(expression: str) -> str:
-    """The same of runs of the chosen projects, each with its name and the first eight signs of its id for a legend."""
+    """Restricts to runs of the chosen projects, with name and short id for a legend.
+
+    The short id is the first eight characters of the run's id.
+    """
     return f"{_together(expression)} {_beside(INFO)}"
 
 
 def named_seen(expression: str) -> str:
-    """The same over all of the time that the board shows."""
+    """Same as named() over the displayed time range."""
     return f"{_together(expression)} {_beside(seen('ammeter_run_info', PROJECTS))}"
 
 
 def open_incidents(labels: str) -> str:
-    """1 for each, whichever replica was asked."""
+    """Returns 1 for each open incident, whichever replica was scraped."""
     return f"max by (run, project, verdict, severity) (ammeter_incident_active{{{labels}}}) == 1"
 
 
 def open_incidents_named(labels: str) -> str:
-    """The same with the name of each run. An incident may stay open for longer than its run's name is told."""
+    """Same as open_incidents(), with the name of each run.
+
+    An incident may stay open for longer than the name of its run is exported.
+    """
     every = f"({open_incidents(labels)})"
     names = f"max by (run, name) ({INFO})"
     return f"{every} * on (run) group_left (name) {names} or on (run, verdict, severity) {every}"
 
 
 def or_none(expression: str) -> str:
-    """0 where nothing is found."""
+    """Returns 0 where there is no result."""
     return f"{expression} or vector(0)"
 
 
 def while_up(expression: str) -> str:
-    """The same at moments at which its scrape worked, else nothing: a number of before the collector froze, or a 0 that
-    stands for nothing found, would say that all is well. What asks for `up` itself is left alone."""
+    """Restricts an expression to times with a successful scrape.
+
+    Otherwise a number from before the collector froze, or a 0 for no result, would suggest that all is well.
+    Expressions without `ammeter_` metrics, such as `up`, are unchanged.
+    """
     if "ammeter_" not in expression:
         return expression
     job = COLLECTOR_JOB if "ammeter_collector_" in expression else FLEET_JOB
@@ -78,23 +93,23 @@ def while_up(expression: str) -> str:
 
 
 def up(job: str) -> str:
-    """1 for each address of a scrape job that answered the last scrape, 0 for one that did not."""
+    """Returns 1 for each address of a scrape job that answered the last scrape, else 0."""
     return f'up{{job="{job}"}}'
 
 
 def since_last_scrape(job: str) -> str:
-    """Seconds since the last scrape that worked, to a quarter of a minute; of the time that the board shows."""
+    """Seconds since the last successful scrape in the displayed time range, to 15 s."""
     return f"time() - max(max_over_time(timestamp({up(job)} == 1)[$__range:15s]))"
 
 
 def quantile(share: str, histogram: str, labels: str = "", by: str = "run") -> str:
-    """What this share of the observations stays below, in each interval."""
+    """Returns the upper limit of this share of the observations, in each interval."""
     inside = ", ".join(filter(None, (by, "le")))
     return f"histogram_quantile({share}, sum by ({inside}) ({rate(f'{histogram}_bucket', labels)}))"
 
 
 def median_and_p99(histogram: str, labels: str) -> list[tuple[str, str]]:
-    """Both of each run."""
+    """Returns the median and the 99th percentile of each run."""
     shares = (("0.5", "median"), ("0.99", "p99"))
     return [(named(quantile(share, histogram, labels)), f"{RUN} {word}") for share, word in shares]
 

@@ -1,4 +1,4 @@
-"""What stands first on every board: whether the collector answers, and since when it has not."""
+"""The first panels of every board: whether the collector answers, or how long it has not."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ UP = (
         limits=((None, "red"), (0.01, "orange"), (1, "green")),
     ),
 )
-"""Asked of `up` alone, so that they say something when nothing else does."""
+"""These panels query `up` only, so that they have data when nothing else has."""

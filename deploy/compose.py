@@ -1,4 +1,4 @@
-"""docker-compose.yml as data: which services there are, what each runs, mounts and needs, in the order they start."""
+"""Parses docker-compose.yml: its services, their commands, mounts and dependencies, in start order."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ LISTENS = re.compile(r"(?:127\.0\.0\.1:|-p )(\d+)")
 
 
 class UnsetError(Exception):
-    """A variable that the file wants and nobody has set: its name, and what the file says to do."""
+    """Raised for an unset variable that the file requires, with the remedy from the file."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """words: what it runs, program first; none where the image knows. mounts: path inside -> file or folder of the
-    repository, or None for a volume. health: words that end with 0 once it is healthy. after: services that have to be
-    healthy, or done, before.
+    """One service of the compose file.
+
+    words: the command, program first; empty if the image defines it. mounts: path inside -> file or folder of the
+    repository, or None for a volume. health: command that exits with 0 once the service is healthy. after: services
+    that must be healthy, or completed, before this one.
     """
 
     name: str
@@ -39,18 +41,21 @@ class Service:
 
     @property
     def ends(self) -> bool:
-        """Whether it does something once, instead of going on."""
+        """Whether the service runs once and ends."""
         return not self.health
 
     @property
     def port(self) -> int | None:
-        """Where it listens: its health is asked for there."""
+        """The port on which it listens, taken from its health check."""
         found = LISTENS.search(" ".join(self.health))
         return int(found[1]) if found else None
 
 
 def services(variables: Mapping[str, str], file: Path = FILE) -> list[Service]:
-    """Every service, after those that it needs. Raises UnsetError where a variable is missing that has to be there."""
+    """Returns the services in start order.
+
+    Raises UnsetError if a required variable is missing.
+    """
     said = _filled(yaml.safe_load(file.read_text()), variables)
     secrets = {name: Path(each["file"]) for name, each in said.get("secrets", {}).items()}
     found = {name: _service(name, each, secrets, file.parent) for name, each in said["services"].items()}
@@ -77,7 +82,7 @@ def _service(name: str, said: dict[str, Any], secrets: Mapping[str, Path], root:
 
 
 def _filled(value: Any, variables: Mapping[str, str]) -> Any:
-    """The same with each ${NAME}, ${NAME:-default} and ${NAME:?remedy} replaced."""
+    """Replaces each ${NAME}, ${NAME:-default} and ${NAME:?remedy} in a value."""
     if isinstance(value, dict):
         return {key: _filled(each, variables) for key, each in value.items()}
     if isinstance(value, list):

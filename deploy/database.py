@@ -1,4 +1,4 @@
-"""PostgreSQL as its image starts it: a cluster with a user, a password and a database, made on the first start."""
+"""Starts PostgreSQL like its image: creates user, password and database on the first start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = "/var/lib/postgresql/data"
 
 
 def start_database(place: Place, service: Service) -> Process:
-    """Makes the cluster where there is none, and starts the server over TCP on loopback only."""
+    """Creates the cluster if needed, and starts the server on TCP loopback only."""
     data = place.path(service, DATA)
     who = _owner(place, data)
     if not (data / "PG_VERSION").exists():
@@ -27,7 +27,10 @@ def start_database(place: Place, service: Service) -> Process:
 
 
 def _owner(place: Place, data: Path) -> dict[str, Any]:
-    """PostgreSQL refuses to run as root, and its user has to reach the data."""
+    """Returns the user for PostgreSQL, which refuses to run as root.
+
+    Raises StackError if that user cannot enter the folder of the data.
+    """
     if os.geteuid() != 0:
         return {}
     shut = [each for each in place.folder.parents if not each.stat().st_mode & 0o001]

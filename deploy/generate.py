@@ -1,9 +1,9 @@
-"""Writes what of deploy/ follows from the rest of the tree. Run it after a change: python -m deploy.generate
+"""Generates the derived files of deploy/. Run it after a change: python -m deploy.generate
 
-deploy/rules.yaml is what Prometheus loads beside a collector that posts incidents itself, and the PrometheusRule is the
-same for Kubernetes; deploy/alertmanager.yaml is the one of alerts/, which tells the stack's receiver;
-dashboards/boards/kustomization.yaml puts every board into a ConfigMap that Grafana's sidecar finds. alerts/tests are
-written by hand, but for the first steps of a runbook, which they expect as they stand there.
+deploy/rules.yaml has the rules of Prometheus beside a collector that posts incidents itself; the PrometheusRule is the
+same for Kubernetes. deploy/alertmanager.yaml is the file of alerts/ with the stack's receiver.
+dashboards/boards/kustomization.yaml puts every board into a ConfigMap for Grafana's sidecar. alerts/tests are written
+by hand, except the first steps of runbooks, which this script inserts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def files() -> dict[str, str]:
-    """Every generated file by its path in the repository."""
+    """Returns every generated file by its path in the repository."""
     return {
         "deploy/rules.yaml": _text(rules()),
         "deploy/alertmanager.yaml": _alertmanager(),
@@ -44,7 +44,7 @@ def files() -> dict[str, str]:
 
 
 def _with_first_steps(tests: str) -> str:
-    """The tests of promtool with what each alert that they expect says of its runbook."""
+    """Inserts the first steps of runbooks into the expected alerts of promtool's tests."""
     pattern = r"^( *)(runbook_url: .*/runbooks/([a-z-]+)'?)\n(?: *first_steps: .*\n)?"
 
     def expected(found: re.Match[str]) -> str:
@@ -55,7 +55,7 @@ def _with_first_steps(tests: str) -> str:
 
 
 def rules() -> dict[str, Any]:
-    """What Prometheus alone can know: nobody else asks for it."""
+    """Returns the rules that only Prometheus can evaluate: nothing else checks them."""
     said: dict[str, Any] = yaml.safe_load(rule_file(incidents=False))
     return said
 

@@ -1,4 +1,4 @@
-"""Writes deploy/locks: every distribution an image installs, with its version and the hashes of its files.
+"""Writes deploy/locks: every distribution that an image installs, with versions and file hashes.
 
 Versions come from constraints.txt, requirements from the two pyproject.toml files. usage: make lock
 """
@@ -19,7 +19,10 @@ DISTRIBUTIONS = {"collector": ("agent", "server"), "shipper": ("agent",)}
 """Image -> the distributions of this repository that it installs."""
 
 BUILD_LOCK = "build"
-"""The lock of what builds our own distributions. It stays in the first stage of an image."""
+"""The lock of the build requirements of our distributions.
+
+It stays in the first stage of an image.
+"""
 
 
 def main() -> int:
@@ -34,7 +37,7 @@ def main() -> int:
 
 
 def locks() -> dict[str, list[str]]:
-    """Name of a lock -> what it has to satisfy, without the distributions of this repository."""
+    """Maps each lock to its requirements, without the distributions of this repository."""
     wanted = {
         image: sorted({one for part in parts for one in _requirements(part)}) for image, parts in DISTRIBUTIONS.items()
     }
@@ -56,7 +59,7 @@ _HEADER = "# Generated: make lock\n"
 
 
 def _resolved(uv: str, requirements: list[str]) -> str:
-    """The pinned lines. Universal: the same file serves amd64 and arm64."""
+    """Returns the pinned lines, universal: the same file serves amd64 and arm64."""
     command = [uv, "pip", "compile", "-", "--quiet", "--generate-hashes", "--universal", "--python-version", "3.11"]
     command += ["--no-header", "--no-annotate", "--constraint", str(ROOT / "constraints.txt")]
     done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, check=False)

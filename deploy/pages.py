@@ -1,6 +1,6 @@
-"""Prints what Alertmanager tells: a receiver to try the stack with. usage: python pages.py HOST:PORT
+"""Prints Alertmanager's notifications: a receiver to try the stack. usage: python pages.py HOST:PORT
 
-It stands alone, with the standard library only, so that any image with Python runs it.
+It uses the standard library only, so any image with Python can run it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LARGEST = 4 * 2**20
-"""Bytes of a notification. Alertmanager sends all alerts of a group in one."""
+"""Maximum bytes of a notification: Alertmanager sends all alerts of a group in one."""
 
 WATCHDOG = "watchdog"
-"""The path at which the dead man's switch is told. Here nobody is paged when it is silent."""
+"""The path of the watchdog. This receiver notifies nobody when it stops arriving."""
 
 _alive: set[str] = set()
 
 SHOWN = 5
-"""Alerts of a notification that are printed; of the others their number is."""
+"""Alerts of a notification that are printed; of the others only the number is printed."""
 
 
 def main(address: str) -> None:
@@ -32,7 +32,7 @@ def main(address: str) -> None:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Takes webhooks of Alertmanager at any path; the path is who would be told: /page, /ticket."""
+    """Accepts webhooks of Alertmanager at any path. The path names the recipient: /page, /ticket."""
 
     timeout = 10
 
@@ -63,7 +63,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def alive(notification: dict[str, Any]) -> list[str]:
-    """What is said of a dead man's switch: that it works, once. It comes every minute."""
+    """Reports once that the watchdog arrives, instead of every minute."""
     name = str(notification["groupLabels"].get("alertname", "alert"))
     if name in _alive:
         return []
@@ -72,7 +72,7 @@ def alive(notification: dict[str, Any]) -> list[str]:
 
 
 def told(whom: str, notification: dict[str, Any]) -> list[str]:
-    """A notification as a person reads it: who is told, what, about which run, and what to do."""
+    """Formats a notification: recipient, alert, affected run and remedy."""
     labels = notification["groupLabels"]
     name = labels.get("alertname", "alert")
     project = f" in project {labels['project']}" if labels.get("project") else ""
@@ -89,7 +89,7 @@ def told(whom: str, notification: dict[str, Any]) -> list[str]:
 
 
 def what_to_do(notes: dict[str, str]) -> list[str]:
-    """The description, line by line, and the runbook where it does not name it."""
+    """Returns the description, and the runbook unless the description contains it."""
     said = [*notes.get("description", "").splitlines(), *notes.get("first_steps", "").splitlines()]
     runbook = notes.get("runbook_url", "")
     if runbook and not any(runbook in line for line in said):
@@ -101,7 +101,7 @@ INDENTED: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    
 
 
 def plain(text: str) -> str:
-    """Without what would steer a terminal: names come from whoever trains."""
+    """Replaces terminal control characters: names come from the training programs."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 

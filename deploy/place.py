@@ -1,6 +1,6 @@
-"""A folder on this machine in place of containers: what a service's words, environment and files say there.
+"""A local folder in place of containers: translates a service's command, environment and files.
 
-Addresses lead to free ports of the loopback, paths into the folder. Nothing else of them is changed.
+Addresses become free loopback ports, and paths become paths in the folder. Everything else stays the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from deploy.compose import Service
 
 @dataclass(frozen=True)
 class Place:
-    """ports: the port that a service has in the compose file -> the one it has here. missing: services not here."""
+    """Local folder and ports of the services.
+
+    ports: port in the compose file -> local port. missing: services that do not run here.
+    """
 
     folder: Path
     services: Mapping[str, Service]
@@ -25,17 +28,17 @@ class Place:
     missing: frozenset[str] = field(default=frozenset())
 
     def address(self, name: str) -> str:
-        """HOST:PORT of a service."""
+        """Returns HOST:PORT of a service."""
         port = self.services[name].port
         assert port is not None, f"{name} listens nowhere"
         return f"127.0.0.1:{self.ports[port]}"
 
     def path(self, service: Service, inside: str) -> Path:
-        """Where this path of the service's container is."""
+        """Returns the local path for a path in the service's container."""
         return self.folder / service.name / inside.lstrip("/")
 
     def here(self, service: Service, text: str) -> str:
-        """A word, a value or a file of the service, as it has to be on this machine."""
+        """Translates a word, a value or a file of the service to this machine."""
         if text == "0.0.0.0":
             return "127.0.0.1"
         if text.isdigit() and int(text) in self.ports:
@@ -47,7 +50,7 @@ class Place:
         return text
 
     def environment(self, service: Service) -> dict[str, str]:
-        """Without what names a service that is not here."""
+        """Returns the environment without variables that refer to services which do not run here."""
         gone = [f"{name}:{self.services[name].port}" for name in self.missing]
         said = {name: value for name, value in service.environment.items() if not any(each in value for each in gone)}
         return {name: self.here(service, value) for name, value in said.items()}
@@ -69,7 +72,7 @@ class Place:
 
 
 def lay_ports(services: Iterable[Service], given: Mapping[str, int]) -> dict[int, int]:
-    """A port for each service that listens: the given one, else a free one."""
+    """Returns a port for each listening service: the given one, else a free one."""
     listening = [(each.name, each.port) for each in services if each.port is not None]
     with_free = zip(listening, _free(len(listening)), strict=True)
     return {port: given.get(name, free) for (name, port), free in with_free}

@@ -1,4 +1,4 @@
-"""The services as processes of this machine, which end with the one that started them, however that ends."""
+"""Runs the services as local processes that end with their parent, however it ends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from deploy.compose import Service
 from deploy.place import Place
 
 HEALTH_TIMEOUT_SECONDS = 60.0
-"""Seconds until a service has to be healthy."""
+"""Maximum number of seconds until a service is healthy."""
 
 ENDS_WITHIN = 10.0
-"""Seconds that a service has once it is asked to end."""
+"""Maximum number of seconds for a service to end after its stop signal."""
 
 PACKAGES = {
     "prometheus": "prometheus",
@@ -32,7 +32,7 @@ PACKAGES = {
     "postgres": "postgresql",
     "pg_isready": "postgresql",
 }
-"""The Debian package that a program comes with."""
+"""The Debian package that contains the program."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None)
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Who asks for an end waits until the block is over: a process that nobody knows yet would be left behind."""
+    """Blocks termination signals, because an unrecorded process would be left behind."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -50,30 +50,30 @@ def held() -> Iterator[None]:
 
 
 class StackError(Exception):
-    """Why a part cannot run, in words."""
+    """Raised with the reason why a part cannot run."""
 
 
 class MissingError(StackError):
-    """A program that is not on this machine."""
+    """Raised for a program that is not installed."""
 
 
 @dataclass
 class Process:
-    """A service that runs."""
+    """A running service."""
 
     service: Service
     popen: subprocess.Popen[bytes]
     log: Path | None
 
     def ended(self) -> str | None:
-        """What there is to say once it has ended by itself."""
+        """Returns an error text if the process has ended by itself, else None."""
         if self.popen.poll() is None:
             return None
         said = f":\n{tail(self.log)}" if self.log else ""
         return f"{self.service.name} ended with exit code {self.popen.returncode}{said}"
 
     def stop(self) -> None:
-        """As its image would be stopped; after a while it is no question any more."""
+        """Stops it like its image, then kills it after ENDS_WITHIN seconds."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.Signals[self.service.stop_signal])
             with suppress(subprocess.TimeoutExpired):
@@ -84,7 +84,7 @@ class Process:
 
 
 def program(name: str) -> list[str]:
-    """What runs this program here. Raises MissingError with the package it comes with."""
+    """Returns the command of a program. Raises MissingError, which names its package."""
     if name == "ammeter-server":
         return [sys.executable, "-m", "ammeter_server"]
     if name == "python":
@@ -97,13 +97,16 @@ def program(name: str) -> list[str]:
 
 
 def words(place: Place, service: Service) -> list[str]:
-    """The service's command line here."""
+    """Returns the service's command line on this machine."""
     name, *rest = service.words
     return [*program(Path(name).name), *(place.here(service, word) for word in rest)]
 
 
 def start(place: Place, service: Service, command: Sequence[str], aloud: bool = False, **who: Any) -> Process:
-    """Starts it in a session of its own. aloud: what it prints goes to the terminal, else into a log."""
+    """Starts a service in its own session.
+
+    aloud: print its output on the terminal, not to a log.
+    """
     log = None if aloud else place.folder / f"{service.name}.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "PG"))}
     environment = inherited | place.environment(service)
@@ -132,7 +135,10 @@ def start(place: Place, service: Service, command: Sequence[str], aloud: bool = 
 
 
 def wait_until_healthy(place: Place, process: Process) -> None:
-    """As the compose file's health check asks. Raises StackError when it ends, or is not healthy in time."""
+    """Waits until the health check of the compose file succeeds.
+
+    Raises StackError if the process ends, or is not healthy in time.
+    """
     deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS
     while not _healthy(place, process.service):
         ended = process.ended()
@@ -146,7 +152,10 @@ def wait_until_healthy(place: Place, process: Process) -> None:
 
 
 def _healthy(place: Place, service: Service) -> bool:
-    """Where the check opens an address, this does so too: not every machine has the image's wget."""
+    """Runs the health check.
+
+    HTTP checks are done here, because machines may lack the image's wget.
+    """
     from deploy.sights import answers
 
     asked = [place.here(service, word) for word in service.health]
@@ -158,7 +167,7 @@ def _healthy(place: Place, service: Service) -> bool:
 
 
 def run_to_its_end(process: Process) -> None:
-    """Raises StackError when it fails."""
+    """Waits for a process to complete. Raises StackError if it fails."""
     code = process.popen.wait()
     if code:
         raise StackError(process.ended() or process.service.name)

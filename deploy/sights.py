@@ -1,4 +1,4 @@
-"""Where a run's fault can be seen: on the collector's page, in Alertmanager and in Prometheus."""
+"""Checks that a run's fault is visible on the collector, in Alertmanager and in Prometheus."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from typing import Any
 from deploy.place import Place
 
 HEALTH_TIMEOUT_SECONDS = 60.0
-"""Seconds until all have it: two scrapes of Prometheus, and some."""
+"""Time limit for all sights: two scrapes of Prometheus, with a margin."""
 
 _straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class Sight:
-    """where: in words. link: what a person opens. seen: whether the fault is there now."""
+    """One place to see the fault.
+
+    where: a description. link: the URL for a person. seen: whether the fault is visible now.
+    """
 
     where: str
     link: str
@@ -28,7 +31,7 @@ class Sight:
 
 
 def sights(place: Place, token: str, run: str, verdict: str) -> list[Sight]:
-    """Of those services that run here."""
+    """Returns the sights of the services that run here."""
     names = ("collector", "alertmanager", "prometheus")
     collector, alertmanager, prometheus = (f"http://{place.address(name)}" for name in names)
     wanted = f'ammeter_incident_active{{run="{run}",verdict="{verdict}"}}'
@@ -55,7 +58,10 @@ def sights(place: Place, token: str, run: str, verdict: str) -> list[Sight]:
 
 
 def look(wanted: list[Sight], check: Callable[[], None]) -> Iterator[Sight]:
-    """Each sight as the fault comes to be seen there, until all have it or patience ends. check raises to end it."""
+    """Yields each sight when the fault appears there, until all appeared or time runs out.
+
+    check is called while waiting and raises to stop.
+    """
     left, deadline = list(wanted), time.monotonic() + HEALTH_TIMEOUT_SECONDS
     while left and time.monotonic() < deadline:
         check()
@@ -66,7 +72,7 @@ def look(wanted: list[Sight], check: Callable[[], None]) -> Iterator[Sight]:
 
 
 def answers(url: str) -> bool:
-    """Whether it answers with 200."""
+    """Whether the URL answers with 200."""
     try:
         with _straight.open(url, timeout=5) as answer:
             return bool(answer.status == 200)
@@ -75,7 +81,7 @@ def answers(url: str) -> bool:
 
 
 def get(url: str, token: str = "") -> Any:
-    """The JSON there, None when there is none."""
+    """Returns the JSON at the URL, or None if there is none."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with _straight.open(urllib.request.Request(url, headers=headers), timeout=5) as answer:

@@ -1,7 +1,7 @@
-"""The whole stack without containers: what docker-compose.yml says, run by the programs of this machine.
+"""Runs the whole stack without containers: docker-compose.yml with local programs.
 
-The same commands and configuration files, with addresses on loopback and paths in one folder. PostgreSQL is used where
-it is installed, else SQLite. Ctrl-C ends everything. usage: make stack, make stack ARGS=--demo
+Commands and configuration files are the same, with loopback addresses and paths in one folder. PostgreSQL is used if it
+is installed, else SQLite. Ctrl-C ends everything. usage: make stack, make stack ARGS=--demo
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from deploy.processes import ENDING, MissingError, Process, StackError
 from deploy.sights import look, sights
 
 ALOUD = "pages"
-"""The service whose words are for the terminal."""
+"""The service whose output goes to the terminal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs it until it is ended. Returns 0; 1 where a part failed or the demo's fault was not seen."""
+    """Runs the stack until it is stopped.
+
+    Returns 0, or 1 if a part failed or the demo's fault was not visible.
+    """
     asked = _parser().parse_args(argv)
     try:
         with ExitStack() as over:
@@ -63,7 +66,7 @@ def _run(folder: Path, asked: argparse.Namespace, over: ExitStack) -> int:
 
 
 def prepare(folder: Path, ports: Mapping[str, int]) -> Place:
-    """The place with its secrets, and with what of the compose file this machine can run."""
+    """Prepares the folder with its secrets and the services that can run on this machine."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     secrets = ["sh", str(ROOT / "deploy" / "secrets.sh"), str(folder / "env"), str(folder / "secrets")]
     subprocess.run(secrets, check=True, stdout=subprocess.DEVNULL)
@@ -74,7 +77,7 @@ def prepare(folder: Path, ports: Mapping[str, int]) -> Place:
 
 
 def _can_run(service: Service) -> bool:
-    """Whether its program is here; if not, that is said."""
+    """Whether the service's program is installed; prints a message if not."""
     if not service.words:
         say(f"{service.name}: left out, its command is the image's; docker compose brings it")
         return False
@@ -88,7 +91,10 @@ def _can_run(service: Service) -> bool:
 
 
 def bring_up(place: Place, over: ExitStack) -> Iterator[Process]:
-    """Starts every service after those that it needs, and waits for its health. What was started ends with `over`."""
+    """Starts every service after its dependencies, and waits until it is healthy.
+
+    `over` ends the started processes.
+    """
     for service in place.services.values():
         if service.name in place.missing:
             continue
@@ -126,7 +132,7 @@ def _addresses(place: Place) -> Iterator[str]:
 
 
 def _demonstrate(place: Place, running: list[Process]) -> bool:
-    """Trains with a fault, and says where it can be seen. Returns whether it was seen everywhere."""
+    """Trains with a fault and prints where it is visible. Returns whether it appeared everywhere."""
     run, token = str(uuid.uuid4()), (place.folder / "secrets" / "token").read_text()
     command = [sys.executable, str(ROOT / "trainer" / "broken.py"), *TRAINING]
     say(f"training with a fault: python trainer/broken.py {' '.join(TRAINING)}")
@@ -188,7 +194,10 @@ def _port(text: str) -> tuple[str, int]:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Every way of being asked to end is the way of Ctrl-C, which leaves nothing behind. Once: the end is not ended."""
+    """Treats every termination signal like Ctrl-C, so that nothing is left behind.
+
+    Only the first signal counts; later ones do not interrupt the cleanup.
+    """
 
     def end(_: int, __: FrameType | None) -> Any:
         for each in ENDING:

@@ -43,7 +43,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def _show(text: str) -> None:
-    """Renders Markdown on a terminal; print the plain text into a pipe."""
+    """Renders Markdown on a terminal; prints the plain text into a pipe."""
     said = _LINK.sub(lambda found: f"{found[1]} (`ammeter runbook {found[2]}`)", text)
     if not sys.stdout.isatty():
         print(said, end="")

@@ -1,4 +1,4 @@
-"""Prometheus, Alertmanager and whoever it tells, as real processes and a real web server on free loopback ports."""
+"""Real Prometheus, Alertmanager and notification receiver, as processes and a web server on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALERTS = Path(__file__).parent.parent / "alerts"
 CONFIGURATION = ALERTS / "alertmanager.yaml"
 
 SOONER = MappingProxyType({"group_interval: 1m": "group_interval: 10s"})
-"""Of what is shipped, so that no test waits a minute for the second notification of a group."""
+"""Replaces shipped settings, so that no test waits a minute for a group's second notification."""
 
 
 @dataclass
@@ -50,13 +50,13 @@ class Told:
 
 @dataclass
 class Pager:
-    """Takes webhooks of an Alertmanager and notes them."""
+    """Receives webhooks of an Alertmanager and records them."""
 
     port: int = 0
     told: list[Told] = field(default_factory=list)
 
     def of(self, alert: str) -> list[Told]:
-        """What it was told about the alert of this name."""
+        """Returns the notifications of the alert with this name."""
         return [each for each in self.told if each.group.get("alertname") == alert]
 
 
@@ -87,8 +87,10 @@ def pager() -> Iterator[Pager]:
 
 
 class Alertmanager:
-    """A real one with the configuration that is shipped, but for where it tells: this pager. other: texts of the
-    configuration, each with what stands in its place."""
+    """A real Alertmanager with the shipped configuration, except that it notifies this pager.
+
+    other: texts of the configuration -> their replacements.
+    """
 
     def __init__(self, folder: Path, pager: Pager, other: Mapping[str, str] = SOONER) -> None:
         self.port = free_port()
@@ -111,12 +113,12 @@ class Alertmanager:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.terminate()  # it writes down what it has told
+            self._process.terminate()  # it saves its notification log
             self._process.wait(20)
             self._process = None
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Those that fire there."""
+        """Returns the firing alerts."""
         with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return found
@@ -128,7 +130,7 @@ class Alertmanager:
 
 
 class Prometheus:
-    """A real one with this configuration, and this rule file beside it. words: of its command line."""
+    """A real Prometheus with this configuration and rule file. words: extra command line arguments."""
 
     def __init__(self, folder: Path, configuration: str, rules: str = "", *words: str) -> None:
         folder.mkdir()
@@ -156,19 +158,19 @@ class Prometheus:
             self._process = None
 
     def configure(self, configuration: str) -> None:
-        """From now on, or from its start on."""
+        """Sets the configuration for the next start, or reload it if running."""
         (self._folder / "prometheus.yml").write_text(configuration)
         if self._process is not None:
             self._process.send_signal(signal.SIGHUP)
 
     def ask(self, query: str) -> list[Any]:
-        """What a query finds."""
+        """Returns the result of a query."""
         said = urllib.parse.urlencode({"query": query})
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{said}", timeout=10) as answer:
             return list(json.load(answer)["data"]["result"])
 
     def wait(self, query: str, value: float | None) -> None:
-        """Until a query finds this one value, or nothing."""
+        """Waits until a query has this single value, or no result."""
         wanted = [] if value is None else [value]
         until(
             lambda: [float(each["value"][1]) for each in self.ask(query)] == wanted,
@@ -177,7 +179,7 @@ class Prometheus:
         )
 
     def firing(self) -> dict[str, int]:
-        """Alert's name -> how many of it fire."""
+        """Alert's name -> number of firing alerts."""
         found = self.ask('count by (alertname) (ALERTS{alertstate="firing"})')
         return {each["metric"]["alertname"]: int(each["value"][1]) for each in found}
 
@@ -191,14 +193,17 @@ class Prometheus:
 
 
 def shipped(scraped: int, alertmanager: int, every: str = "1s") -> str:
-    """The configuration of Prometheus that is shipped, but for the ports, and how often it scrapes and evaluates."""
+    """Returns the shipped configuration of Prometheus with these ports and scrape interval.
+
+    The interval also applies to evaluations.
+    """
     other = {":8480": f":{scraped}", ":9093": f":{alertmanager}"}
     other |= {f"{word}: 15s": f"{word}: {every}" for word in ("interval", "timeout")}
     return replaced((ALERTS / "prometheus.yaml").read_text(), other)
 
 
 def replaced(text: str, other: Mapping[str, str]) -> str:
-    """The text with other words in it. Fails for one that it does not have."""
+    """Replaces words of the text. Fails if the text lacks one."""
     for old, new in other.items():
         assert old in text, old
         text = text.replace(old, new)
@@ -207,7 +212,7 @@ def replaced(text: str, other: Mapping[str, str]) -> str:
 
 @contextmanager
 def alertmanager(folder: Path, other: Mapping[str, str] = SOONER) -> Iterator[tuple[Alertmanager, Pager]]:
-    """Running, with the pager that it tells."""
+    """A running Alertmanager with the pager that it notifies."""
     with pager() as heard:
         running = Alertmanager(folder, heard, other).start()
         try:
@@ -225,7 +230,7 @@ def answers(url: str) -> bool:
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0, explain: Callable[[], Any] = str) -> Any:
-    """What the condition gives once it is true. Fails when it is not in time."""
+    """Waits for a condition and returns its value. Fails after the timeout."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s until {what}. {explain()}"

@@ -1,4 +1,4 @@
-"""What holds for every test: nothing of ours is left attached, open or running when it ends."""
+"""Checks for every test: it leaves nothing of Ammeter attached, open or running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests import quick
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: more threads would mostly wait for each other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,14 +24,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files marked `long` come first: one that begins last is waited for by all other workers."""
+    """Runs files marked `long` first.
+
+    If the last one to start were long, all workers would wait.
+    """
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if config.getoption("--quick"):
         quick.select(config, items)
 
 
 def _journal_files() -> set[str]:
-    """Files of journals that this process has open."""
+    """Journal files that this process has open."""
     opened = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -44,7 +47,7 @@ def _journal_files() -> set[str]:
 
 
 def _hooks() -> list[object]:
-    """Everything of ours that torch would still call."""
+    """Everything of Ammeter that torch would still call."""
     import sys
 
     from torch.optim import optimizer  # noqa: F401 - imported for its module below
@@ -60,7 +63,10 @@ def _hooks() -> list[object]:
 
 
 def _lasting(before: set[threading.Thread]) -> set[threading.Thread]:
-    """Threads that a test has begun and that keep the process alive. A server that several tests share has others."""
+    """Threads that a test has started and that keep the process alive.
+
+    A server shared by tests has others.
+    """
     return {each for each in threading.enumerate() if each not in before and not each.daemon}
 
 

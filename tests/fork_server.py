@@ -1,4 +1,4 @@
-"""A process that has imported torch, or the collector, and forks a child for each program it is asked to run.
+"""A process that has imported torch, or the collector, and forks a child per program.
 
 A fresh interpreter spends about three seconds of CPU on importing torch and Ammeter before it trains; the suite runs
 hundreds of such programs. A child of this server starts with these imports done and runs its script as __main__.
@@ -27,13 +27,13 @@ from typing import Any
 
 MAX_REQUEST_BYTES = 2**20
 DESCRIPTORS = 4
-"""Of each request: standard input, output and error, and the pipe for the process id and the exit status."""
+"""Per request: stdin, stdout, stderr, and the pipe for process id and exit status."""
 
 
 def main(descriptor: int, modules: list[str]) -> None:
-    """Imports the modules and serves requests from the socket with this descriptor until the client closes it.
+    """Imports the modules and serves requests from the socket until the client closes it.
 
-    Returns in each child, too, once its program is done.
+    Also returns in each child when its program is done. descriptor: of the socket.
     """
     channel = socket.socket(fileno=descriptor)
     sys.modules["triton"] = None  # type: ignore[assignment] # an import of it fails
@@ -41,7 +41,7 @@ def main(descriptor: int, modules: list[str]) -> None:
         import_module(module)
     del sys.modules["triton"]
     for module in modules:
-        if module.endswith(".__main__"):  # imported for what it imports; a child runs it anew
+        if module.endswith(".__main__"):  # imported for its own imports; a child runs it anew
             del sys.modules[module]
     gc.collect()
     gc.freeze()  # a collection in the child would copy every page of what the server imported
@@ -52,7 +52,10 @@ def main(descriptor: int, modules: list[str]) -> None:
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Forks until the client closes its end. Returns the request in a child, None in the server."""
+    """Forks until the client closes its end.
+
+    Returns the request in a child, None in the server.
+    """
     children: dict[int, tuple[int, int]] = {}  # descriptor of the process -> its id, the pipe for its status
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -91,7 +94,7 @@ def _report(process: int, child: int, status: int) -> None:
 
 
 def _write(pipe: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # where the client no longer waits for this process
+    with suppress(BrokenPipeError):  # the client has stopped waiting for this process
         os.write(pipe, number.to_bytes(4, "little"))
 
 
@@ -110,7 +113,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _run_program(request: dict[str, Any]) -> None:
-    """Does what `python ARGUMENTS` does, in this interpreter; the caller ends it."""
+    """Runs `python ARGUMENTS` in this interpreter; the caller ends it."""
     first, *words = request["arguments"]
     folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[1:1] = [folder for folder in folders if folder not in sys.path]
@@ -137,7 +140,7 @@ def _run_program(request: dict[str, Any]) -> None:
             exec(code, main)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - the program's, reported as an interpreter reports it
+    except BaseException as error:  # noqa: BLE001 - the error of the program, reported as an interpreter would
         error.__traceback__ = _of_program(error.__traceback__)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
@@ -145,7 +148,7 @@ def _run_program(request: dict[str, Any]) -> None:
 
 
 def _of_program(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback without this file's and runpy's frames, which a fresh interpreter does not show."""
+    """Removes the frames of this file and runpy, which a fresh interpreter does not show."""
     while frames and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         frames = frames.tb_next
     return frames

@@ -1,8 +1,10 @@
-"""Runs Python programs as forks of a process that has done their imports: subprocess.Popen without the three seconds.
+"""Runs Python programs as forks of a process that has done their imports.
 
-Use it for a program that trains or a collector that serves. Use subprocess where the test is about the start of an
+This saves the three seconds of a new interpreter.
+
+Use it for a program that trains or a collector that serves. Use subprocess if the test is about the start of an
 interpreter (`ammeter run`, .pth files, PYTHON* and OMP_* variables) or reads the process's command line or parent.
-tests/fork_server.py has the other end and the list of differences.
+tests/fork_server.py is the other end and lists the differences.
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ from pathlib import Path
 from typing import Any
 
 TRAINING = ("torch", "torch._dynamo", "ammeter.watching.setup")
-"""What a program imports that trains."""
+"""Imports of a training program."""
 
 COLLECTOR = ("ammeter_server.__main__", "ammeter_server.app", "uvicorn")
-"""What `ammeter-server serve` imports."""
+"""Imports of `ammeter-server serve`."""
 
 AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH_LOGS")
-"""Variables with these beginnings are read once, by the interpreter or by torch when it is imported."""
+"""Prefixes of variables that are read once, by the interpreter or by torch at import."""
 
 _FOLDER = Path(__file__).parent
 _PROGRAM = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(int(sys.argv[2]), sys.argv[3:])"
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process that runs `sys.executable ARGUMENTS`, with subprocess.Popen's interface.
+    """Runs `sys.executable ARGUMENTS`, with the interface of subprocess.Popen.
 
-    Takes cwd, env, stdin, stdout, stderr, text and start_new_session. The fork server starts with the first process and
-    lasts as long as this one.
+    Accepts cwd, env, stdin, stdout, stderr, text and start_new_session. The fork server starts with the first process
+    and ends with this one.
     """
 
     def __init__(self, command: Sequence[str | Path], *, imports: Sequence[str] = TRAINING, **options: Any) -> None:
@@ -60,7 +62,7 @@ class Popen(subprocess.Popen[Any]):
         env: Any,
         *rest: Any,
     ) -> None:
-        """Asks the server for a fork, where subprocess.Popen forks and executes."""
+        """Requests a fork from the server, where subprocess.Popen forks and executes."""
         pipes = rest[3:9]  # each as (ours, the child's) for output and error, and the other way round for input
         start_new_session = rest[-2]
         child_in, child_out, child_err = pipes[0], pipes[3], pipes[5]
@@ -82,7 +84,7 @@ class Popen(subprocess.Popen[Any]):
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        """The exit code, None while the process runs."""
+        """Returns the exit code, None while the process runs."""
         if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
             try:
                 pid, status = self._try_wait(os.WNOHANG)
@@ -93,7 +95,7 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
-        """What os.waitpid(self.pid, flags) answers for a child of one's own."""
+        """Returns the result of os.waitpid(self.pid, flags) for a child of this process."""
         if self.returncode is not None:
             return 0, 0
         poll = select.poll()
@@ -120,7 +122,7 @@ def run(
     imports: Sequence[str] = TRAINING,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run(), with text for what it captures."""
+    """Same as subprocess.run(), with text for captured output."""
     if capture_output:
         options["stdout"] = options["stderr"] = subprocess.PIPE
     if input is not None:
@@ -153,9 +155,9 @@ class _Server:
         atexit.register(self._stop)
 
     def check(self, environment: dict[str, str]) -> None:
-        """Raises AssertionError where the program asks for something that a fork cannot have any more."""
+        """Checks that a fork can have the requested environment. Raises AssertionError otherwise."""
         names = {name for name in {*environment, *self._environment} if name.startswith(AT_START)}
-        for name in names - {"PYTHONPATH"}:  # which a fork can still follow
+        for name in names - {"PYTHONPATH"}:  # a fork can still set PYTHONPATH
             own, asked = self._environment.get(name), environment.get(name)
             assert own == asked, f"{name} is {asked!r} and was {own!r} at the start; start the program with subprocess"
 

@@ -1,8 +1,9 @@
-"""`make test ARGS=--quick`: the tests of what has changed, in less than two minutes.
+"""`make test ARGS=--quick`: the tests of changed files, in less than two minutes.
 
-Changed is what differs from the branch that this one left, committed or not. A source file leads to the folder that
-mirrors its own below tests/, a test file to itself, a helper to the tests that import it; tests/house is always there.
-Without a change, the first test of each file runs. Files marked `long` are left out unless they changed themselves.
+Changed files are those that differ from the branch this one started from, committed or not. A source file leads to the
+mirrored folder below tests/, a test file to itself, a helper to the tests that import it; tests/house is always
+included. Without a change, the first test of each file runs. Files marked `long` are left out unless they changed
+themselves.
 """
 
 from __future__ import annotations
@@ -22,38 +23,41 @@ MIRRORS = {
     **{ROOT / name: TESTS / name for name in ("trainer", "bench", "deploy")},
 }
 BRANCHES = ("origin/main", "main")
-"""Where branches leave from."""
+"""Branches from which others start."""
 
 
 @cache
 def changed() -> tuple[Path, ...]:
-    """The files that differ from the branch that this one left, or that are new."""
+    """Returns files that differ from the base branch, and new files."""
     base = next(filter(None, (_git("merge-base", "HEAD", branch) for branch in BRANCHES)), "HEAD").strip()
     names = _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
     return tuple(ROOT / name for name in names.splitlines())
 
 
 def _git(*words: str) -> str:
-    """What a git command prints, nothing where it fails: the tree may be an archive without history."""
+    """Returns the output of a git command, or nothing if it fails.
+
+    The tree may be an archive without history.
+    """
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else ""
 
 
 @cache
 def selected() -> frozenset[Path]:
-    """The test files of what has changed; none where nothing has."""
+    """Returns the test files of changed files; none if nothing changed."""
     return frozenset(file for path in changed() for file in files_for(path))
 
 
 def files_for(path: Path) -> Iterator[Path]:
-    """The test files that a change of this file is about."""
+    """Yields the test files for a change of this file."""
     if TESTS in path.parents:
         yield from _files_for_test_file(path)
     for source, mirror in MIRRORS.items():
         if source not in path.parents:
             continue
         folder = mirror / path.parent.relative_to(source)
-        if folder.is_dir() and folder not in (TESTS / "agent", TESTS / "server"):  # those are all of a distribution
+        if folder.is_dir() and folder not in (TESTS / "agent", TESTS / "server"):  # a whole distribution's tests
             yield from folder.rglob("test_*.py")
         else:
             yield from mirror.rglob(f"test_{path.stem}*.py")
@@ -73,7 +77,7 @@ def is_ignored(path: Path) -> bool:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the files marked `long`, and all but the first test of each file where nothing has changed."""
+    """Keeps files not marked `long`, and only the first test of each if nothing changed."""
     kept: list[pytest.Item] = []
     seen: set[Path] = set()
     for item in items:

@@ -1,4 +1,4 @@
-"""A TCP proxy before collectors that loses, cuts, doubles and delays what it carries, by a seed."""
+"""A TCP proxy before collectors that loses, cuts, doubles and delays requests, by a seed."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ FATES = {
     "doubled": 0.03,
     "late": 0.03,
 }
-"""What becomes of a request, and how often. All but the first and `doubled` end the sender's connection.
+"""The fate of a request -> its probability.
 
-cut in the request: its collector gets a part of it. cut in the answer: the sender gets a part of that. answer lost: the
-collector has answered, and the sender hears nothing. hung up: nobody waits for the collector's answer. doubled: it goes
-to two collectors, or twice to the only one, at the same time. late: it arrives once others have overtaken it.
+All but the first and `doubled` close the sender's connection.
+
+cut in the request: the collector receives part of it. cut in the answer: the sender receives part of the answer. answer
+lost: the collector has answered, but the sender receives nothing. hung up: nobody waits for the collector's answer.
+doubled: sent to two collectors, or twice to the only one, at the same time. late: delivered after later requests.
 """
 
 LATEST = 40
-"""Requests that overtake a late one, at most."""
+"""Maximum number of requests that overtake a late one."""
 
 
 class BadRoad:
-    """Carries requests to one of several collectors. counts: how often each fate was met."""
+    """Forwards requests to one of several collectors. counts: how often each fate occurred."""
 
     def __init__(self, ports: Sequence[int], seed: int) -> None:
         self.counts: Counter[str] = Counter()
         self._ports = ports
         self._dice = random.Random(seed)
-        self._late: list[list[int | bytes]] = []  # [how many others go first, the request]
+        self._late: list[list[int | bytes]] = []  # [requests to go first, the request]
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -70,7 +72,7 @@ class BadRoad:
         self._tasks.discard(task)
 
     async def _carry(self, request: bytes, way: Way, back: asyncio.StreamWriter) -> bool:
-        """One request and its fate. Returns whether the sender's connection lasts."""
+        """Carries one request with its fate. Returns whether the sender's connection stays open."""
         (fate,) = self._dice.choices(list(FATES), list(FATES.values()))
         self.counts[fate] += 1
         self._overtake()
@@ -95,7 +97,7 @@ class BadRoad:
         return fate in ("carried", "doubled")
 
     def _overtake(self) -> None:
-        """Sends late requests on once enough have gone before them."""
+        """Forwards late requests after enough others."""
         for each in self._late:
             each[0] -= 1  # type: ignore[operator]
         due = [each for each in self._late if each[0] < 0]  # type: ignore[operator]
@@ -111,7 +113,7 @@ class BadRoad:
 
 
 class Way:
-    """A connection to a collector, made when it is first needed."""
+    """A connection to a collector, opened on first use."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -133,7 +135,7 @@ class Way:
 
 
 async def _deliver(request: bytes, way: Way) -> None:
-    """Nobody waits for the answer."""
+    """Deliver a request without returning the answer."""
     with suppress(OSError, asyncio.IncompleteReadError):
         await way.say(request)
         await way.hear()
@@ -141,7 +143,7 @@ async def _deliver(request: bytes, way: Way) -> None:
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
-    """A whole request or answer, head and body. Raises IncompleteReadError where it breaks off."""
+    """Reads a complete request or answer, head and body. Raises IncompleteReadError if it breaks off."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
     length = next((int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")), 0)

@@ -1,4 +1,4 @@
-"""A small fleet to look at: real trainings of all kinds, a real collector, and a real Prometheus that scrapes it."""
+"""A small fleet: real trainings of all kinds, a real collector and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -96,13 +96,16 @@ for step in range(steps):
     time.sleep(pause)
 run.close()
 """
-"""A training: its kind, name, steps, pause between them, tags. Part of its work stays in float32."""
+"""Training program.
+
+Arguments: kind, name, steps, pause between steps, tags. Part of its work stays in float32.
+"""
 
 ENDLESS = 10**6
 
 
 class Prometheus:
-    """A real one that scrapes both addresses of a collector every second."""
+    """A real Prometheus that scrapes both addresses of a collector every second."""
 
     def __init__(self, folder: Path, scraped: int) -> None:
         folder.mkdir()
@@ -115,11 +118,11 @@ class Prometheus:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def ask(self, query: str) -> list[Any]:
-        """What a query finds now; nothing while Prometheus starts."""
+        """Returns the current result of a query; nothing while Prometheus starts."""
         return self._asked("query", query=query)
 
     def course(self, query: str, begin: float, end: float, step: float) -> list[Any]:
-        """What it finds at every step from begin to end."""
+        """Returns the results of a query at every step from begin to end."""
         return self._asked("query_range", query=query, start=begin, end=end, step=step)
 
     def stop(self) -> None:
@@ -139,7 +142,7 @@ class Prometheus:
 
 
 class Training:
-    """A training as a process that goes on until it is stopped, unless it has so many steps."""
+    """A training process that runs until it is stopped or its steps are done."""
 
     def __init__(self, folder: Path, url: str, kind: str, name: str, steps: int, tags: Mapping[str, str]) -> None:
         self._log = folder / f"{name}.log"
@@ -157,7 +160,7 @@ class Training:
 
     @cached_property
     def run(self) -> str:
-        """Its id, once it has begun."""
+        """The run id, available once the run has begun."""
         assert self.process.stdout is not None
         run: str = self.process.stdout.readline().strip()
         assert run, f"ended with {self.process.wait(20)} before it began: {self._log.read_text()}"
@@ -172,7 +175,7 @@ class Training:
 
 @dataclass
 class Fleet:
-    """Trainings, the collector that hears of them, the Prometheus that scrapes it. pairs: a run and its baseline."""
+    """Trainings, their collector, and the Prometheus that scrapes it. pairs: a run and its baseline."""
 
     folder: Path
     collector: Collector
@@ -186,7 +189,7 @@ class Fleet:
         return self.trainings[-1]
 
     def stop(self) -> None:
-        """Ends the trainings, and waits for what their shippers have to say."""
+        """Ends the trainings, and waits until their shippers have delivered everything."""
         if self.recorded:
             self.recorded.stop()
         runs = {each.run for each in self.trainings}
@@ -199,8 +202,10 @@ class Fleet:
 
 
 class Recorded:
-    """What no CPU tells and what is lost on the way: a run with half the memory of its baseline, the host that both are
-    on, and a gap. It goes on every second."""
+    """Sends data that no CPU run produces.
+
+    A run with half the memory of its baseline, the host of both, and a gap. New data is sent every second.
+    """
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=30)
@@ -237,14 +242,14 @@ class Recorded:
 
 
 def _ten(stream: Stream, last: int, allocated: float) -> None:
-    """Ten steps, the last of which reads the memory."""
+    """Sends ten steps, the last of which includes a memory reading."""
     train(stream, last - 9, last - 1)
     stream.tell(last, {"loss": 1.2, "applied": 1.0, "step_seconds": 0.1, "device_allocated_bytes": allocated})
 
 
 @contextmanager
 def fleet(folder: Path) -> Iterator[Fleet]:
-    """A collector that knows prices and a Prometheus, without any run."""
+    """Starts a collector with prices and a Prometheus, without any run."""
     (folder / "server").mkdir()
     (folder / "program.py").write_text(PROGRAM)
     with pytest.MonkeyPatch.context() as environment:
@@ -263,8 +268,11 @@ def fleet(folder: Path) -> Iterator[Fleet]:
 
 
 def busy(fleet: Fleet) -> None:
-    """One of each: float32, float16 beside it, bfloat16 that is over, one full of NaN, one that raises, and a recorded
-    pair from GPUs."""
+    """Starts one run of each kind.
+
+    float32, float16 compared with it, bfloat16 that ends, one full of NaN, one that raises, and a recorded pair from
+    GPUs.
+    """
     base = fleet.train("float32", "float32", 150)
     half = fleet.train("float16", "float16", baseline="float32")
     fleet.train("bfloat16", "bfloat16", 150, baseline="float32", expected_hours="1")

@@ -1,4 +1,4 @@
-"""The real parts, as processes: a collector, a person's receiver, and a road between them that can be broken."""
+"""Real parts as processes: a collector, a notification receiver, and a breakable connection between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE = 60.0
 
 
 class Collector:
-    """A real `ammeter-server serve` on a free port, over an SQLite file in the folder unless a database is named."""
+    """A real `ammeter-server serve` on a free port, with SQLite unless a database is given."""
 
     def __init__(self, folder: Path, *words: str, token: str | None = None, database_url: str = "") -> None:
         self.database = folder / "collector.db"
@@ -54,7 +54,7 @@ class Collector:
         return self._process.pid
 
     def freeze(self) -> None:
-        """It lives on and does nothing, as a machine that swaps or a disk that hangs leaves it."""
+        """Stops it like a machine that swaps or a disk that hangs: alive, but inactive."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -78,7 +78,7 @@ class Collector:
                 self._process.wait()
 
     def ask(self, path: str) -> Any:
-        """JSON of the read API."""
+        """Returns JSON of the read API."""
         request = urllib.request.Request(self.url + path)
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
@@ -89,7 +89,7 @@ class Collector:
         return self._log.read_text()[-most:]
 
     def where(self) -> str:
-        """What each of its threads is at, and what the database waits for."""
+        """Returns the stacks of its threads, and the sessions of the database."""
         assert self._process is not None
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(1.0)
@@ -97,7 +97,7 @@ class Collector:
             return f"{self.log(8000)}\n{stored.sessions(database)}"
 
     def rows(self, run: str) -> stored.Rows:
-        """stream -> (step, the bits of its row) of every stored row, duplicates included, as the database has them."""
+        """stream -> (step, the bits of its row) of every stored row, including duplicates."""
         with stored.opened(self.database_url) as database:
             return stored.rows(database, run)
 
@@ -117,7 +117,7 @@ class Collector:
 
 
 class Receiver:
-    """What a person's pager is to us: an HTTP server that notes what arrives and when."""
+    """Stands in for a pager: an HTTP server that records notifications and their times."""
 
     def __init__(self) -> None:
         self.received: list[tuple[float, dict[str, Any]]] = []
@@ -144,7 +144,7 @@ class Receiver:
 
 
 class Road:
-    """A way to a collector that can be broken.
+    """A breakable connection to a collector.
 
     state: 'open' forwards, a number answers that status, 'hang' answers nothing.
     """
@@ -225,7 +225,7 @@ for step in range(steps):
 if "leave" not in sys.argv:
     run.close()
 """
-"""A training program: steps, pause between them, width of the model."""
+"""A training program. Arguments: steps, pause between them, width of the model."""
 
 
 class Training:
@@ -272,12 +272,12 @@ class Training:
         return {folder.name: rows_of(folder) for folder in journal.streams(self.journals / self.run)}
 
     def shippers(self) -> list[int]:
-        """Process ids of the shippers of this run."""
+        """Returns process ids of the shippers of this run."""
         return [pid for pid in _processes() if self.run in _command(pid) and "ammeter.shipper.process" in _command(pid)]
 
 
 def last_words(training: Training) -> frames.Bye | None:
-    """The bye in the journal of a run with one stream."""
+    """Returns the final record in the journal of a run with one stream."""
     (folder,) = journal.streams(training.journals / training.run)
     byes = [entry.frame for entry in journal.read(folder) if isinstance(entry.frame, frames.Bye)]
     return byes[-1] if byes else None
@@ -286,7 +286,7 @@ def last_words(training: Training) -> frames.Bye | None:
 def wait_for(
     condition: Callable[[], Any], what: str, explain: Callable[[], str] = str, seconds: float = DEADLINE
 ) -> Any:
-    """Waits until the condition holds and returns what it gave; fails with what it waited for."""
+    """Waits until the condition holds and returns its value; fails with a description on timeout."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
@@ -303,7 +303,7 @@ def free_port() -> int:
 
 
 def rows_of(folder: Path) -> list[tuple[int, bytes]]:
-    """(step, the bits of its row) of every row in a journal."""
+    """Returns (step, the bits of its row) of every row in a journal."""
     found: list[tuple[int, bytes]] = []
     schema = frames.Schema()
     for entry in journal.read(folder):

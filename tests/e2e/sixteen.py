@@ -1,4 +1,4 @@
-"""Sixteen streams of five runs, healthy and broken, as journals; and who sends one of them as the protocol wants it."""
+"""Sixteen streams of five runs, healthy and broken, and a sender that follows the protocol."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ PROJECT = "sixteen"
 STEPS = 650
 SEED = 20
 OLDEST = 600 * 10**9
-"""ns ago that the runs began: no step of theirs lies in the future, and none is a day old."""
+"""Age of the runs in ns, so that no step is in the future or a day old."""
 
 
 def overflows(rank: int) -> Stream:
-    """The scale halves for twelve steps in a run of eight, which share their gradients; later rank 3 skips a step that
-    the others apply, and goes on with a scale of its own."""
+    """A run of eight ranks that share gradients: the scale halves for twelve steps.
+
+    Later rank 3 skips a step that the others apply, and continues with its own scale.
+    """
     stream = _warm(rank, 8)
     stream.dice = np.random.default_rng(SEED)
     for step in range(12):
@@ -44,7 +46,7 @@ def overflows(rank: int) -> Stream:
 
 
 def storms(rank: int) -> Stream:
-    """Four ranks whose scale grows into overflow again and again, for the rest of the run."""
+    """Four ranks whose scale repeatedly grows into overflow, for the rest of the run."""
     stream = _train(_warm(rank, 4), 8192.0, STEPS // 2)
     while stream.next_step < STEPS:
         stream.bad(32768.0, last=3, inf=True).bad(16384.0, last=1, inf=True).good(8192.0, norm=5, full=True)
@@ -52,7 +54,7 @@ def storms(rank: int) -> Stream:
 
 
 def breaks(rank: int) -> Stream:
-    """Two ranks that train on with a NaN in the loss and in the gradients once the run is nearly over."""
+    """Two ranks that train on with a NaN in loss and gradients near the end."""
     stream = _train(_warm(rank, 2), 65536.0, STEPS - 40)
     while stream.next_step < STEPS:
         stream.bad(2.0**-10, last=5, loss=float("nan"))
@@ -60,7 +62,7 @@ def breaks(rank: int) -> Stream:
 
 
 def vanishes(rank: int) -> Stream:
-    """Gradients that float16 loses, and a probe of ours that failed."""
+    """Gradients that underflow in float16, and a probe of Ammeter that failed."""
     stream = _warm(rank, 1).event("probe.failed", probe="user", error="RuntimeError: the storage was released")
     while stream.next_step < STEPS:
         stream.good(1.0, norm=1e-3, full=True, stats=stream.readings(zeros=0.6, subnormals=0.35))
@@ -68,17 +70,17 @@ def vanishes(rank: int) -> Stream:
 
 
 def trains(rank: int) -> Stream:
-    """Nothing is wrong with it."""
+    """A healthy run."""
     return _train(_warm(rank, 1), 65536.0, STEPS)
 
 
 RUNS: dict[Callable[[int], Stream], int] = {overflows: 8, storms: 4, breaks: 2, vanishes: 1, trains: 1}
-"""What happens in a run, and its ranks."""
+"""Scenario of a run, and its ranks."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """A stream as its journal holds it."""
+    """A stream as its journal contains it."""
 
     run: str
     stream: str
@@ -99,7 +101,7 @@ class Told:
 
 
 def written(folder: Path) -> list[Told]:
-    """All sixteen, written by the agent's journal and read from it."""
+    """Returns all sixteen, written and read by the agent's journal."""
     dice, began = random.Random(SEED), time.time_ns() - OLDEST
     found = []
     for make, ranks in RUNS.items():
@@ -117,11 +119,11 @@ def written(folder: Path) -> list[Told]:
 
 @dataclass
 class Sender:
-    """Sends a stream in so many batches, cut by chance: again on anything but an acknowledgement, and from where the
-    collector says that it is.
+    """Sends a stream in a number of batches, cut at random.
 
-    taken: acknowledgements that brought it on. last: what was answered last. restless: it also tries what comes later
-    first, and other cuts. rest: how it waits.
+    Repeats a batch without acknowledgement, and continues from the collector's offset. taken: acknowledgements that
+    advanced the offset. last: the last answer. restless: also send later batches first, and different cuts. rest:
+    function that waits.
     """
 
     told: Told
@@ -142,7 +144,7 @@ class Sender:
         while self.offset < self.told.end:
             self.step()
         while self.restless and self._post(0, self.told.end).offset != self.told.end:
-            pass  # whoever forgot what was acknowledged sends all of it once more
+            pass  # a sender that lost its acknowledgements sends everything again
 
     def step(self) -> Answer:
         """Sends one batch."""
@@ -150,7 +152,7 @@ class Sender:
         begin, end = self.offset, ahead[0]
         luck = self._dice.random() if self.restless and len(ahead) == 3 else 1.0
         if luck < 0.02:
-            begin, end = ahead[0], ahead[1]  # overtakes the one before it
+            begin, end = ahead[0], ahead[1]  # overtakes the batch before
         elif luck < 0.03:
             end = ahead[1]
         answer = self.last = self._post(begin, end)
@@ -175,19 +177,19 @@ class Sender:
 
 
 def way(url: str) -> Collector:
-    """The agent's own way to a collector, which says nothing here."""
+    """Returns the agent's own connection to a collector, without log output."""
     return Collector(url, None, lambda *_: None, read=20.0)
 
 
 def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
-    """Does these in threads. Raises what one of them raised."""
+    """Runs functions in threads. Raises the exception of any of them."""
     with ThreadPoolExecutor(len(acts)) as threads:
         for done in [threads.submit(act) for act in acts]:
             done.result()
 
 
 def holds_what_was_sent(database: Connection, told: Told) -> None:
-    """Every row bit by bit, every event in order, and the counters that the sender would have."""
+    """Checks that the database has every row exactly, events in order, and the counters."""
     rows = told.rows
     assert stored.bits(rows) == stored.rows(database, told.run)[told.stream]
     sent = [(number, each.name, each.step, each.time) for number, each in enumerate(told.events)]
@@ -198,7 +200,7 @@ def holds_what_was_sent(database: Connection, told: Told) -> None:
 
 
 def _of_the_sender(told: Told) -> dict[str, float]:
-    """What whoever wrote the journal would count."""
+    """Returns the counters of the journal's writer."""
     rows = told.rows
     skipped = rows.scalar("skipped") > 0
     samples = rows.scalar("samples")
@@ -214,7 +216,7 @@ def _of_the_sender(told: Told) -> dict[str, float]:
 
 
 def _warm(rank: int, world_size: int) -> Stream:
-    """The first steps of a rank; ranks differ in their noise."""
+    """Returns the first steps of a rank; ranks differ in their noise."""
     stream = warm(40)
     stream.dice = np.random.default_rng(rank)
     hello = stream.frames[0]

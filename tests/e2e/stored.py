@@ -1,4 +1,4 @@
-"""What a collector's database holds of a run, read from its tables: rows and events, the counters, what was found."""
+"""Reads the stored data of a run from the collector's tables: rows, events, counters, findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_AN_INCIDENT = (
 
 @contextmanager
 def opened(url: str) -> Iterator[Connection]:
-    """A look into the database, beside whoever else works with it."""
+    """Opens the database read-only beside its other users."""
     store = connect(url)
     try:
         with store.reading() as connection:
@@ -39,16 +39,16 @@ def opened(url: str) -> Iterator[Connection]:
 
 
 def rows(connection: Connection, run: str) -> Rows:
-    """Every row that is stored, those that are there twice as well."""
+    """Returns every stored row, including duplicates."""
     schemas = {
         (row.stream, row.id): msgspec.msgpack.decode(row.body, type=frames.Schema)
         for row in table(connection, tables.schemas, run)
     }
     blocks = sorted(table(connection, step_tables.chunks, run), key=lambda row: (row.stream, row.first_step))
-    found = _compacted(connection, run, schemas)  # read later, so that what a keeper moves meanwhile is in either
+    found = _compacted(connection, run, schemas)  # read after the blocks: rows moved meanwhile are in either
     reach = {stream: there[-1][0] for stream, there in found.items()}
     for row in blocks:
-        if row.last_step > reach.get(row.stream, -1):  # the others are on their way out
+        if row.last_step > reach.get(row.stream, -1):  # the others are about to be deleted
             packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
             found.setdefault(row.stream, []).extend(bits(block.unpack(packed, schemas[row.stream, row.schema])))
     return found
@@ -63,27 +63,29 @@ def events(connection: Connection, run: str) -> dict[str, list[tuple[int, str, i
 
 
 def streams(connection: Connection, run: str) -> dict[str, dict[str, Any]]:
-    """Stream -> what its row says of what it holds."""
+    """Stream -> the columns of its row that describe its content."""
     found = table(connection, tables.streams, run)
     return {row.id: {name: rounded(row._mapping[name]) for name in STREAM_VERDICTS} for row in found}
 
 
 def findings(connection: Connection, run: str, but: frozenset[str] = frozenset()) -> dict[tuple[str, str], Any]:
-    """(Stream, verdict) -> what it concluded, without some verdicts."""
+    """(Stream, verdict) -> its finding, without the verdicts of `but`."""
     found = table(connection, tables.findings, run)
     return {(row.stream, row.verdict): row.body for row in found if row.verdict not in but}
 
 
 def incidents(connection: Connection, run: str, but: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
-    """What people are shown, without some verdicts, and without those that another incident took over: whether a
-    consequence was told before its cause depends on when the judge looked."""
+    """Returns the incidents as shown to people, without some verdicts and superseded ones.
+
+    Whether a consequence was reported before its cause depends on when the judge ran.
+    """
     found = sorted(table(connection, tables.incidents, run), key=lambda row: row.id)
     shown = [row for row in found if row.verdict not in but and row.closed_reason != "superseded"]
     return [{name: row._mapping[name] for name in OF_AN_INCIDENT} for row in shown]
 
 
 def totals(connection: Connection, project: str) -> dict[tuple[str, str, str], int]:
-    """(Name, outcome, verdict) -> what the fleet's counters say of a project."""
+    """(Name, outcome, verdict) -> the fleet's counters of a project."""
     found = connection.execute(select(tables.totals).where(tables.totals.c.project == project)).all()
     return {(row.name, row.outcome, row.verdict): row.value for row in found}
 
@@ -93,12 +95,12 @@ def state(connection: Connection, run: str) -> str | None:
 
 
 def table(connection: Connection, of: Table, run: str) -> list[Row[Any]]:
-    """The run's rows of a table."""
+    """Returns the run's rows of a table."""
     return list(connection.execute(select(of).where(of.c.run == run)))
 
 
 def rounded(value: Any) -> Any:
-    """Sums of floats differ in their last bits by the order they are added in."""
+    """Round floats: sums differ in their last bits with the order of addition."""
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
     return round(value, 6) if isinstance(value, float) else value
@@ -110,7 +112,7 @@ def bits(view: block.View) -> list[tuple[int, bytes]]:
 
 
 def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str], frames.Schema]) -> Rows:
-    """The rows that are columns already."""
+    """Returns rows that are columns already."""
     found: Rows = {}
     parts: dict[tuple[str, int], list[Row[Any]]] = {}
     for part in table(connection, step_tables.columns, run):
@@ -129,7 +131,7 @@ def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str
 
 
 def sessions(connection: Connection) -> str:
-    """PostgreSQL's sessions: who waits for whom, and in what."""
+    """Returns PostgreSQL's sessions with their locks and queries."""
     if connection.dialect.name != "postgresql":
         return ""
     asked = "pid, state, wait_event_type, wait_event, pg_blocking_pids(pid), now() - xact_start, left(query, 120)"

@@ -1,4 +1,4 @@
-"""The tree as the house tests read it: files under version control, and Python files as syntax."""
+"""Reads the repository for the house tests: tracked files, and Python files as syntax trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVER = ROOT / "server" / "ammeter_server"
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every file under version control that is there."""
+    """Returns every existing file under version control."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [ROOT / name for name in listed.stdout.split("\0") if name]
     return tuple(path for path in paths if path.is_file() and not path.is_symlink())
@@ -27,7 +27,10 @@ def syntax(path: Path) -> ast.Module:
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """Module name within its package ('probes.scaler', '' for the package itself) -> file; migrations left out."""
+    """Maps module names in the package to files, without migrations.
+
+    Examples: 'probes.scaler', '' for the package itself.
+    """
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -37,7 +40,10 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports when it runs, inside functions too; those for the type checker are left out."""
+    """Yields dotted names that a file imports when it runs, also inside functions.
+
+    Type-checking imports are left out.
+    """
     for node in _running(syntax(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what is shown, pressed and complained of."""
+"""Helpers for tests of the page in a real Chromium: content, clicks and console errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[webdriver.Chrome]:
-    """A real one, driven by its own chromedriver; ended with the tests."""
+    """A real Chromium with its chromedriver, closed with the tests."""
     options = webdriver.ChromeOptions()
     options.binary_location = parts.need("chromium", "google-chrome")
     for flag in FLAGS:
@@ -46,15 +46,15 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 
 def complaints(browser: webdriver.Chrome) -> list[str]:
-    """What went wrong since it was last asked: a refused script or style, a failed request, an exception."""
+    """Returns console errors since the last call: refused scripts or styles, failed requests, exceptions."""
     told = [entry["message"] for entry in console(browser) if entry["level"] in ("WARNING", "SEVERE")]
-    # the one answer that Chromium itself reports, and that asks for signing in
+    # Chromium itself reports this one answer, which requests signing in
     return [message for message in told if "401 (Unauthorized)" not in message]
 
 
 @contextmanager
 def seen_as(browser: webdriver.Chrome, scheme: str, width: int, height: int = 900) -> Iterator[None]:
-    """In a light or dark scheme, and a window of that size."""
+    """Emulates a light or dark scheme, and a window of that size."""
     feature = {"name": "prefers-color-scheme", "value": scheme}
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
@@ -67,7 +67,7 @@ def seen_as(browser: webdriver.Chrome, scheme: str, width: int, height: int = 90
 
 
 def console(browser: webdriver.Chrome) -> list[dict[str, Any]]:
-    """What the page's console said since it was last asked."""
+    """Returns messages in the page's console since the last call."""
     entries: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
     return entries
 
@@ -85,7 +85,7 @@ def found(browser: webdriver.Chrome, selector: str) -> list[WebElement]:
 
 
 def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
-    """Waits for the words in the elements; returns all of their text."""
+    """Waits for words in the elements, and returns all their text."""
 
     def look() -> str | None:
         try:
@@ -98,7 +98,7 @@ def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
 
 
 def press(browser: webdriver.Chrome, selector: str) -> None:
-    """Clicks the first of the elements, once it stands still: what changed is rendered anew."""
+    """Clicks the first of the elements when it is stable: changed elements are rendered anew."""
 
     def try_it() -> bool:
         try:
@@ -111,7 +111,10 @@ def press(browser: webdriver.Chrome, selector: str) -> None:
 
 
 def broken_run(client: httpx.Client, at: int = 41, **named: Any) -> Stream:
-    """A run that goes well for a while and then has NaN gradients in nine steps, and the incident of it."""
+    """Sends a healthy run that then has NaN gradients in nine steps.
+
+    Returns when its incident exists.
+    """
     stream = Stream(client, begin=time.time_ns() - (at + 20) * STEP, **named)
     train(stream, 0, at - 1)
     break_down(stream, at, at + 8)

@@ -1,4 +1,4 @@
-"""Who asks in tests of tokens: headers with a token, and a database beside the collector that serves it."""
+"""Helpers for tests of tokens: headers with a token, and a collector's database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.feeding import serving
 
 @dataclass(frozen=True)
 class Guarded:
-    """A running collector: a client for it, and its database, in which tokens are made."""
+    """A running collector: its client, and its database, in which tokens are created."""
 
     client: httpx.Client
     store: Store

@@ -1,6 +1,6 @@
-"""Databases of a test's own: a PostgreSQL in a temporary folder, reached by its socket, and SQLite files.
+"""Databases for one test: PostgreSQL in a temporary folder, reached by socket, and SQLite.
 
-Both are copies of a template that each worker makes once: initdb takes a second, the migrations of a file 50 ms.
+Both are copies of a template that each worker creates once: initdb takes a second, the migrations of a file 50 ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.parts import missing
 
 
 def migrate(url: str) -> None:
-    """Brings an empty database to the newest shape; a SQLite file that does not exist is copied from a template."""
+    """Migrates an empty database; a missing SQLite file is copied from a template."""
     file = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def _migrate(url: str) -> None:
 
 @cache
 def _migrated_file() -> Path:
-    """An SQLite file with the newest shape and no rows."""
+    """Returns an SQLite file with the newest schema and no rows."""
     folder = Path(tempfile.mkdtemp(prefix="ammeter-sqlite-"))
     atexit.register(shutil.rmtree, folder)
     _migrate(f"sqlite:///{folder / 'template.db'}")
@@ -54,7 +54,7 @@ def _migrated_file() -> Path:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Its URL. Where PostgreSQL is not installed the test is skipped."""
+    """Yields the URL of a PostgreSQL server. Skips the test if PostgreSQL is not installed."""
     with folder_of_its_own() as folder:
         server = PostgreSQL(folder)
         server.start()
@@ -66,7 +66,7 @@ def postgresql() -> Iterator[str]:
 
 @contextmanager
 def folder_of_its_own() -> Iterator[Path]:
-    """One that the user PostgreSQL runs as may write to."""
+    """Yields a folder that the PostgreSQL user may write to."""
     _program("postgres")
     folder = Path(tempfile.mkdtemp(prefix="ammeter-postgresql-"))  # short: a socket's path has at most 107 bytes
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -78,8 +78,10 @@ def folder_of_its_own() -> Iterator[Path]:
 
 
 class PostgreSQL:
-    """A server that can be ended in the middle and started again. data: where its files lie, where not in the folder
-    of its socket."""
+    """A server that can be killed and restarted.
+
+    data: folder of its files, if not in the folder of its socket.
+    """
 
     def __init__(self, folder: Path, data: Path | None = None, **settings: str) -> None:
         self.url = f"postgresql://ammeter@/postgres?host={folder}"
@@ -91,7 +93,10 @@ class PostgreSQL:
         subprocess.run(["cp", "-a", "--reflink=auto", str(_cluster()), str(self._data)], check=True, timeout=60)
 
     def start(self) -> None:
-        """Returns when it answers. It is this process's own child, so that nothing is left of it once it was killed."""
+        """Returns when it answers.
+
+        It is a direct child, so that nothing is left after a kill.
+        """
         command = [*_owner(), str(_program("postgres")), "-D", str(self._data), *self._settings]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
@@ -102,14 +107,14 @@ class PostgreSQL:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """At once, as the files are thrown away. Twice is fine."""
+        """Stops immediately, as the files are deleted. Repeated calls are allowed."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(60)
             self._process = None
 
     def kill(self) -> None:
-        """kill -9 of all its processes, until all are gone."""
+        """kill -9 of all its processes, and wait until they are gone."""
         assert self._process is not None
         first = self._process.pid
         several = [int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
@@ -136,7 +141,7 @@ class PostgreSQL:
 
 @cache
 def _cluster() -> Path:
-    """The files of a server that has not been started."""
+    """Returns the files of a server that has not been started."""
     folder = Path(tempfile.mkdtemp(prefix="ammeter-postgresql-"))
     atexit.register(shutil.rmtree, folder)
     if os.geteuid() == 0:

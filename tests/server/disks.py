@@ -1,4 +1,4 @@
-"""A small disk of a test's own, which can be filled to its last byte and emptied again."""
+"""A small disk for one test, which can be filled completely and emptied again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.parts import missing
 
 
 class Disk:
-    """Where it is mounted. fill() takes all of its room, free() gives it back."""
+    """A mounted disk. fill() uses all of its space, free() releases it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._ballast = folder / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Takes the room there is, but for so many bytes."""
+        """Fills the free space except for this number of bytes."""
         with self._ballast.open("ab", buffering=0) as ballast:
             while (room := shutil.disk_usage(self.folder).free - leave) > 0:
-                with suppress(OSError):  # somebody else has taken of it meanwhile
+                with suppress(OSError):  # used by another process meanwhile
                     os.posix_fallocate(ballast.fileno(), os.fstat(ballast.fileno()).st_size, room)
 
     def free(self) -> None:
@@ -32,7 +32,10 @@ class Disk:
 
 @contextmanager
 def small_disk(folder: Path, size: str, *, user: str = "root") -> Iterator[Disk]:
-    """A tmpfs of that size that belongs to the user. Where none can be mounted the test is skipped, under CI failed."""
+    """A tmpfs of that size that belongs to the user.
+
+    If none can be mounted, the test is skipped, or failed under CI.
+    """
     folder.mkdir()
     options = f"size={size},mode=0700,uid={user}"
     if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode:

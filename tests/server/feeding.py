@@ -1,4 +1,4 @@
-"""A collector to look at, and streams to feed it: real requests with real blocks, as the shipper sends them."""
+"""A running collector, and streams that send it real requests like the shipper's."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ Row = dict[str, Any]
 
 
 def curves(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of an answer about series, each with its own steps and times."""
+    """Returns the items of an answer about series, each with its own steps and times."""
     return [{**item, **told["axes"][item["axis"]]} for item in told["items"]]
 
 
 @contextmanager
 def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx.Client]:
-    """A collector on a free port, with its judge and sweeper at work; a client for it.
+    """Runs a collector on a free port, with judge and sweeper; yields a client.
 
-    database: the URL of an empty one; without it a SQLite file in the folder.
+    database: the URL of an empty one; by default an SQLite file in the folder.
     """
     url = database or f"sqlite:///{folder / 'collector.db'}"
     migrate(url)
-    # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms
+    # asyncio sets TCP_NODELAY only for a named protocol; without it every answer takes 40 ms
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -68,7 +68,7 @@ def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What the condition gives once it is true. Fails when it is not in time."""
+    """Waits for a condition and returns its value. Fails after the timeout."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -78,7 +78,7 @@ def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 @dataclass
 class Stream:
-    """A rank's stream as it grows. tell() adds a step, send() posts what was added since the last time."""
+    """A rank's growing stream. tell() adds a step, send() posts everything since the last call."""
 
     client: httpx.Client
     run: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -117,7 +117,7 @@ class Stream:
         return self.begin + step * STEP
 
     def tell(self, step: int, scalars: Mapping[str, float], stats: Mapping[str, Any] | None = None) -> None:
-        """A row. stats: name -> one value for all tensors, or {tensor: value}."""
+        """Adds a row. stats: name -> one value for all tensors, or {tensor: value}."""
         values = np.full(self.schema.width, columns.ABSENT, np.float32)
         for name, value in scalars.items():
             values[self.schema.scalars.index(name)] = value
@@ -130,7 +130,7 @@ class Stream:
         self.rows.append(frames.Steps(step, self.time(step), values.astype("<f4").tobytes()))
 
     def say(self, name: str, step: int, **data: Any) -> None:
-        """An event behind the rows told so far."""
+        """Adds an event after the current rows."""
         self.pack()
         self.items.append(Event(name, step, self.time(step), data))
 
@@ -139,7 +139,7 @@ class Stream:
         self.items.append(Bye(reason, step, self.time(step)))
 
     def send(self, **batch: Any) -> httpx.Response:
-        """Posts it, and expects it to be taken."""
+        """Posts the batch, and expect it to be accepted."""
         self.pack()
         items = [self.hello(), *self.items] if self.offset == 0 else self.items
         end = self.offset + 100 * (len(items) + len(batch.get("gaps", ())))
@@ -153,14 +153,14 @@ class Stream:
         return answer
 
     def pack(self) -> None:
-        """Makes a block of the rows told so far."""
+        """Packs the current rows into a block."""
         if self.rows:
             self.items.append(columns.pack(columns.view(self.schema, self.rows)))
             self.rows = []
 
 
 def train(stream: Stream, first: int, last: int, scale: float = 65536.0) -> None:
-    """Healthy float16 steps from first to last: a falling loss, a noisy norm, sampled stats every tenth step."""
+    """Adds healthy float16 steps: a falling loss, a noisy norm, sampled stats every tenth step."""
     if first == 0:
         stream.say("scaler.seen", 0, enabled=True, device="cpu", scale=scale)
         stream.say("autocast.entered", 0, device="cpu", dtype="float16", grad=True)
@@ -190,7 +190,7 @@ def train(stream: Stream, first: int, last: int, scale: float = 65536.0) -> None
 
 
 def break_down(stream: Stream, first: int, last: int, tensor: str = "blocks.1.mlp.fc.weight") -> None:
-    """Every step from first on has NaN in the gradients up to one tensor, is skipped, and halves the scale."""
+    """Adds steps with NaN gradients up to one tensor, each skipped and halving the scale."""
     order = [each.name for each in stream.schema.tensors]
     broken = order[: order.index(tensor) + 1]
     finite = len(order) - len(broken)

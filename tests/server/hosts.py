@@ -1,4 +1,4 @@
-"""A host's stream as its shipper writes it: what NVML says of the devices of a run there."""
+"""A host's stream as its shipper writes it: NVML readings of a run's devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def columns(gpus: int) -> Schema:
 
 @dataclass
 class Host(Stream):
-    """Of a host with so many devices. read() adds a reading of all of them."""
+    """The stream of a host with a number of devices.
+
+    read() adds one reading of all.
+    """
 
     host: str = "node-1"
     gpus: int = 1
@@ -46,5 +49,5 @@ class Host(Stream):
         )
 
     def read(self, step: int, readings: Mapping[str, float] = BUSY) -> None:
-        """The same of every device."""
+        """Adds the same reading of every device."""
         self.tell(step, {f"{name}.{gpu}": value for gpu in range(self.gpus) for name, value in readings.items()})

@@ -1,4 +1,4 @@
-"""Streams that lie in a database, fed through ingest itself, and what is read of them again."""
+"""Streams in a database, stored by ingest itself, and their data as read back."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BEGIN = 1_760_000_000 * 10**9
 
 @contextmanager
 def server(kind: str) -> Iterator[str]:
-    """The URL of a PostgreSQL that has no tables yet; "" for SQLite, which needs none."""
+    """The URL of a PostgreSQL without tables; "" for SQLite, which needs no server."""
     with postgresql() if kind == "postgresql" else nullcontext("") as url:
         yield url
 
 
 @contextmanager
 def database(server: str, folder: Path) -> Iterator[Store]:
-    """An empty one of the newest shape: of its own on that server, else a SQLite file in the folder."""
+    """An empty database with the newest schema, on that server or in an SQLite file."""
     store = connect(_made_on(server) if server else f"sqlite:///{folder / 'c.db'}")
     migrations.migrate(store)
     yield store
@@ -51,7 +51,7 @@ def _made_on(server: str) -> str:
 
 
 def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:
-    """float32[columns, rows] of every kind: noise, constants, counts, seldom measured, never measured, no numbers."""
+    """Returns float32[columns, rows] of every kind: noise, constants, counts, rare, absent, non-finite."""
     chance = np.random.default_rng(seed)
     values = chance.standard_normal((schema.width, rows)).astype(np.float32)
     values[1] = 65536.0
@@ -67,7 +67,7 @@ def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:
 
 @dataclass
 class Fed:
-    """A stream in the database, and what was fed."""
+    """A stream in the database, and the data sent."""
 
     store: Store
     schema: Schema = SCHEMA
@@ -87,7 +87,7 @@ class Fed:
         self.offset += 1
 
     def feed(self, values: Floats, at_once: int) -> None:
-        """Rows behind those that are there, so many in a batch."""
+        """Appends rows, `at_once` in each batch."""
         first = self.rows
         steps = np.arange(first, first + values.shape[1], dtype=np.int64)
         jitter = np.random.default_rng(first).integers(0, 10**6, len(steps))
@@ -112,7 +112,7 @@ class Fed:
 
 
 def told(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:
-    """Steps, times and values to the last bit, one part for each schema."""
+    """Returns steps, times and values bit by bit, one part for each schema."""
     parts: list[list[View]] = []
     for view in views:
         if not parts or parts[-1][0].schema != view.schema:

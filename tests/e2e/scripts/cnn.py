@@ -1,4 +1,4 @@
-"""A CNN over made-up digits, in the manner of torch's first example: argparse, train(), test(), a scheduler."""
+"""A CNN on generated digits, like torch's first example: argparse, train(), test(), scheduler."""
 # mypy: ignore-errors
 
 import argparse

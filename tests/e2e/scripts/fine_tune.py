@@ -1,4 +1,7 @@
-"""A trainer as a class, in the manner of libraries: the optimizer is made late and wrapped, a part is frozen."""
+"""A trainer as a class, like those of libraries.
+
+The optimizer is created late and wrapped; part of the model is frozen.
+"""
 # mypy: ignore-errors
 
 import copy
@@ -31,7 +34,7 @@ class Classifier(nn.Module):
 
 
 class PreparedOptimizer(torch.optim.Optimizer):
-    """Stands before another optimizer, as launch libraries do."""
+    """Wraps another optimizer, as launch libraries do."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer

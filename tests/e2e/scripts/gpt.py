@@ -1,4 +1,4 @@
-"""A small GPT trained in the manner of a single-file trainer: globals, overridden by the command line."""
+"""A small GPT like a single-file trainer: globals, overridden by the command line."""
 # mypy: ignore-errors
 
 import hashlib

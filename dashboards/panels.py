@@ -34,7 +34,7 @@ from dashboards.promql import while_up
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HALF, WHOLE, SIXTH = 12, 24, 4
-"""Columns of Grafana's 24."""
+"""Widths in columns of Grafana's grid of 24."""
 TALL, LOW = 8, 4
 
 Queries = Sequence[tuple[str, str]]

@@ -93,7 +93,7 @@ def while_up(expression: str) -> str:
 
 
 def up(job: str) -> str:
-    """Returns 1 for each address of a scrape job that answered the last scrape, else 0."""
+    """Returns 1 for each address of a job that answered the last scrape, else 0."""
     return f'up{{job="{job}"}}'
 
 

@@ -1,4 +1,4 @@
-"""The first panels of every board: whether the collector answers, or how long it has not."""
+"""The first panels of every board: whether the collector answers, else since when not."""
 
 from __future__ import annotations
 

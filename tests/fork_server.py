@@ -56,7 +56,7 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
 
     Returns the request in a child, None in the server.
     """
-    children: dict[int, tuple[int, int]] = {}  # descriptor of the process -> its id, the pipe for its status
+    children: dict[int, tuple[int, int]] = {}  # process descriptor -> its id, the pipe for its status
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     while True:

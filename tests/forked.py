@@ -63,7 +63,7 @@ class Popen(subprocess.Popen[Any]):
         *rest: Any,
     ) -> None:
         """Requests a fork from the server, where subprocess.Popen forks and executes."""
-        pipes = rest[3:9]  # each as (ours, the child's) for output and error, and the other way round for input
+        pipes = rest[3:9]  # output and error are (parent's, child's), input is (child's, parent's)
         start_new_session = rest[-2]
         child_in, child_out, child_err = pipes[0], pipes[3], pipes[5]
         streams = [given if given != -1 else own for own, given in enumerate((child_in, child_out, child_err))]

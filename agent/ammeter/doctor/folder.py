@@ -23,7 +23,7 @@ SLOW_SECONDS = 0.005
 A network folder can take as long as a step.
 """
 
-HOT = Path("/dev/shm")  # noqa: S108 - only its free space is asked
+HOT = Path("/dev/shm")  # noqa: S108 - only its free space is read
 HOT_FREE_BYTES = 256 * 2**20
 
 

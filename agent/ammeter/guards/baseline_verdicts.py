@@ -126,7 +126,9 @@ def held_for(
 
 
 def _held(name: str, root: Path, metrics: Collection[str]) -> Held:
-    """Reads a baseline: a path, an id or the newest run of a name in `root`.
+    """Reads a baseline by path, id or name; a name means the newest run.
+
+    Ids and names are searched in `root`.
 
     Raises NoJournal if there is none.
     """

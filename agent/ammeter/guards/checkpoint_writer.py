@@ -28,7 +28,7 @@ def write(path: Path, state: dict[str, Any]) -> int:
     draft.unlink(missing_ok=True)
     try:
         with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
-            file.raw.name = str(path)  # type: ignore[attr-defined] # what is said of the file means its place
+            file.raw.name = str(path)  # type: ignore[attr-defined] # events name the final path
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -51,7 +51,7 @@ def checksum(state: Any) -> str:
 def _verify(draft: Path, path: Path, state: dict[str, Any]) -> None:
     try:
         with draft.open("rb") as file:
-            file.raw.name = str(path)  # type: ignore[attr-defined] # as above: what is read back is what was saved
+            file.raw.name = str(path)  # type: ignore[attr-defined] # as above: events name the saved path
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         told = text(str(error).splitlines()[0], 200) if str(error) else ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ammeter.recording.session import Session
 
 NO_INVERSE = 2.0**-128
-"""At this scale or less the inverse is infinite in float32; see verdicts/scale_underflowed.py."""
+"""At this scale or less the inverse is infinite in float32; see verdicts/loss_scale/scale_underflowed.py."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class GuardRunner:
             if hasattr(guard, "heard") and _called(guard) not in self.session.faults:
                 try:
                     guard.heard(frames, last=True)
-                except Exception as error:  # noqa: BLE001 - as in guard, which is silent by now
+                except Exception as error:  # noqa: BLE001 - like session.guard, which is inactive by now
                     self.session._fault_in(_called(guard), error)
 
     @property
@@ -219,9 +219,7 @@ class GuardRunner:
     def _between(self, *_: Any) -> None:
         """Runs before calls that may begin or end a step.
 
-        Otherwise it only compares a few values.
-
-        No caller catches exceptions here, so the error that ends the run reaches the program.
+        For other calls it only compares a few values. No caller catches exceptions here, so the error that ends the run reaches the program.
         """
         if get_ident() != self.session.thread or self.session._off:
             return

@@ -37,8 +37,8 @@ HOLD = 2000
 AGAIN = overflow_storm.WINDOW // overflow_storm.SKIPS
 """Steps within which a second overflow after growth shows that the scale grows too eagerly.
 
-Overflow-storm reports such a loss of 4 % of the work. Growth that costs less is normal in a healthy run and left to
-GradScaler.
+Such growth wastes the 4 % of the work that overflow-storm reports. Growth that costs less is normal
+in a healthy run and left to GradScaler.
 """
 
 NEAR, EVERY, KEPT = 8, 64, 8

@@ -15,7 +15,7 @@ Data = Mapping[str, Any]
 def sentence(event: Event) -> str | None:
     """Returns the event and its remedy as a sentence.
 
-    Returns None for an event that only carries numbers, or whose data says nothing to act on.
+    Returns None for an event that only carries numbers, or whose data requires no action.
     """
     say = _SAY.get(event.name)
     if say is None:

@@ -27,7 +27,7 @@ PROJECT = "sixteen"
 STEPS = 650
 SEED = 20
 OLDEST = 600 * 10**9
-"""Age of the runs in ns: no step is in the future or a day old."""
+"""Age of the runs in ns: no step is in the future, none a day old."""
 
 
 def overflows(rank: int) -> Stream:

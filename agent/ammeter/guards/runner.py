@@ -219,7 +219,8 @@ class GuardRunner:
     def _between(self, *_: Any) -> None:
         """Runs before calls that may begin or end a step.
 
-        For other calls it only compares a few values. No caller catches exceptions here, so the error that ends the run reaches the program.
+        For other calls it only compares a few values. No caller catches exceptions here, so the error that ends the run
+        reaches the program.
         """
         if get_ident() != self.session.thread or self.session._off:
             return

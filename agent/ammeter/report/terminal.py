@@ -41,7 +41,7 @@ MIN_SHARE = 0.001
 """The smallest share that is printed as a number."""
 
 LITTLE = 0.01
-"""A share of a whole run up to this is printed, because the included start cannot distort it much."""
+"""Up to this share of a whole run, the included start cannot mislead a reader."""
 
 
 def show(report: Report, console: Console | None = None) -> None:

@@ -126,7 +126,10 @@ def _numbers(version):
 
 
 def _refused_by_import(error):
-    if getattr(error, "name", None) == "ammeter":
+    # a folder named ammeter, such as one of journals, is importable as a package without a file
+    package = getattr(error, "name", None) or ""
+    found = getattr(sys.modules.get("ammeter"), "__file__", None)
+    if package == "ammeter" or (package.startswith("ammeter.") and found is None):
         return f"ammeter is not installed in {sys.executable}; run: {sys.executable} -m pip install ammeter"
     return f"ammeter cannot be imported in {sys.executable} ({error})"
 

@@ -273,10 +273,14 @@ def busy(fleet: Fleet) -> None:
     float32, float16 compared with it, bfloat16 that ends, one full of NaN, one that raises, and a recorded pair from
     GPUs.
     """
+    fleet.train("nan", "nan")
+    # Counters start at 0 in Prometheus: a run that ends before the first scrape of its project increases nothing.
+    wait_for(
+        lambda: fleet.prometheus.ask('ammeter_fleet_runs_total{project="vision"}'), "the project is scraped", seconds=60
+    )
     base = fleet.train("float32", "float32", 150)
     half = fleet.train("float16", "float16", baseline="float32")
     fleet.train("bfloat16", "bfloat16", 150, baseline="float32", expected_hours="1")
-    fleet.train("nan", "nan")
     fleet.train("raises", "raises", 100)
     fleet.recorded = Recorded(fleet.collector.url)
     fleet.pairs = [(half.run, base.run), fleet.recorded.pair]

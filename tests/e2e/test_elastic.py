@@ -104,10 +104,10 @@ def test_ranks_that_are_started_again_are_one_run_and_nobody_is_woken(
     assert [] == collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
     assert [] == receiver.received
 
-    one_by_one = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm"))
+    one_by_one = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm&axis=life"))
     assert [0, 0, 1, 1] == [item["rank"] for item in one_by_one]
     assert [list(range(8))] * 2 == [item["steps"] for item in one_by_one[1::2]]
-    first, second = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm&merged=true"))
+    first, second = curves(collector.ask(f"/api/v1/runs/{run}/series?names=grad_norm&merged=true&axis=life"))
     assert (None, list(range(8))) == (second["rank"], second["steps"])
     for item, parts in ((first, one_by_one[0::2]), (second, one_by_one[1::2])):
         assert_whole(item, parts)

@@ -31,6 +31,9 @@ DELIVERY_INTERVAL_NS = 100_000_000
 SILENCE_NS = 15 * 10**9
 """A shipper sends something every 2 s; after this silence the verdicts on silence are evaluated."""
 
+RETRY_NS = 30 * 10**9
+"""Longest pause of a shipper between two attempts: LAST_BACKOFF of ammeter.shipper.http."""
+
 TICK_NS = 5 * 10**9
 """Between two evaluations of the verdicts on silence."""
 
@@ -166,7 +169,8 @@ def _ticked(
     held = streams.parse_row(connection, raw) if raw is not None else None
     if held is None or held.bye_reason is not None:
         return None
-    heard = max(held.heard, awake_since)
+    # a shipper that met a stopped collector may pause for RETRY_NS before it tries again
+    heard = held.heard if held.heard >= awake_since else awake_since + RETRY_NS
     alive = held.alive if now - heard < SILENCE_NS else None
     judged = judge_tick(held, columns.Tick(now, alive, heard))
     return None if judged is None else (held, judged)

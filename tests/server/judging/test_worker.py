@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ammeter import verdicts
+from ammeter.shipper.http import LAST_BACKOFF
 from ammeter.wire import columns, frames
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
@@ -20,7 +21,7 @@ from ammeter_server.db import Connection, Store, connect, migrations
 from ammeter_server.db.queries import streams
 from ammeter_server.db.tables import findings, incidents, runs, schemas
 from ammeter_server.db.tables import streams as table
-from ammeter_server.judging.worker import SILENCE_NS, TICK_NS, Clock, JudgeWorker, tick
+from ammeter_server.judging.worker import RETRY_NS, SILENCE_NS, TICK_NS, Clock, JudgeWorker, tick
 from tests.server.feeding import wait_until
 
 NOW = 10**18
@@ -115,8 +116,18 @@ def test_the_collectors_own_silence_is_not_held_against_a_stream(store: Store) -
     add_stream(store, NOW)
     restarted = NOW + 100 * SILENCE_NS
     assert not tick(store, restarted + SECOND, restarted)
+    assert not tick(store, restarted + RETRY_NS + SILENCE_NS - SECOND, restarted)
     assert [] == found(store)
-    assert tick(store, restarted + SILENCE_NS + SECOND, restarted)
+    assert tick(store, restarted + RETRY_NS + SILENCE_NS + SECOND, restarted)
+
+
+def test_a_shipper_retries_within_the_pause_that_the_collector_allows_after_a_start() -> None:
+    assert LAST_BACKOFF * 1e9 <= RETRY_NS
+
+
+def test_a_stream_that_began_after_the_start_is_lost_without_that_pause(store: Store) -> None:
+    add_stream(store, NOW)
+    assert tick(store, NOW + SILENCE_NS + SECOND, NOW - SECOND)
 
 
 def test_the_clock_begins_anew_after_a_start_and_after_a_long_stop() -> None:

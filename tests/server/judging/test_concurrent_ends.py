@@ -213,7 +213,8 @@ def test_a_run_that_comes_back_after_more_than_an_hour_gets_a_successor(place: P
     assert ("ended", 5, None, after) == tuple(
         told[run][name] for name in ("state", "last_step", "continues", "continued_by")
     )
-    assert (10, run, None) == tuple(told[after][name] for name in ("last_step", "continues", "continued_by"))
+    # its own steps 0 to 10 count on behind the six of the run that it continues
+    assert (16, run, None) == tuple(told[after][name] for name in ("last_step", "continues", "continued_by"))
 
 
 def test_all_ranks_of_what_comes_back_meet_in_one_successor_and_its_own_return_in_the_next(place: Place) -> None:

@@ -103,7 +103,7 @@ function showCharts({ run: mine, baseline: theirs, series, numbers }) {
     const { steps, ...values } = series.find((each) => each.name === plot.chart.name) ?? { steps: [], run: [], baseline: [] };
     const lines = [["run", mine], ["baseline", theirs]].map(([side, each], tone) =>
       ({ name: side, stream: "", word: visible(named(each)), tone, steps, values: values[side].map(number), breaks: plot.chart.name === "val_loss" ? [] : breaksOf(steps) }));
-    plot.draw(lines, { skipped: [], incidents: [] }, range);
+    plot.draw(lines, { skipped: [], incidents: [], boundaries: [] }, range);
   }
   const again = make("button", { id: "all-steps", onclick: () => narrow({}) }, "Show all steps");
   document.getElementById("head").append(range ? make("p", { class: "filters" }, `Steps ${whole(range[0])} to ${whole(range[1])} `, again) : "");

@@ -28,13 +28,17 @@ DEADLINE = 60.0
 class Collector:
     """A real `ammeter-server serve` on a free port, with SQLite unless a database is given."""
 
-    def __init__(self, folder: Path, *words: str, token: str | None = None, database_url: str = "") -> None:
+    def __init__(
+        self, folder: Path, *words: str, token: str | None = None, database_url: str = "", fork: bool = True
+    ) -> None:
+        """fork: False starts a new interpreter, for tests that kill collectors and start them again all the time."""
         self.database = folder / "collector.db"
         self.database_url = database_url or f"sqlite:///{self.database}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = token
         self._words = words
+        self._fork = fork
         self._log = folder / "collector.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -42,9 +46,12 @@ class Collector:
         command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(self.port)]
         command += ["--database-url", self.database_url, *self._words]
         with self._log.open("ab") as log:
-            self._process = forked.Popen(
-                command, imports=forked.COLLECTOR, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            if self._fork:
+                self._process = forked.Popen(
+                    command, imports=forked.COLLECTOR, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                )
+            else:
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         wait_for(lambda: self._answers(), "the collector is ready", self.log)
         return self
 

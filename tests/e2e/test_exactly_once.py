@@ -77,7 +77,7 @@ def collectors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[
         for number in range(count):
             folder = tmp_path / str(number)
             folder.mkdir()
-            made.append(Collector(folder, database_url=url))
+            made.append(Collector(folder, database_url=url, fork=False))
             stack.callback(made[-1].stop)
         all_at_once([each.start for each in made])
         yield made

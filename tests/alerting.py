@@ -57,7 +57,7 @@ class Pager:
 
     def of(self, alert: str) -> list[Told]:
         """Returns the notifications of the alert with this name."""
-        return [each for each in self.told if each.group.get("alertname") == alert]
+        return [notification for notification in self.told if notification.group.get("alertname") == alert]
 
 
 @contextmanager
@@ -173,7 +173,7 @@ class Prometheus:
         """Waits until a query has this single value, or no result."""
         wanted = [] if value is None else [value]
         until(
-            lambda: [float(each["value"][1]) for each in self.ask(query)] == wanted,
+            lambda: [float(series["value"][1]) for series in self.ask(query)] == wanted,
             f"{query} is {value}",
             explain=lambda: f"It is {self.ask(query)}. {self.log()}",
         )
@@ -181,7 +181,7 @@ class Prometheus:
     def firing(self) -> dict[str, int]:
         """Alert's name -> number of firing alerts."""
         found = self.ask('count by (alertname) (ALERTS{alertstate="firing"})')
-        return {each["metric"]["alertname"]: int(each["value"][1]) for each in found}
+        return {series["metric"]["alertname"]: int(series["value"][1]) for series in found}
 
     def log(self) -> str:
         return (self._folder / "log").read_text()[-1000:]

@@ -67,7 +67,7 @@ def _lasting(before: set[threading.Thread]) -> set[threading.Thread]:
 
     A server shared by tests has others.
     """
-    return {each for each in threading.enumerate() if each not in before and not each.daemon}
+    return {thread for thread in threading.enumerate() if thread not in before and not thread.daemon}
 
 
 @pytest.fixture(autouse=True)

@@ -202,14 +202,14 @@ class Stack:
             out.writelines(f"{name}={port}\n" for name, port in ports.items())
             out.write(f"AMMETER_PUBLIC_URL=http://127.0.0.1:{ports['AMMETER_PORT']}\n")
         variables = dict(line.split("=", 1) for line in self._environment.read_text().splitlines())
-        images = {name: each["image"] for name, each in _services_of_the_file().items()}
+        images = {name: service["image"] for name, service in _services_of_the_file().items()}
         every = compose.services(variables)
         self.left_out = {
-            each.name: WITHOUT_STAND_IN[images[each.name].rpartition(":")[0]]
-            for each in every
-            if images[each.name].rpartition(":")[0] in WITHOUT_STAND_IN
+            service.name: WITHOUT_STAND_IN[images[service.name].rpartition(":")[0]]
+            for service in every
+            if images[service.name].rpartition(":")[0] in WITHOUT_STAND_IN
         }
-        self.services = {each.name: each for each in every if each.name not in self.left_out}
+        self.services = {service.name: service for service in every if service.name not in self.left_out}
 
     @property
     def token(self) -> str:

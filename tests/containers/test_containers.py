@@ -27,7 +27,7 @@ from tests.containers.engine import WITHOUT_STAND_IN, Engine, Stack, build_image
 
 PORTS = ("AMMETER_PORT", "AMMETER_PROMETHEUS_PORT", "AMMETER_ALERTMANAGER_PORT", "AMMETER_GRAFANA_PORT")
 FILLED = {"AMMETER_DATABASE_PASSWORD": "d", "AMMETER_GRAFANA_PASSWORD": "g", "AMMETER_SECRETS": "./deploy/secrets"}
-RUNNING = [each.name for each in compose.services(FILLED) if not each.ends and each.name != "grafana"]
+RUNNING = [service.name for service in compose.services(FILLED) if not service.ends and service.name != "grafana"]
 
 
 @pytest.fixture(scope="session")
@@ -119,12 +119,12 @@ def test_the_collector_asks_for_the_token_and_takes_it(stack: Stack) -> None:
     address = stack.address("AMMETER_PORT") + "/api/v1/runs"
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get(address)
-    assert [] == [each for each in get(address, stack.token)["items"] if not each["id"]]
+    assert [] == [incident for incident in get(address, stack.token)["items"] if not incident["id"]]
 
 
 def test_a_run_that_breaks_is_a_page_at_the_receiver(stack: Stack, broken_run: str) -> None:
     found = get(f"{stack.address('AMMETER_PORT')}/api/v1/runs/{broken_run}/incidents", stack.token)
-    assert [PLANTED] == [each["verdict"] for each in found["items"]]
+    assert [PLANTED] == [incident["verdict"] for incident in found["items"]]
     page = "PAGE firing: AmmeterNonfiniteGradient in project reference"
     until(lambda: page in stack.logs("pages"), "the receiver prints it", 60, explain=lambda: stack.logs("pages"))
 
@@ -136,7 +136,7 @@ def test_prometheus_scrapes_the_collector_with_the_token_and_sees_the_incident(s
         return result
 
     up = {"ammeter": "1", "ammeter-collector": "1"}
-    until(lambda: up == {each["metric"]["job"]: each["value"][1] for each in query("up")}, "both jobs are up", 60)
+    until(lambda: up == {series["metric"]["job"]: series["value"][1] for series in query("up")}, "both jobs are up", 60)
     until(lambda: bool(query(f'ammeter_incident_active{{run="{broken_run}"}}')), "the incident is a series", 60)
 
 

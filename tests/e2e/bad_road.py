@@ -98,10 +98,10 @@ class BadRoad:
 
     def _overtake(self) -> None:
         """Forwards late requests after enough others."""
-        for each in self._late:
-            each[0] -= 1  # type: ignore[operator]
-        due = [each for each in self._late if each[0] < 0]  # type: ignore[operator]
-        self._late = [each for each in self._late if each not in due]
+        for message in self._late:
+            message[0] -= 1  # type: ignore[operator]
+        due = [message for message in self._late if message[0] < 0]  # type: ignore[operator]
+        self._late = [message for message in self._late if message not in due]
         for _, request in due:
             assert isinstance(request, bytes)
             self._in_background(request)

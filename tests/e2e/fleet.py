@@ -192,13 +192,13 @@ class Fleet:
         """Ends the trainings, and waits until their shippers have delivered everything."""
         if self.recorded:
             self.recorded.stop()
-        runs = {each.run for each in self.trainings}
-        for each in self.trainings:
-            each.stop()
+        runs = {training.run for training in self.trainings}
+        for training in self.trainings:
+            training.stop()
         wait_for(lambda: not runs & self._alive(), "all trainings are over", self.collector.log)
 
     def _alive(self) -> set[str]:
-        return {each["id"] for each in self.collector.ask("/api/v1/runs?state=running")["items"]}
+        return {run["id"] for run in self.collector.ask("/api/v1/runs?state=running")["items"]}
 
 
 class Recorded:

@@ -93,11 +93,11 @@ class Told:
 
     @property
     def events(self) -> list[Event]:
-        return [each.frame for each in self.entries if isinstance(each.frame, Event)]
+        return [entry.frame for entry in self.entries if isinstance(entry.frame, Event)]
 
     @property
     def rows(self) -> columns.View:
-        return columns.view(self.schema, [each.frame for each in self.entries if isinstance(each.frame, Steps)])
+        return columns.view(self.schema, [entry.frame for entry in self.entries if isinstance(entry.frame, Steps)])
 
 
 def written(folder: Path) -> list[Told]:
@@ -170,7 +170,7 @@ class Sender:
             self.rest(answer.wait or self._dice.uniform(0.005, 0.05))
 
     def _post(self, begin: int, end: int) -> Answer:
-        entries = [each for each in self.told.entries if begin <= each.begin < end]
+        entries = [entry for entry in self.told.entries if begin <= entry.begin < end]
         made = parcel(entries, self.told.schema)
         batch = Batch(made.items, made.gaps, backlog=self.told.end - end)
         return self.way.send(self.told.run, self.told.stream, begin, end, batch)
@@ -192,8 +192,8 @@ def holds_what_was_sent(database: Connection, told: Told) -> None:
     """Checks that the database has every row exactly, events in order, and the counters."""
     rows = told.rows
     assert stored.bits(rows) == stored.rows(database, told.run)[told.stream]
-    sent = [(number, each.name, each.step, each.time) for number, each in enumerate(told.events)]
-    assert sent == [each[:4] for each in stored.events(database, told.run)[told.stream]]
+    sent = [(number, event.name, event.step, event.time) for number, event in enumerate(told.events)]
+    assert sent == [event[:4] for event in stored.events(database, told.run)[told.stream]]
     row = stored.streams(database, told.run)[told.stream]
     assert (told.end, len(rows), len(sent)) == (row["acknowledged"], row["rows"], row["events"])
     assert _of_the_sender(told) == {name: row["counters"][name] for name in _of_the_sender(told)}
@@ -210,7 +210,7 @@ def _of_the_sender(told: Told) -> dict[str, float]:
         "skipped": int(skipped.sum()),
         "overflow_events": int((rows.scalar("found_inf") > 0).sum()),
         "nonfinite_loss_steps": int((columns.measured(rows.scalar("loss")) & ~np.isfinite(rows.scalar("loss"))).sum()),
-        "backoffs": sum(each.name == "scaler.backoff" for each in told.events),
+        "backoffs": sum(event.name == "scaler.backoff" for event in told.events),
         "samples": float(samples[np.isfinite(samples)].sum()),
     }
 

@@ -102,7 +102,7 @@ def table(connection: Connection, of: Table, run: str) -> list[Row[Any]]:
 def rounded(value: Any) -> Any:
     """Round floats: sums differ in their last bits with the order of addition."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: rounded(number) for name, number in value.items()}
     return round(value, 6) if isinstance(value, float) else value
 
 
@@ -125,7 +125,7 @@ def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str
                 values[part.part * column_codec.TOGETHER + which] = column_codec.unpack(
                     told.few or part.data[told.data], row.rows
                 )
-        steps, times = (column_codec.unpack_whole(each, row.rows) for each in (row.steps, row.times))
+        steps, times = (column_codec.unpack_whole(block, row.rows) for block in (row.steps, row.times))
         found.setdefault(row.stream, []).extend(bits(block.View(schema, steps, times, values)))
     return found
 

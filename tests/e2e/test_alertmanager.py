@@ -74,7 +74,7 @@ def test_an_incident_that_is_over_is_resolved_and_told_once_each(
         lambda: len(alerting[1].of("AmmeterNonfiniteGradient")) > 1 and alerting[1].of("AmmeterNonfiniteGradient"),
         "it is over",
     )
-    assert ["firing", "resolved"] == [each.status for each in both]
+    assert ["firing", "resolved"] == [notification.status for notification in both]
 
 
 def test_whoever_was_paged_about_a_run_gets_none_of_its_tickets(
@@ -83,7 +83,7 @@ def test_whoever_was_paged_about_a_run_gets_none_of_its_tickets(
     with httpx.Client(base_url=collector.url, timeout=30) as client:
         broken(client)
     until(lambda: alerting[1].of("AmmeterNonfiniteGradient"), "somebody is paged")
-    assert {"/page"} == {each.path for each in alerting[1].told}
+    assert {"/page"} == {notification.path for notification in alerting[1].told}
 
 
 def test_what_is_silenced_in_ammeter_is_silenced_there(
@@ -94,7 +94,9 @@ def test_what_is_silenced_in_ammeter_is_silenced_there(
         (incident,) = until(lambda: client.get("/api/v1/incidents").json()["items"], "there is an incident")
         answer = client.post(f"/api/v1/incidents/{incident['id']}/silence", headers={"X-Ammeter-Request": "test"})
         assert 200 == answer.status_code
-    until(lambda: [each for each in alerting[0].alerts() if each["status"]["state"] == "suppressed"], "it is silenced")
+    until(
+        lambda: [alert for alert in alerting[0].alerts() if alert["status"]["state"] == "suppressed"], "it is silenced"
+    )
 
 
 def test_an_alertmanager_that_was_away_loses_no_page(
@@ -122,11 +124,11 @@ def test_no_restart_repeats_a_page(collector: Collector, alerting: tuple[Alertma
         running.start()
         until(lambda: running.alerts(), "the alert fires there again", 90)
         time.sleep(12)  # the group's interval, in which it would be told again
-        assert ["firing"] == [each.status for each in pager.of("AmmeterNonfiniteGradient")]
+        assert ["firing"] == [notification.status for notification in pager.of("AmmeterNonfiniteGradient")]
         train(stream, 71, 300)
         stream.send()
     until(lambda: pager.of("AmmeterNonfiniteGradient")[-1].status == "resolved", "it is over")
-    assert ["firing", "resolved"] == [each.status for each in pager.of("AmmeterNonfiniteGradient")]
+    assert ["firing", "resolved"] == [notification.status for notification in pager.of("AmmeterNonfiniteGradient")]
 
 
 def test_runs_that_break_one_after_the_other_are_one_page_within_five_seconds_and_no_more_for_a_while(

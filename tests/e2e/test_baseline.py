@@ -64,16 +64,16 @@ def test_what_is_found_beside_the_baseline_is_the_same_live_and_in_the_report(
 
     def incidents() -> dict[str, Any]:
         items = collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
-        return {each["verdict"]: each for each in items}
+        return {incident["verdict"]: incident for incident in items}
 
     expected = {"validation-drift", "not-reproducible"}
     wait_for(lambda: expected <= set(incidents()), "the run is compared", collector.log)
-    told = {each["verdict"]: each for each in reported(tmp_path / "runs" / run, capsys)[1]["findings"]}
+    told = {finding["verdict"]: finding for finding in reported(tmp_path / "runs" / run, capsys)[1]["findings"]}
     same = ("severity", "title", "cause", "fix", "first_step", "opened_step", "last_step", "evidence")
     assert expected == set(told) == set(incidents())
     for verdict, incident in incidents().items():
         assert {name: told[verdict][name] for name in same} == {name: incident[name] for name in same}
     assert (31, 39) == (told["not-reproducible"]["first_step"], told["validation-drift"]["first_step"])
     beside = collector.ask(f"/api/v1/runs/{run}/compare/{base}")
-    assert expected == {each["verdict"] for each in beside["findings"]}
-    assert [9, 19, 29, 39, 49, 59] == next(each for each in beside["series"] if each["name"] == "val_loss")["steps"]
+    assert expected == {finding["verdict"] for finding in beside["findings"]}
+    assert [9, 19, 29, 39, 49, 59] == next(curve for curve in beside["series"] if curve["name"] == "val_loss")["steps"]

@@ -43,7 +43,7 @@ def filled(query: str, board: dict[str, Any], pair: tuple[str, str], shown: str 
             values[variable["name"]] = variable["query"]
     if board["uid"] == "ammeter-compare":
         values |= {"run": pair[0], "other": pair[1]}
-    for name, value in sorted(values.items(), key=lambda each: -len(each[0])):
+    for name, value in sorted(values.items(), key=lambda pair: -len(pair[0])):
         query = query.replace(f"${name}", value)
     return query
 
@@ -83,12 +83,12 @@ def test_no_panel_says_that_all_is_well_while_the_collector_is_frozen(frozen: Fl
     assert {"Collector"} == set(first.values())
     for _ in range(2):
         shown = list(panels_with_numbers(frozen))
-        apart = [each for each in shown if each[1] in UP]
-        assert [] == [each for each in shown if each not in apart]
+        apart = [panel for panel in shown if panel[1] in UP]
+        assert [] == [panel for panel in shown if panel not in apart]
         assert len(BOARDS) == sum(values == [0.0] for _, title, values in apart if title == "Collector")
         time.sleep(2)
     since = [values[0] for _, title, values in panels_with_numbers(frozen) if title == "Since the last scrape"]
-    assert all(2 <= each < 120 for each in since)
+    assert all(2 <= seconds < 120 for seconds in since)
 
 
 UP = ("Collector", "Since the last scrape", "Collector processes that answer")
@@ -102,4 +102,4 @@ def panels_with_numbers(there: Fleet) -> Iterator[tuple[str, str, list[float]]]:
                 queries = {filled(target["expr"], board, pair) for pair in there.pairs}
                 found = [series for query in queries for series in there.prometheus.ask(query)]
                 if found:
-                    yield name, panel["title"], [float(each["value"][1]) for each in found]
+                    yield name, panel["title"], [float(series["value"][1]) for series in found]

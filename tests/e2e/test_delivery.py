@@ -114,7 +114,7 @@ def _incident(collector: Collector, training: Training, verdict: str) -> dict[st
         found = collector.ask(f"/api/v1/runs/{training.run}/incidents")["items"]
     except OSError:  # the run is not known yet
         return None
-    return next((each for each in found if each["verdict"] == verdict), None)
+    return next((incident for incident in found if incident["verdict"] == verdict), None)
 
 
 def test_a_trainer_that_is_pid_1_of_its_namespace_is_delivered_whole_with_its_bye(
@@ -238,7 +238,7 @@ def test_what_a_thinned_journal_no_longer_holds_is_counted_and_shown(collector: 
     assert [frame.step for frame in left if isinstance(frame, wire.Steps)] == [step for step, _ in rows]
     assert len(rows) < 100
     lost = collector.ask(f"/api/v1/runs/{run}")["lost"]
-    assert 100 - len(rows) == sum(each["steps"] for each in lost.values())
+    assert 100 - len(rows) == sum(gap["steps"] for gap in lost.values())
     events = collector.events(run)
-    assert 10 - len(events) == sum(each["events"] for each in lost.values())
+    assert 10 - len(events) == sum(gap["events"] for gap in lost.values())
     assert {"journal-thinned", "journal-cap"} == set(lost)

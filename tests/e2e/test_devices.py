@@ -115,33 +115,33 @@ def test_what_a_driver_says_of_a_ranks_device_is_on_metrics_until_the_rank_ends(
     assert 61 == shown[f"ammeter_device_temperature_celsius{{{labels}}}"]
     assert 2.0**36 == shown[f'ammeter_device_memory_bytes{{kind="used",run="{rank.run}"}}']
     rank.end()
-    wait_until(lambda: [each.bye_reason for each in hosts(store)] == ["closed"])
+    wait_until(lambda: [host.bye_reason for host in hosts(store)] == ["closed"])
     wait_until(lambda: client.get(f"/api/v1/runs/{rank.run}").json()["state"] == "ended")
     wait_until(lambda: rank.shipper() is None)
     assert [] == client.get(f"/api/v1/runs/{rank.run}/incidents").json()["items"]
     told = diagnosis.diagnose(rank.folder)
-    assert ([], [True, False]) == (told.findings, sorted((each.is_rank for each in told.streams), reverse=True))
+    assert ([], [True, False]) == (told.findings, sorted((stream.is_rank for stream in told.streams), reverse=True))
     assert 1 == told.as_json()["run"]["world_size"]
 
 
 def test_a_shipper_that_is_killed_ends_its_stream_and_the_next_one_begins_another(
     rank: Rank, client: httpx.Client, store: Store
 ) -> None:
-    wait_until(lambda: [each.rows for each in hosts(store)] == [1])
+    wait_until(lambda: [host.rows for host in hosts(store)] == [1])
     first = rank.shipper()
     assert first
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: rank.shipper() is None)
     rank.ship()
-    wait_until(lambda: [(each.bye_reason, each.rows) for each in hosts(store)] == [("lost", 1), (None, 1)])
+    wait_until(lambda: [(host.bye_reason, host.rows) for host in hosts(store)] == [("lost", 1), (None, 1)])
     rank.step()
     rank.end()
-    wait_until(lambda: [each.bye_reason for each in hosts(store)] == ["lost", "closed"])
-    for each in hosts(store):
-        kept = [entry.frame for entry in journal.read(rank.folder / each.id)]
-        assert (each.rows, journal.end_of(rank.folder / each.id)) == (
+    wait_until(lambda: [host.bye_reason for host in hosts(store)] == ["lost", "closed"])
+    for host in hosts(store):
+        kept = [entry.frame for entry in journal.read(rank.folder / host.id)]
+        assert (host.rows, journal.end_of(rank.folder / each.id)) == (
             sum(isinstance(frame, Steps) for frame in kept),
-            each.acknowledged,
+            host.acknowledged,
         )
     wait_until(lambda: client.get(f"/api/v1/runs/{rank.run}").json()["state"] == "ended")
     assert [] == client.get(f"/api/v1/runs/{rank.run}/incidents").json()["items"]

@@ -58,9 +58,9 @@ def sends(senders: Sequence[Sender], until: threading.Event) -> None:
 def are_taken(count: int, senders: Sequence[Sender], collector: Collector) -> None:
     """Waits until so many batches are."""
     wait_for(
-        lambda: sum(each.taken for each in senders) >= count,
+        lambda: sum(sender.taken for sender in senders) >= count,
         f"{count} batches were taken",
-        lambda: f"{[(each.offset, each.last) for each in senders]} {collector.where()}",
+        lambda: f"{[(sender.offset, sender.last) for sender in senders]} {collector.where()}",
     )
 
 
@@ -69,20 +69,20 @@ def kept(url: str, senders: Sequence[Sender]) -> dict[str, int]:
     with stored.opened(url) as database:
         acknowledged = {
             stream: row["acknowledged"]
-            for run in {each.told.run for each in senders}
+            for run in {sender.told.run for sender in senders}
             for stream, row in stored.streams(database, run).items()
         }
-    behind = {each.told.stream: each.offset - acknowledged.get(each.told.stream, 0) for each in senders}
+    behind = {sender.told.stream: sender.offset - acknowledged.get(sender.told.stream, 0) for sender in senders}
     return {stream: missing for stream, missing in behind.items() if missing > 0}
 
 
 def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(tmp_path: Path, told: list[Told]) -> None:
     collector = Collector(tmp_path)
-    senders = [Sender(each, way(collector.url), 300) for each in told]
+    senders = [Sender(stream, way(collector.url), 300) for stream in told]
     try:
         for number in range(ROUNDS):
             collector.start()
-            killed, before = threading.Event(), sum(each.taken for each in senders)
+            killed, before = threading.Event(), sum(sender.taken for sender in senders)
             threads = threading.Thread(target=sends, args=(senders, killed))
             threads.start()
             are_taken(before + 50 + number, senders, collector)
@@ -91,10 +91,10 @@ def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(tmp_pat
             threads.join()
             assert {} == kept(collector.database_url, senders)
         collector.start()
-        all_at_once([each.send_all for each in senders])
+        all_at_once([sender.send_all for sender in senders])
         with stored.opened(collector.database_url) as database:
-            for each in told:
-                holds_what_was_sent(database, each)
+            for stream in told:
+                holds_what_was_sent(database, stream)
     finally:
         collector.stop()
 
@@ -103,10 +103,10 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
     tmp_path: Path, told: list[Told], server: PostgreSQL
 ) -> None:
     collector = Collector(tmp_path, database_url=server.url).start()
-    senders = [Sender(each, way(collector.url), 300, rest=lambda _: None) for each in told]
+    senders = [Sender(stream, way(collector.url), 300, rest=lambda _: None) for stream in told]
     try:
         for number in range(ROUNDS):
-            killed, before = threading.Event(), sum(each.taken for each in senders)
+            killed, before = threading.Event(), sum(sender.taken for sender in senders)
             threads = threading.Thread(target=sends, args=(senders, killed))
             threads.start()
             are_taken(before + 50 + number, senders, collector)
@@ -117,10 +117,10 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
             server.start()
             assert {} == kept(server.url, senders)
             wait_for(lambda: is_ready(collector), "the collector is back")
-        all_at_once([each.send_all for each in senders])
+        all_at_once([sender.send_all for sender in senders])
         with stored.opened(server.url) as database:
-            for each in told:
-                holds_what_was_sent(database, each)
+            for stream in told:
+                holds_what_was_sent(database, stream)
         assert "Traceback" not in collector.log(10**7)
     finally:
         collector.stop()

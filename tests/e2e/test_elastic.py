@@ -95,7 +95,7 @@ def test_ranks_that_are_started_again_are_one_run_and_nobody_is_woken(
     tmp_path: Path,
 ) -> None:
     torchrun(tmp_path, collector, through, watch, **environment)
-    (folder,) = (each for each in (tmp_path / "runs").iterdir())
+    (folder,) = (folder for folder in (tmp_path / "runs").iterdir())
     run = folder.name
     assert 4 == len(journal.streams(folder))
     wait_for(lambda: collector.ask(f"/api/v1/runs/{run}")["state"] == "ended", "the run has ended", collector.log)

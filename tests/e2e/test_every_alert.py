@@ -122,7 +122,7 @@ class Fleet:
             for verdict in ALL
         ]
         told.append(f'ammeter_agent_journal_bytes{{run="behind"}} {2**28 if self.is_broken else 0}')
-        told += [f"{each.series} {each.value}" for each in self.counted]
+        told += [f"{series.series} {series.value}" for series in self.counted]
         return "\n".join(told) + "\n"
 
     def own(self) -> str:
@@ -148,9 +148,9 @@ class Fleet:
     def mend(self) -> None:
         """Everything is well, and so much ends well that what was does not matter any more."""
         self.is_broken = False
-        for each in self.counted:
-            if each.outcome in ("ended", "applied", "held", "expected"):
-                each.value += 10**9
+        for series in self.counted:
+            if series.outcome in ("ended", "applied", "held", "expected"):
+                series.value += 10**9
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -164,10 +164,10 @@ def write_days_before(fleet: Fleet, prometheus: Prometheus, folder: Path) -> Non
     told = []
     for subject in ("runs", "validations", "times", "steps"):
         told.append(f"# TYPE ammeter_fleet_{subject} counter")
-        for each in (each for each in fleet.counted if each.subject == subject):
+        for series in (series for series in fleet.counted if series.subject == subject):
             for place in range(DAYS * 86400 // EVERY + 1):
-                each.value = each.growth * place
-                told.append(f"{each.series} {each.value} {now - DAYS * 86400 + place * EVERY}")
+                series.value = series.growth * place
+                told.append(f"{series.series} {series.value} {now - DAYS * 86400 + place * EVERY}")
     (folder / "days-before").write_text("\n".join([*told, "# EOF", ""]))
     words = ["tsdb", "create-blocks-from", "openmetrics", str(folder / "days-before"), str(prometheus.data)]
     subprocess.run([need("promtool"), *words], check=True, capture_output=True, timeout=120)
@@ -210,11 +210,11 @@ def test_every_alert_fires_and_ends_at_the_pager_with_a_runbook_that_answers(rul
         until(lambda: told(pager, "resolved") == over, "all are over", explain=lambda: over - told(pager, "resolved"))
         assert {WATCHDOG} == told(pager, "firing")
 
-    paths = {each.group["alertname"]: each.path for each in pager.told}
+    paths = {notification.group["alertname"]: notification.path for notification in pager.told}
     assert {name: f"/{RECEIVERS.get(severity, severity)}" for name, severity in severities.items()} == paths
-    for alert in (alert for each in pager.told for alert in each.alerts):
+    for alert in (alert for notification in pager.told for alert in notification.alerts):
         assert alert["annotations"]["first_steps"].startswith("1. "), alert["labels"]
-    for url in {alert["annotations"]["runbook_url"] for each in pager.told for alert in each.alerts}:
+    for url in {alert["annotations"]["runbook_url"] for notification in pager.told for alert in notification.alerts}:
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert 200 == answer.status
 
@@ -232,8 +232,8 @@ def jobs(port: int) -> str:
 def told(pager: Pager, status: str) -> set[str]:
     """The alerts whose state a person knows to be this; those on an objective of their own project."""
     heard = {}
-    for each in pager.told:
-        name = each.group["alertname"]
-        if name not in BURNING or each.group["project"] == name:
-            heard[name] = each.status
+    for notification in pager.told:
+        name = notification.group["alertname"]
+        if name not in BURNING or notification.group["project"] == name:
+            heard[name] = notification.status
     return {name for name, last in heard.items() if last == status}

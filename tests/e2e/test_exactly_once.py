@@ -56,8 +56,8 @@ def undisturbed(told: list[Told], tmp_path_factory: pytest.TempPathFactory) -> O
     """Of the same streams, sent one after the other in a few batches to a collector that nobody disturbs."""
     collector = Collector(tmp_path_factory.mktemp("undisturbed")).start()
     try:
-        for each in told:
-            Sender(each, way(collector.url), 20, restless=False).send_all()
+        for stream in told:
+            Sender(stream, way(collector.url), 20, restless=False).send_all()
         return outcome(collector.database_url, told, collector.log)
     finally:
         collector.stop()
@@ -79,31 +79,31 @@ def collectors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[
             folder.mkdir()
             made.append(Collector(folder, database_url=url, fork=False))
             stack.callback(made[-1].stop)
-        all_at_once([each.start for each in made])
+        all_at_once([collector.start for collector in made])
         yield made
 
 
 def test_every_frame_is_stored_once_and_what_is_found_is_what_an_undisturbed_run_has(
     collectors: list[Collector], told: list[Told], undisturbed: Outcome
 ) -> None:
-    road = BadRoad([each.port for each in collectors], SEED)
+    road = BadRoad([collector.port for collector in collectors], SEED)
     try:
-        senders = [Sender(each, way(road.url), STREAM_VERDICTS) for each in told]
-        all_at_once([lambda: kill_now_and_then(collectors, senders), *(each.send_all for each in senders)])
+        senders = [Sender(stream, way(road.url), STREAM_VERDICTS) for stream in told]
+        all_at_once([lambda: kill_now_and_then(collectors, senders), *(sender.send_all for sender in senders)])
     finally:
         road.stop()
-    assert BATCHES <= sum(each.taken for each in senders)
+    assert BATCHES <= sum(sender.taken for sender in senders)
     assert set(FATES) == set(road.counts)
-    found = outcome(collectors[0].database_url, told, lambda: "".join(each.log() for each in collectors))
+    found = outcome(collectors[0].database_url, told, lambda: "".join(collector.log() for collector in collectors))
     with stored.opened(collectors[0].database_url) as database:
-        for each in told:
-            holds_what_was_sent(database, each)
+        for stream in told:
+            holds_what_was_sent(database, stream)
     assert undisturbed.streams == found.streams
     assert undisturbed.findings == found.findings
     assert undisturbed.incidents == found.incidents
     assert undisturbed.states == found.states
     assert undisturbed.totals == found.totals
-    assert [] == [each.log() for each in collectors if "Traceback" in each.log(10**7)]
+    assert [] == [collector.log() for collector in collectors if "Traceback" in collector.log(10**7)]
 
 
 def kill_now_and_then(collectors: Sequence[Collector], senders: Sequence[Sender]) -> None:
@@ -111,7 +111,7 @@ def kill_now_and_then(collectors: Sequence[Collector], senders: Sequence[Sender]
     dice = random.Random(SEED)
     for number in range(KILLS):
         due = (number + dice.random()) * UNTIL * BATCHES / KILLS
-        wait_for(lambda at=due: sum(each.taken for each in senders) >= at, "enough is taken", seconds=PATIENCE)  # type: ignore[misc]
+        wait_for(lambda at=due: sum(sender.taken for sender in senders) >= at, "enough is taken", seconds=PATIENCE)  # type: ignore[misc]
         killed = dice.choice(collectors)
         killed.kill()
         killed.start()
@@ -119,7 +119,7 @@ def kill_now_and_then(collectors: Sequence[Collector], senders: Sequence[Sender]
 
 def outcome(url: str, told: Sequence[Told], explain: Callable[[], str]) -> Outcome:
     """What the database says once every run has ended and nothing about it is left to be judged."""
-    runs = sorted({each.run for each in told})
+    runs = sorted({stream.run for stream in told})
     wait_for(lambda: all(settled(url, run) for run in runs), "every run is settled", explain, PATIENCE)
     with stored.opened(url) as database:
         return Outcome(
@@ -134,7 +134,7 @@ def outcome(url: str, told: Sequence[Told], explain: Callable[[], str]) -> Outco
 def settled(url: str, run: str) -> bool:
     with stored.opened(url) as database:
         row = database.execute(tables.runs.select().where(tables.runs.c.id == run)).one_or_none()
-        version = sum(each.version for each in stored.table(database, tables.streams, run))
+        version = sum(row.version for row in stored.table(database, tables.streams, run))
     return row is not None and (row.state, row.claimed_by, row.judged_version) == ("ended", None, version)
 
 
@@ -151,6 +151,6 @@ def test_the_runs_that_are_sent_have_all_kinds_of_ends(undisturbed: Outcome, tol
     """What would be compared otherwise: nothing with nothing."""
     assert len(RUNS) == len(undisturbed.states)
     assert {"ended"} == set(undisturbed.states.values())
-    found = {each["verdict"] for several in undisturbed.incidents.values() for each in several}
+    found = {incident["verdict"] for several in undisturbed.incidents.values() for incident in several}
     assert {"overflow-storm", "ranks-disagree", "nonfinite-loss", "gradient-underflow", "agent-blind"} <= found
     assert 16 == len(told)

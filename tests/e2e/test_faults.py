@@ -106,7 +106,7 @@ def test_the_fault_is_the_one_finding(
     assert fault == finding["verdict"]
     expected = EXPECTED[fault]
     assert expected == {name: finding[name] for name in expected}
-    gravity = {finding["severity"], *(each["severity"] for each in finding["consequences"])}
+    gravity = {finding["severity"], *(consequence["severity"] for consequence in finding["consequences"])}
     assert (3 if "page" in gravity else 0) == code
     if fault == "run-lost":
         assert 30 <= finding["first_step"] <= 39  # the rows of the last 20 ms may be missing

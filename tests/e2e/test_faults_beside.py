@@ -36,7 +36,7 @@ def compared(folder: Path, base: Path, capsys: Output) -> dict[str, Any]:
     """The findings of the run in the folder beside the base, by verdict, causes first."""
     capsys.readouterr()
     main(["report", str(folder), "--baseline", str(base), "--json"])
-    return {each["verdict"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    return {finding["verdict"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,18 @@ def test_the_fault_is_named_beside_its_baseline(fault: str, bases: Bases, tmp_pa
     steps = (finding["first_step"], finding["opened_step"])
     assert known.get(fault, (steps[0], max(9, steps[0]))) == steps
     if fault == "not-comparable":
-        differences = {each["key"]: (each["run"], each["baseline"]) for each in finding["evidence"]["differences"]}
+        differences = {
+            difference["key"]: (difference["run"], difference["baseline"])
+            for difference in finding["evidence"]["differences"]
+        }
         assert {
             "batch": (4, 2),
             "samples": ("4 a step", "2 a step"),
             "tokens": ("128 a step", "64 a step"),
         } == differences
         assert all(
-            each["forbids"] == ["speed", "memory", "cost", "validation"] for each in finding["evidence"]["differences"]
+            difference["forbids"] == ["speed", "memory", "cost", "validation"]
+            for difference in finding["evidence"]["differences"]
         )
     if fault == "not-reproducible":
         assert 5 <= finding["first_step"] <= 30

@@ -87,7 +87,7 @@ def on_postgresql(folder: Path) -> Iterator[Place]:
 
 def test_a_full_disk_is_told_to_senders_and_nobody_has_to_repair_anything(place: Place, told: list[Told]) -> None:
     collector = place.collector
-    senders = [Sender(each, way(collector.url), 300, restless=False, rest=lambda _: None) for each in told]
+    senders = [Sender(stream, way(collector.url), 300, restless=False, rest=lambda _: None) for stream in told]
     for _ in range(30):
         for sender in senders:
             sender.step()
@@ -96,15 +96,15 @@ def test_a_full_disk_is_told_to_senders_and_nobody_has_to_repair_anything(place:
     assert (507, 30.0) == refused
     is_read(collector, told)
     for _ in range(5):
-        assert {each.step().status for each in senders} <= {200, 507}
+        assert {sender.step().status for sender in senders} <= {200, 507}
     pid = collector.pid
     place.free()
-    all_at_once([each.send_all for each in senders])
-    runs = {each.run for each in told}
+    all_at_once([sender.send_all for sender in senders])
+    runs = {stream.run for stream in told}
     wait_for(lambda: all(state(collector, run) == "ended" for run in runs), "the runs have ended", collector.log)
     with stored.opened(collector.database_url) as database:
-        for each in told:
-            holds_what_was_sent(database, each)
+        for stream in told:
+            holds_what_was_sent(database, stream)
     assert pid == collector.pid
     assert "Traceback" not in collector.log(10**7)
 
@@ -120,7 +120,7 @@ def full(senders: Sequence[Sender]) -> tuple[int, float | None] | None:
 
 
 def is_read(collector: Collector, told: Sequence[Told]) -> None:
-    ways = [f"/api/v1/runs/{each.run}{page}" for each in told for page in PAGES]
+    ways = [f"/api/v1/runs/{stream.run}{page}" for stream in told for page in PAGES]
     for path in (*ways, "/api/v1/runs", "/api/v1/incidents", "/metrics", "/metrics/self", "/readyz", "/"):
         assert 200 == httpx.get(collector.url + path, timeout=20).status_code, path
 

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch, ammeter
-name, width, first, last, tags = sys.argv[1], *map(int, sys.argv[2:5]), dict(each.split("=") for each in sys.argv[5:])
+name, width, first, last, tags = sys.argv[1], *map(int, sys.argv[2:5]), dict(word.split("=") for word in sys.argv[5:])
 torch.manual_seed(first)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
@@ -65,7 +65,7 @@ def test_only_like_runs_are_compared_and_one_that_came_back_is_compared_whole(
     def compared(run: str, last: int) -> dict[str, Any]:
         def whole() -> dict[str, Any] | None:
             told: dict[str, Any] = collector.ask(f"/api/v1/runs/{run}/compare/{base}")
-            loss = [each["steps"][-1] for each in told["series"] if each["name"] == "loss"]
+            loss = [curve["steps"][-1] for curve in told["series"] if curve["name"] == "loss"]
             return told if loss == [last] else None
 
         found: dict[str, Any] = wait_for(whole, f"{run} is there up to step {last}", collector.log)
@@ -80,13 +80,13 @@ def test_only_like_runs_are_compared_and_one_that_came_back_is_compared_whole(
         in told["numbers"]["not_compared"]["speed"]
     )
     assert (None, None, []) == tuple(told["numbers"][name] for name in ("speedup", "validation_delta", "metrics"))
-    assert ["not-comparable"] == [each["verdict"] for each in told["findings"]]
+    assert ["not-comparable"] == [finding["verdict"] for finding in told["findings"]]
 
     resumed = str(uuid.uuid4())
     for first, last in ((0, 40), (20, 70)):
         train(tmp_path, collector, "resumed", 12, first, last, "baseline=base", better, run=resumed)
     told = compared(resumed, 69)
-    steps = {each["name"]: each["steps"] for each in told["series"]}
+    steps = {curve["name"]: curve["steps"] for curve in told["series"]}
     assert list(range(70)) == steps["loss"]
     assert list(range(9, 70, 10)) == steps["val_loss"] == steps["val_accuracy"]
     assert ("val_accuracy", 69) == tuple(told["numbers"][name] for name in ("validation_metric", "validation_step"))
@@ -95,7 +95,7 @@ def test_only_like_runs_are_compared_and_one_that_came_back_is_compared_whole(
     wait_for(
         lambda: (
             "validation-drift"
-            in [each["verdict"] for each in collector.ask(f"/api/v1/runs/{resumed}/incidents")["items"]]
+            in [incident["verdict"] for incident in collector.ask(f"/api/v1/runs/{resumed}/incidents")["items"]]
         ),
         "the drift is an incident",
         collector.log,

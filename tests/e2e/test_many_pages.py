@@ -59,16 +59,16 @@ def test_500_runs_that_break_at_once_are_few_notifications_each_with_runs_that_a
         break_at_once(streams)
 
     def told() -> set[str]:
-        return {alert["labels"]["run"] for each in pager.of(PAGE) for alert in each.alerts}
+        return {alert["labels"]["run"] for notification in pager.of(PAGE) for alert in notification.alerts}
 
     until(lambda: told() == {stream.run for stream in streams}, "all are told", 120, lambda: len(told()))
     notified = pager.of(PAGE)
-    assert {"firing"} == {each.status for each in notified}
+    assert {"firing"} == {notification.status for notification in notified}
     assert len(notified) <= 2 + (time.time() - began) / GROUP_INTERVAL
     assert all(new_runs(notified))
 
 
 def new_runs(told: Sequence[Told]) -> list[set[str]]:
     """The runs of each notification that none before it had."""
-    runs = [{alert["labels"]["run"] for alert in each.alerts} for each in told]
+    runs = [{alert["labels"]["run"] for alert in notification.alerts} for notification in told]
     return [those.difference(*runs[:place]) for place, those in enumerate(runs)]

@@ -97,7 +97,7 @@ def post(client: httpx.Client, path: str, batch: Sequence[Entry], items: Any, ga
 def offline(folder: Path) -> Found:
     """What the report concludes from the same journal."""
     faults: dict[str, str] = {}
-    found = {each.verdict: stored(each) for each in diagnosis._judge(folder, Tally(""), faults)}
+    found = {finding.verdict: stored(finding) for finding in diagnosis._judge(folder, Tally(""), faults)}
     assert {} == faults
     return found
 
@@ -110,7 +110,7 @@ def replayed(entries: Sequence[Entry], cuts: Sequence[int]) -> Found:
         judged = verdicts.judge(states, view)
         assert {} == judged.faults
         states = judged.states
-        found |= {each.verdict: stored(each) for each in judged.findings}
+        found |= {finding.verdict: stored(finding) for finding in judged.findings}
     return found
 
 

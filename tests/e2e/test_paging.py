@@ -84,10 +84,16 @@ def test_report_says_without_a_server_what_the_collector_says(fault: str, collec
     )
     report = json.loads(reported.stdout)
     said = [{key: finding[key] for key in SHARED} for finding in report["findings"]]
-    assert sorted(said, key=str) == sorted(({key: each[key] for key in SHARED} for each in incidents), key=str)
-    consequences = {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in report["findings"]}
-    assert consequences == {each["verdict"]: {c["verdict"] for c in each["consequences"]} for each in incidents}
-    assert ([fault] if fault in ("nonfinite-loss", "nonfinite-gradient") else []) == [each["verdict"] for each in said]
+    assert sorted(said, key=str) == sorted(({key: incident[key] for key in SHARED} for incident in incidents), key=str)
+    consequences = {
+        finding["verdict"]: {c["verdict"] for c in finding["consequences"]} for finding in report["findings"]
+    }
+    assert consequences == {
+        incident["verdict"]: {c["verdict"] for c in incident["consequences"]} for incident in incidents
+    }
+    assert ([fault] if fault in ("nonfinite-loss", "nonfinite-gradient") else []) == [
+        finding["verdict"] for finding in said
+    ]
     assert (3 if said else 0) == reported.returncode
 
 

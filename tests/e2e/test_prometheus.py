@@ -197,10 +197,10 @@ def test_counters_never_fall_and_series_end_with_their_runs(
         wait_for(lambda: balancer.answered[replicas[1].port], "the second replica is scraped again")
 
     seen = prometheus.ask(f"{COUNTERS}[1h]")
-    assert {over.run, ahead.run, broken.run} <= {each["metric"].get("run") for each in seen}
-    values = {json.dumps(each["metric"]): [float(value) for _, value in each["values"]] for each in seen}
+    assert {over.run, ahead.run, broken.run} <= {series["metric"].get("run") for series in seen}
+    values = {json.dumps(series["metric"]): [float(value) for _, value in series["values"]] for series in seen}
     assert {} == {name: several for name, several in values.items() if several != sorted(several)}
-    names = {each["metric"]["__name__"] for each in seen}
+    names = {series["metric"]["__name__"] for series in seen}
     assert {"ammeter_fleet_steps_total", "ammeter_incidents_total", "ammeter_grad_norm_bucket"} <= names
     resets = {name: prometheus.ask(f"sum(resets({name}[1h]))")[0]["value"][1] for name in names}
     assert dict.fromkeys(names, "0") == resets

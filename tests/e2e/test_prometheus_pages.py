@@ -35,12 +35,14 @@ class Watch:
 
     def told(self, alert: str, project: str) -> list[str]:
         """What the pager was told of an alert, 'firing' or 'resolved' each time."""
-        return [each.status for each in self.pager.of(alert) if each.group["project"] == project]
+        return [
+            notification.status for notification in self.pager.of(alert) if notification.group["project"] == project
+        ]
 
     def states(self, alert: str = PAGE) -> dict[str, str]:
         """Run -> whether Alertmanager keeps back its alert of this name."""
-        held = [each for each in self.alertmanager.alerts() if each["labels"]["alertname"] == alert]
-        return {each["labels"]["run"]: each["status"]["state"] for each in held}
+        held = [candidate for candidate in self.alertmanager.alerts() if candidate["labels"]["alertname"] == alert]
+        return {alert["labels"]["run"]: alert["status"]["state"] for alert in held}
 
     def notify_test(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"AMMETER_SERVER_ALERTMANAGER_URL": self.alertmanager.url} | settings
@@ -118,7 +120,7 @@ def test_a_runs_ticket_is_kept_back_while_its_page_fires(watch: Watch, client: h
     tickets = {run: "suppressed" if run == paged.run else "active" for run in (paged.run, alone.run)}
     until(lambda: tickets == watch.states("AmmeterAgentBlind"), "one ticket is kept back", explain=watch.states)
     (told,) = until(lambda: watch.pager.of("AmmeterAgentBlind"), "the other one is told")
-    assert ("/ticket", [alone.run]) == (told.path, [each["labels"]["run"] for each in told.alerts])
+    assert ("/ticket", [alone.run]) == (told.path, [alert["labels"]["run"] for alert in told.alerts])
 
 
 def test_a_prometheus_that_was_away_tells_what_broke_meanwhile_and_nothing_twice(

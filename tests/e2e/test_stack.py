@@ -60,13 +60,13 @@ class Stack:
     def left(self) -> dict[int, list[str]]:
         """Processes that have to do with the folder, and their command lines."""
         found = {}
-        for each in Path("/proc").glob("[0-9]*/cmdline"):
+        for command_line in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                words = each.read_bytes().decode(errors="replace").split("\0")
+                words = command_line.read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if int(each.parent.name) != self.process.pid and any(str(self.folder) in word for word in words):
-                found[int(each.parent.name)] = words
+            if int(command_line.parent.name) != self.process.pid and any(str(self.folder) in word for word in words):
+                found[int(command_line.parent.name)] = words
         return found
 
     def stop(self) -> None:
@@ -94,11 +94,13 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
     query = urllib.parse.quote(f'ammeter_incident_active{{run="{run}",verdict="nonfinite-gradient"}}')
     (found,) = stack.get("Prometheus", f"/api/v1/query?query={query}")["data"]["result"]
     assert "1" == found["value"][1]
-    labels = [each["labels"] for each in stack.get("Alertmanager", "/api/v2/alerts")]
-    assert ("AmmeterNonfiniteGradient", run) in {(each["alertname"], each.get("run")) for each in labels}
+    labels = [alert["labels"] for alert in stack.get("Alertmanager", "/api/v2/alerts")]
+    assert ("AmmeterNonfiniteGradient", run) in {
+        (alert_labels["alertname"], alert_labels.get("run")) for alert_labels in labels
+    }
     assert "<html" in stack.get("the page", f"/runs/{run}")
     items = stack.get("the page", f"/api/v1/runs/{run}/incidents")["items"]
-    assert ["nonfinite-gradient"] == [each["verdict"] for each in items]
+    assert ["nonfinite-gradient"] == [incident["verdict"] for incident in items]
     page = "PAGE firing: AmmeterNonfiniteGradient in project reference"
     until(lambda: stack.says(page), "the receiver prints it", explain=lambda: stack.printed)
     assert {"the page", "Alertmanager", "Prometheus"} == {
@@ -110,7 +112,7 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
 def test_prometheus_scrapes_both_jobs_and_has_the_rules_that_are_its_own(stack: Stack) -> None:
     def up() -> dict[str, str]:
         result = stack.get("Prometheus", f"/api/v1/query?query={urllib.parse.quote('up')}")["data"]["result"]
-        return {each["metric"]["job"]: each["value"][1] for each in result}
+        return {series["metric"]["job"]: series["value"][1] for series in result}
 
     # A job's first scrape is due anywhere within its interval of 15 s.
     until(lambda: up() == {"ammeter": "1", "ammeter-collector": "1"}, "both jobs are up", explain=lambda: str(up()))

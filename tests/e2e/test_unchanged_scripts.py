@@ -54,7 +54,7 @@ def run(words: tuple[str, ...], folder: Path, *, watched: bool, **environment: s
 @pytest.mark.parametrize("name", CASES)
 def test_an_unchanged_script_prints_the_same_to_the_last_bit_and_is_seen(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    bare, watched = (run(case.words, tmp_path / "runs", watched=each) for each in (False, True))
+    bare, watched = (run(case.words, tmp_path / "runs", watched=is_watched) for is_watched in (False, True))
     assert (0, 0) == (bare.returncode, watched.returncode), watched.stderr
     assert bare.stdout == watched.stdout
     (folder,) = (tmp_path / "runs").iterdir()

@@ -83,9 +83,9 @@ def train(
 
 def state(model: torch.nn.Module, optimizer: Any, scaler: Any, device: str) -> dict[str, bytes]:
     """Weights, buffers, moments, scaler and random numbers."""
-    found = {f"model.{name}": _bytes(each) for name, each in model.state_dict().items()}
+    found = {f"model.{name}": _bytes(tensor) for name, tensor in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
-        found |= {f"optimizer.{number}.{name}": _bytes(each) for name, each in slots.items()}
+        found |= {f"optimizer.{number}.{name}": _bytes(tensor) for name, tensor in slots.items()}
     found["scaler"] = repr(scaler.state_dict()).encode() if scaler else b""
     found["random numbers"] = _bytes(torch.get_rng_state())
     if device == "cuda":
@@ -93,5 +93,5 @@ def state(model: torch.nn.Module, optimizer: Any, scaler: Any, device: str) -> d
     return found
 
 
-def _bytes(each: Any) -> bytes:
-    return bytes(each.detach().cpu().numpy().tobytes()) if isinstance(each, torch.Tensor) else repr(each).encode()
+def _bytes(tensor: Any) -> bytes:
+    return bytes(tensor.detach().cpu().numpy().tobytes()) if isinstance(tensor, torch.Tensor) else repr(tensor).encode()

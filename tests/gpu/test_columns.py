@@ -24,22 +24,24 @@ def test_norms_and_statistics_are_those_of_float64(device: str, precision: str, 
     seen: list[list[Numbers]] = []
 
     def see(step: int, model: torch.nn.Module) -> None:
-        seen.append([each.grad.double().cpu().numpy() for each in model.parameters() if each.grad is not None])
+        seen.append(
+            [parameter.grad.double().cpu().numpy() for parameter in model.parameters() if parameter.grad is not None]
+        )
 
     program = Program(precision, clip=True)
     view, frames = stream(train(program, device, tmp_path, preset="full", see=see).run, tmp_path)
     assert [] == events(frames, "probe.failed")
-    norms = [np.sqrt(sum((each**2).sum() for each in step)) for step in seen]
+    norms = [np.sqrt(sum((gradient**2).sum() for gradient in step)) for step in seen]
     np.testing.assert_allclose(view.scalar("grad_norm"), norms, rtol=1e-5)
     expected: dict[str, Callable[[Numbers], Any]] = {
-        "grad.norm": lambda each: np.sqrt((each**2).sum()),
-        "grad.absmax": lambda each: np.abs(each).max(),
-        "grad.zeros": lambda each: (each == 0).sum(),
-        "grad.nans": lambda each: np.isnan(each).sum(),
-        "grad.infs": lambda each: np.isinf(each).sum(),
+        "grad.norm": lambda gradient: np.sqrt((gradient**2).sum()),
+        "grad.absmax": lambda gradient: np.abs(gradient).max(),
+        "grad.zeros": lambda gradient: (gradient == 0).sum(),
+        "grad.nans": lambda gradient: np.isnan(gradient).sum(),
+        "grad.infs": lambda gradient: np.isinf(gradient).sum(),
     }
     for stat, of in expected.items():
-        found, wanted = view.stat(stat), np.array([[of(each) for each in step] for step in seen]).T
+        found, wanted = view.stat(stat), np.array([[of(gradient) for gradient in step] for step in seen]).T
         read = ~np.isnan(found)
         assert read.any() or stat in ("grad.nans", "grad.infs"), stat
         np.testing.assert_allclose(found[read], wanted[read], rtol=1e-5, err_msg=stat)

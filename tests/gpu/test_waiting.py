@@ -65,7 +65,7 @@ def test_a_callback_that_waits_would_be_noticed(strict: Strict, tmp_path: Path) 
 
     with pytest.raises(RuntimeError, match="synchroniz"):
         train(Program(), "cuda", see=see)
-    assert ["one that waits"] == [each.partition(":")[0] for each in strict.waited]
+    assert ["one that waits"] == [warning.partition(":")[0] for warning in strict.waited]
 
 
 @pytest.mark.parametrize("preset", ["light", "default", "full"])

@@ -58,7 +58,7 @@ def constants(path: Path) -> Iterator[str]:
 def events_in_code() -> set[str]:
     told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
     writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "recording" / "session.py"]
-    said = {each for path in writers for each in constants(path) if EVENT.fullmatch(each)}
+    said = {constant for path in writers for constant in constants(path) if EVENT.fullmatch(constant)}
     return said - set(frames.STATS)
 
 
@@ -84,7 +84,10 @@ def faults_of_the_trainer() -> set[str]:
         for path in (tree.ROOT / "trainer" / "faults").glob("*.py")
         for node in tree.syntax(path).body
         if isinstance(node, ast.FunctionDef)
-        and any(isinstance(each, ast.Call) and ast.unparse(each.func) == "fault" for each in node.decorator_list)
+        and any(
+            isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "fault"
+            for decorator in node.decorator_list
+        )
     }
 
 
@@ -155,8 +158,8 @@ def asked_for() -> Iterator[tuple[str, str]]:
     yield from ((rule.get("alert") or rule["record"], rule["expr"]) for rule in rules())
     for path in (tree.ROOT / "dashboards" / "boards").glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
-            for each in (panel, *panel.get("panels", ())):
-                yield from ((f"{path.stem}: {each['title']}", target["expr"]) for target in each.get("targets", ()))
+            for inner in (panel, *panel.get("panels", ())):
+                yield from ((f"{path.stem}: {inner['title']}", target["expr"]) for target in inner.get("targets", ()))
 
 
 def test_every_metric_that_a_rule_or_panel_asks_for_is_exported() -> None:
@@ -178,7 +181,7 @@ def test_every_limit_is_counted_from_the_start() -> None:
 
 def test_every_setting_is_described_and_no_other() -> None:
     readers = (*tree.modules(tree.AGENT).values(), *tree.modules(tree.SERVER).values())
-    read = {name for path in readers for each in constants(path) for name in SETTING.findall(each)}
+    read = {name for path in readers for constant in constants(path) for name in SETTING.findall(constant)}
     prefix = "AMMETER_SERVER_"
     named = {name for name in read if not name.endswith("_")} | {prefix + name for name in ("PORT", "NOTIFY")}
     assert sorted(named | {prefix + name for name in server_settings()}) == sorted(
@@ -193,7 +196,9 @@ def server_settings() -> set[str]:
         if isinstance(node, ast.BinOp) and ast.unparse(node.left) == "PREFIX" and isinstance(node.right, ast.Constant):
             found.add(str(node.right.value))
         if isinstance(node, ast.For) and "PREFIX" in ast.unparse(node.body[0]):
-            found |= {str(each.value).upper() for each in ast.walk(node.iter) if isinstance(each, ast.Constant)}
+            found |= {
+                str(constant.value).upper() for constant in ast.walk(node.iter) if isinstance(constant, ast.Constant)
+            }
     return found
 
 
@@ -239,7 +244,7 @@ def test_every_make_command_in_a_document_exists() -> None:
     pattern = re.compile(r"(?:`|^ *)make ([a-z]+)", re.MULTILINE)
     asked = {(path.name, target) for path in markdown() for target in pattern.findall(path.read_text())}
     assert {"test", "check", "demo"} <= {target for _, target in asked}
-    assert [] == [each for each in asked if each[1] not in targets_of_make()]
+    assert [] == [command for command in asked if command[1] not in targets_of_make()]
 
 
 def test_every_program_that_make_runs_is_there() -> None:
@@ -256,13 +261,13 @@ def test_every_program_that_make_runs_is_there() -> None:
 
 def commands(program: Path) -> set[str]:
     """The words that a command line knows, as its parser or list has them."""
-    return {each for each in constants(program) if re.fullmatch(r"[a-z]+", each)}
+    return {constant for constant in constants(program) if re.fullmatch(r"[a-z]+", constant)}
 
 
 def test_every_command_in_a_document_exists() -> None:
     known = {"ammeter": commands(tree.AGENT / "__main__.py"), "ammeter-server": commands(tree.SERVER / "__main__.py")}
     pattern = re.compile(r"(?:`|^ {4}|^\$ |^)(?:\.venv/bin/)?(ammeter|ammeter-server) ([a-z]+)", re.MULTILINE)
-    asked = {(path.name, *each) for path in markdown() for each in pattern.findall(code_of(path.read_text()))}
+    asked = {(path.name, *match) for path in markdown() for match in pattern.findall(code_of(path.read_text()))}
     assert {"report", "serve"} <= {word for _, _, word in asked}
     assert [] == [(name, program, word) for name, program, word in asked if word not in known[program]]
 

@@ -32,7 +32,7 @@ def networks() -> dict[str, torch.nn.Module]:
         import options
     finally:
         sys.path.remove(str(TRAINER))
-    archs = next(each for each in options.build_parser()._actions if each.dest == "arch").choices
+    archs = next(action for action in options.build_parser()._actions if action.dest == "arch").choices
     asked = [(arch, size) for arch in archs or () for size in ([], ["--tiny"])]
     return {
         " ".join((arch, *size)): build.build_model(options.read_options(["--arch", arch, *size]))
@@ -79,8 +79,8 @@ def special_paths() -> set[str]:
 def special_numbers() -> set[int]:
     """How many weights the networks and their tensors have, as far as it is no number that anybody might take."""
     networks_ = networks().values()
-    counts = {each.numel() for network in networks_ for each in network.parameters()}
-    counts |= {sum(each.numel() for each in network.parameters()) for network in networks_}
+    counts = {parameter.numel() for network in networks_ for parameter in network.parameters()}
+    counts |= {sum(parameter.numel() for parameter in network.parameters()) for network in networks_}
     return {count for count in counts if not is_round(count)}
 
 
@@ -95,7 +95,7 @@ def shipped() -> list[Path]:
     return [
         path
         for path in tree.tracked()
-        if path.suffix in kinds and any(each in path.parents for each in folders) and "vendor" not in path.parts
+        if path.suffix in kinds and any(folder in path.parents for folder in folders) and "vendor" not in path.parts
     ]
 
 
@@ -104,8 +104,8 @@ def strings(path: Path) -> Iterator[str]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     said = {
         id(node.value)
-        for each in ast.walk(tree.syntax(path))
-        for node in (getattr(each, "body", ()) if isinstance(each, documented) else ())
+        for owner in ast.walk(tree.syntax(path))
+        for node in (getattr(owner, "body", ()) if isinstance(owner, documented) else ())
         if isinstance(node, ast.Expr)
     }
     for node in ast.walk(tree.syntax(path)):

@@ -34,7 +34,7 @@ def numbers(path: Path) -> Iterator[tuple[str, str]]:
     body = tree.syntax(path).body
     for at, node in enumerate(body):
         if isinstance(node, ast.Assign) and is_number(node.value):
-            below = next((each for each in body[at + 1 :] if not is_assigned_number(each)), None)
+            below = next((statement for statement in body[at + 1 :] if not is_assigned_number(statement)), None)
             said = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
             reason = str(below.value.value) if said else ""  # type: ignore[union-attr]
             yield ast.unparse(node.targets[0]), reason

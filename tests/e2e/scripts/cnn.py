@@ -72,7 +72,7 @@ def main():
         train(args, model, device, train_loader, optimizer, epoch)
         test(model, device, test_loader)
         scheduler.step()
-    digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values()))
+    digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values()))
     print(digest.hexdigest())
 
 

@@ -60,7 +60,7 @@ class Trainer:
     callbacks: list = field(default_factory=list)
 
     def create_optimizer_and_scheduler(self):
-        trained = [each for each in self.model.parameters() if each.requires_grad]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = PreparedOptimizer(torch.optim.AdamW(trained, lr=self.args.learning_rate))
         warm = lambda step: min(1.0, (step + 1) / self.args.warmup_steps)  # noqa: E731
         self.scheduler = LambdaLR(self.optimizer.optimizer, warm)
@@ -90,9 +90,9 @@ class Trainer:
 torch.manual_seed(5)
 torch.set_num_threads(1)
 model = Classifier()
-for each in model.backbone.parameters():
-    each.requires_grad_(False)
-for each in model.backbone.layers[1].parameters():
-    each.requires_grad_(True)
+for parameter in model.backbone.parameters():
+    parameter.requires_grad_(False)
+for parameter in model.backbone.layers[1].parameters():
+    parameter.requires_grad_(True)
 trained = Trainer(model, Arguments(), [lambda step, loss: print(step, f"{loss.item():.6f}")]).train()
-print(hashlib.sha256(b"".join(each.numpy().tobytes() for each in trained.state_dict().values())).hexdigest())
+print(hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in trained.state_dict().values())).hexdigest())

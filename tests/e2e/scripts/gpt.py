@@ -46,7 +46,9 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x):
         rows, length, width = x.size()
         q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        q, k, v = (each.view(rows, length, self.n_head, width // self.n_head).transpose(1, 2) for each in (q, k, v))
+        q, k, v = (
+            projection.view(rows, length, self.n_head, width // self.n_head).transpose(1, 2) for projection in (q, k, v)
+        )
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).contiguous().view(rows, length, width))
 
@@ -156,8 +158,8 @@ while True:
         break
 
 digest = hashlib.sha256()
-for each in raw_model.state_dict().values():
-    digest.update(each.detach().numpy().tobytes())
+for tensor in raw_model.state_dict().values():
+    digest.update(tensor.detach().numpy().tobytes())
 print(digest.hexdigest(), scaler.state_dict())
 if compile:
     from torch._dynamo.utils import counters

@@ -139,7 +139,7 @@ def test_a_shipper_that_is_killed_ends_its_stream_and_the_next_one_begins_anothe
     wait_until(lambda: [host.bye_reason for host in hosts(store)] == ["lost", "closed"])
     for host in hosts(store):
         kept = [entry.frame for entry in journal.read(rank.folder / host.id)]
-        assert (host.rows, journal.end_of(rank.folder / each.id)) == (
+        assert (host.rows, journal.end_of(rank.folder / host.id)) == (
             sum(isinstance(frame, Steps) for frame in kept),
             host.acknowledged,
         )

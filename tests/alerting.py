@@ -28,7 +28,7 @@ SOONER = MappingProxyType({"group_interval: 1m": "group_interval: 10s"})
 
 
 @dataclass
-class Told:
+class Notification:
     """One notification. group: the labels that its alerts share."""
 
     at: float
@@ -53,21 +53,21 @@ class Pager:
     """Receives webhooks of an Alertmanager and records them."""
 
     port: int = 0
-    told: list[Told] = field(default_factory=list)
+    notifications: list[Notification] = field(default_factory=list)
 
-    def of(self, alert: str) -> list[Told]:
+    def of(self, alert: str) -> list[Notification]:
         """Returns the notifications of the alert with this name."""
-        return [notification for notification in self.told if notification.group.get("alertname") == alert]
+        return [notification for notification in self.notifications if notification.group.get("alertname") == alert]
 
 
 @contextmanager
 def pager() -> Iterator[Pager]:
-    heard = Pager()
+    receiver = Pager()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            heard.told.append(Told(time.time(), self.path, json.loads(body)))
+            receiver.notifications.append(Notification(time.time(), self.path, json.loads(body)))
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -75,11 +75,11 @@ def pager() -> Iterator[Pager]:
         def log_message(self, *_: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    heard.port = server.server_port
+    receiver.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield heard
+        yield receiver
     finally:
         server.shutdown()
         thread.join()
@@ -165,8 +165,8 @@ class Prometheus:
 
     def ask(self, query: str) -> list[Any]:
         """Returns the result of a query."""
-        said = urllib.parse.urlencode({"query": query})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{said}", timeout=10) as answer:
+        parameters = urllib.parse.urlencode({"query": query})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{parameters}", timeout=10) as answer:
             return list(json.load(answer)["data"]["result"])
 
     def wait(self, query: str, value: float | None) -> None:
@@ -213,10 +213,10 @@ def replaced(text: str, other: Mapping[str, str]) -> str:
 @contextmanager
 def alertmanager(folder: Path, other: Mapping[str, str] = SOONER) -> Iterator[tuple[Alertmanager, Pager]]:
     """A running Alertmanager with the pager that it notifies."""
-    with pager() as heard:
-        running = Alertmanager(folder, heard, other).start()
+    with pager() as receiver:
+        running = Alertmanager(folder, receiver, other).start()
         try:
-            yield running, heard
+            yield running, receiver
         finally:
             running.stop()
 

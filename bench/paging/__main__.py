@@ -29,7 +29,7 @@ import ammeter
 from bench.common.paths import RESULTS
 from bench.common.tables import markdown_table
 from tests import alerting
-from tests.e2e.real import Collector, Receiver, wait_for
+from tests.e2e.processes import Collector, Receiver, wait_for
 from tests.server.feeding import Stream, break_down, train
 
 RESULT = RESULTS / "paging.md"
@@ -251,7 +251,9 @@ def _collector(stack: ExitStack, folder: Path, *arguments: str) -> Collector:
 
 def _arrival_at(pager: alerting.Pager) -> ArrivalOf:
     def arrival_of(run: str) -> float | None:
-        arrivals = (page.at for page in pager.told if any(alert["labels"].get("run") == run for alert in page.alerts))
+        arrivals = (
+            page.at for page in pager.notifications if any(alert["labels"].get("run") == run for alert in page.alerts)
+        )
         return next(arrivals, None)
 
     return arrival_of

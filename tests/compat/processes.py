@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.compat.release import PROGRAM, Installation
-from tests.e2e.real import free_port, wait_for
+from tests.e2e.processes import free_port, wait_for
 
 DEADLINE = 120.0
 

@@ -23,7 +23,7 @@ from tests.compat import surface
 from tests.compat.processes import Collector, Training
 from tests.compat.release import Installation, install
 from tests.e2e import stored
-from tests.e2e.real import wait_for
+from tests.e2e.processes import wait_for
 from tests.parts import need
 from tests.server.databases import postgresql
 

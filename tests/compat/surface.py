@@ -83,10 +83,10 @@ def commands() -> dict[str, list[str]]:
 
 def help_text(program: str, words: list[str]) -> str:
     (entry,) = entry_points(group="console_scripts", name=program)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         entry.load()([*words, "--help"])
-    return said.getvalue()
+    return output.getvalue()
 
 
 def subcommands(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.compat.processes import DEADLINE, Collector, Training
 from tests.compat.release import NEW, Installation
-from tests.e2e.real import wait_for
+from tests.e2e.processes import wait_for
 
 STEPS, BAD_FROM = 120, 60
 

@@ -13,11 +13,11 @@ import pytest
 from tests.compat.answers import lacking
 from tests.compat.processes import Collector
 from tests.compat.release import JOURNALS, NEW, REPORTS
-from tests.e2e.real import wait_for
+from tests.e2e.processes import wait_for
 
 RECORDED = json.loads(REPORTS.read_text())
 WORDS = ("title", "cause", "fix")
-"""Sentences for people, which a release may say better."""
+"""Sentences for people; a release may change their wording."""
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def report(path: Path, *options: str) -> tuple[int, str]:
 def test_the_report_of_a_journal_of_the_release_says_the_same(run: str, journals: Path) -> None:
     code, text = report(journals / run, "--json")
     assert RECORDED[run]["exit"] == code
-    said, recorded = json.loads(text), RECORDED[run]["report"]
+    produced, recorded = json.loads(text), RECORDED[run]["report"]
     for part in ("run", "summary", "baseline"):
-        assert [] == list(lacking(recorded[part], said[part], part))
-    assert len(recorded["findings"]) == len(said["findings"])
-    for old, new in zip(recorded["findings"], said["findings"], strict=True):
+        assert [] == list(lacking(recorded[part], produced[part], part))
+    assert len(recorded["findings"]) == len(produced["findings"])
+    for old, new in zip(recorded["findings"], produced["findings"], strict=True):
         assert {name: value for name, value in old.items() if name not in (*WORDS, "consequences")} == {
             name: new[name] for name in old if name not in (*WORDS, "consequences")
         }

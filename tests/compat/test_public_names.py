@@ -126,8 +126,8 @@ def test_a_setting_of_the_collector_is_read(name: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(f"AMMETER_SERVER_{name}", UNUSABLE[name])
     (entry,) = entry_points(group="console_scripts", name="ammeter-server")
-    said, errors = io.StringIO(), io.StringIO()
-    with redirect_stdout(said), redirect_stderr(errors):
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
         assert 2 == entry.load()(["serve"])
     assert f"AMMETER_SERVER_{name}" in errors.getvalue()
 
@@ -179,9 +179,9 @@ def test_the_options_of_ammeter_run_and_their_variables_reach_the_run(tmp_path: 
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(NEW.run("ammeter", "report", str(tmp_path / "journals" / run), "--json"))
-    found = said["run"]
-    assert ("named", "ours", 12) == (found["name"], found["project"], said["summary"]["steps"])
+    output = json.loads(NEW.run("ammeter", "report", str(tmp_path / "journals" / run), "--json"))
+    found = output["run"]
+    assert ("named", "ours", 12) == (found["name"], found["project"], output["summary"]["steps"])
     assert {"team": "vision", "silence": "run-lost"}.items() <= found["tags"].items()
     assert {"depth": 3} == found["config"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.compat import answers
 from tests.compat.processes import DEADLINE, Collector, Training
 from tests.compat.release import JOURNALS, NEW, Installation
-from tests.e2e.real import free_port, wait_for
+from tests.e2e.processes import free_port, wait_for
 
 RUNS = sorted(path.name for path in JOURNALS.iterdir())
 STEPS, BAD_FROM = 160, 60
@@ -88,8 +88,8 @@ def test_an_agent_of_the_release_goes_on_over_an_upgrade_of_the_collector(
 
 
 def create_token(version: Installation, database_url: str) -> str:
-    said = version.run("ammeter_server", "token", "create", "compat", "--database-url", database_url)
-    return said.split()[-1]
+    output = version.run("ammeter_server", "token", "create", "compat", "--database-url", database_url)
+    return output.split()[-1]
 
 
 def incident_of(collector: Collector, path: str) -> dict[str, Any]:

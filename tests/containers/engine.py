@@ -78,8 +78,8 @@ class Engine:
             words, env=dict(self.environment), cwd=ROOT, input=text, capture_output=True, text=True, check=False
         )
         if check and done.returncode:
-            told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-25:])
-            raise AssertionError(f"{' '.join(words[:6])} ... ended with {done.returncode}:\n{told}")
+            output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-25:])
+            raise AssertionError(f"{' '.join(words[:6])} ... ended with {done.returncode}:\n{output}")
         return done
 
     def inspect(self, container: str) -> Any:
@@ -131,7 +131,7 @@ def _build_base(engine: Engine) -> None:
     """A small Debian with Python, as debootstrap makes it from where this machine has its packages."""
     if engine.has_image(BASE):
         return
-    say("a base image by debootstrap, once")
+    report("a base image by debootstrap, once")
     with tempfile.TemporaryDirectory(dir=STORE) as folder:
         root = Path(folder) / "root"
         include = "--include=python3,python3-venv,ca-certificates"
@@ -160,7 +160,7 @@ def _build(engine: Engine, image: str, dockerfile: Path, context: Path, target: 
     )
     if known.stdout.strip() == label:
         return
-    say(f"image {image}")
+    report(f"image {image}")
     words = [engine.buildah, "bud", "--isolation", "chroot", "--network", "host", "--layers", "--pull-never"]
     words += [word for path in _of_the_host() for word in ("--volume", f"{path}:{path}:ro")]
     words += ["--target", target] if target else []
@@ -239,7 +239,7 @@ class Stack:
                 assert "0" == code, self.logs(service.name)
             else:
                 self.wait_until_healthy(service.name)
-            say(f"{service.name} {'is done' if service.ends else 'is healthy'}")
+            report(f"{service.name} {'is done' if service.ends else 'is healthy'}")
 
     def wait_until_healthy(self, service: str) -> None:
         """By the health check that the compose file gives it."""
@@ -274,6 +274,6 @@ def clean_up(engine: Engine) -> None:
     engine.run(engine.podman, "image", "prune", "--force", "--filter", "until=168h", check=False)
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """To the person who waits, past pytest's capture."""
     print(f"  {line}", file=sys.__stderr__, flush=True)

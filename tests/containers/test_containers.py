@@ -89,8 +89,8 @@ def test_only_what_has_no_stand_in_is_left_out(stack: Stack) -> None:
 @pytest.mark.parametrize("service", RUNNING)
 class TestEveryService:
     def test_is_healthy_by_the_check_that_the_file_gives_it(self, stack: Stack, service: str) -> None:
-        said = list(stack.services[service].health)
-        assert said == stack.engine.inspect(stack.container(service))["Config"]["Healthcheck"]["Test"][1:]
+        command = list(stack.services[service].health)
+        assert command == stack.engine.inspect(stack.container(service))["Config"]["Healthcheck"]["Test"][1:]
         assert stack.is_healthy(service), stack.logs(service)
 
     def test_has_no_capability_no_way_to_get_one_and_no_root(self, stack: Stack, service: str) -> None:

@@ -24,7 +24,7 @@ import pytest
 
 from ammeter.wire.frames import Lost
 from tests import forked
-from tests.e2e.real import Collector, free_port, wait_for
+from tests.e2e.processes import Collector, free_port, wait_for
 from tests.parts import need
 from tests.server.feeding import STEP, Stream, train
 from tests.server.hosts import Host

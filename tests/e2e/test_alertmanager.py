@@ -14,7 +14,7 @@ import pytest
 
 from tests import forked
 from tests.alerting import Alertmanager, Pager, alertmanager, until
-from tests.e2e.real import Collector
+from tests.e2e.processes import Collector
 from tests.server.feeding import Stream, break_down, train
 
 pytestmark = pytest.mark.long
@@ -53,9 +53,9 @@ def test_a_fault_in_training_reaches_the_pager_with_what_to_do_and_a_runbook_tha
     command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
     forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
-    told = until(lambda: next(iter(pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
-    (alert,) = told.alerts
-    assert ("/page", "firing") == (told.path, alert["status"])
+    notification = until(lambda: next(iter(pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
+    (alert,) = notification.alerts
+    assert ("/page", "firing") == (notification.path, alert["status"])
     assert "Fix: " in alert["annotations"]["description"]
     assert alert["labels"]["run"] in alert["generatorURL"]
     with urllib.request.urlopen(alert["annotations"]["runbook_url"], timeout=10) as answer:
@@ -83,7 +83,7 @@ def test_whoever_was_paged_about_a_run_gets_none_of_its_tickets(
     with httpx.Client(base_url=collector.url, timeout=30) as client:
         broken(client)
     until(lambda: alerting[1].of("AmmeterNonfiniteGradient"), "somebody is paged")
-    assert {"/page"} == {notification.path for notification in alerting[1].told}
+    assert {"/page"} == {notification.path for notification in alerting[1].notifications}
 
 
 def test_what_is_silenced_in_ammeter_is_silenced_there(
@@ -107,7 +107,7 @@ def test_an_alertmanager_that_was_away_loses_no_page(
     with httpx.Client(base_url=collector.url, timeout=30) as client:
         broken(client)
         until(lambda: collector.ask("/api/v1/incidents?state=open")["items"], "there is an incident")
-        assert [] == pager.told
+        assert [] == pager.notifications
         away.start()
     until(lambda: pager.of("AmmeterNonfiniteGradient"), "somebody is paged")
 
@@ -123,7 +123,7 @@ def test_no_restart_repeats_a_page(collector: Collector, alerting: tuple[Alertma
         running.stop()
         running.start()
         until(lambda: running.alerts(), "the alert fires there again", 90)
-        time.sleep(12)  # the group's interval, in which it would be told again
+        time.sleep(12)  # the group's interval, in which it would send again
         assert ["firing"] == [notification.status for notification in pager.of("AmmeterNonfiniteGradient")]
         train(stream, 71, 300)
         stream.send()
@@ -134,7 +134,7 @@ def test_no_restart_repeats_a_page(collector: Collector, alerting: tuple[Alertma
 def test_runs_that_break_one_after_the_other_are_one_page_within_five_seconds_and_no_more_for_a_while(
     tmp_path: Path,
 ) -> None:
-    """With the intervals that are shipped: those that join the group are told when its minute is over."""
+    """With the intervals that are shipped: alerts that join the group are sent when its minute is over."""
     with alertmanager(tmp_path / "shipped", {}) as (running, pager):
         (tmp_path / "server").mkdir()
         collector = Collector(tmp_path / "server", "--alertmanager", running.url).start()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.e2e.real import Collector, wait_for
+from tests.e2e.processes import Collector, wait_for
 from tests.e2e.test_faults import reported
 
 PROGRAM = """
@@ -68,12 +68,12 @@ def test_what_is_found_beside_the_baseline_is_the_same_live_and_in_the_report(
 
     expected = {"validation-drift", "not-reproducible"}
     wait_for(lambda: expected <= set(incidents()), "the run is compared", collector.log)
-    told = {finding["verdict"]: finding for finding in reported(tmp_path / "runs" / run, capsys)[1]["findings"]}
+    findings = {finding["verdict"]: finding for finding in reported(tmp_path / "runs" / run, capsys)[1]["findings"]}
     same = ("severity", "title", "cause", "fix", "first_step", "opened_step", "last_step", "evidence")
-    assert expected == set(told) == set(incidents())
+    assert expected == set(findings) == set(incidents())
     for verdict, incident in incidents().items():
-        assert {name: told[verdict][name] for name in same} == {name: incident[name] for name in same}
-    assert (31, 39) == (told["not-reproducible"]["first_step"], told["validation-drift"]["first_step"])
+        assert {name: findings[verdict][name] for name in same} == {name: incident[name] for name in same}
+    assert (31, 39) == (findings["not-reproducible"]["first_step"], findings["validation-drift"]["first_step"])
     beside = collector.ask(f"/api/v1/runs/{run}/compare/{base}")
     assert expected == {finding["verdict"] for finding in beside["findings"]}
     assert [9, 19, 29, 39, 49, 59] == next(curve for curve in beside["series"] if curve["name"] == "val_loss")["steps"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.fleet import Fleet, busy, fleet
-from tests.e2e.real import wait_for
+from tests.e2e.processes import wait_for
 
 pytestmark = pytest.mark.long
 

@@ -1,4 +1,4 @@
-"""From a training process to the collector, whatever dies on the way: every row that was written arrives once."""
+"""From a training process to the collector, whichever process dies: every row that was written arrives once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ammeter import journal
 from ammeter.wire import columns
 from ammeter.wire import frames as wire
-from tests.e2e.real import Collector, Road, Training, last_words, wait_for
+from tests.e2e.processes import Collector, Proxy, Training, last_words, wait_for
 from tests.parts import need
 
 pytestmark = pytest.mark.long
@@ -32,8 +32,8 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 
 @pytest.fixture
-def road(collector: Collector) -> Iterator[Road]:
-    built = Road(collector)
+def proxy(collector: Collector) -> Iterator[Proxy]:
+    built = Proxy(collector)
     yield built
     built.stop()
 
@@ -144,15 +144,15 @@ def test_kill_9_of_the_collector_in_the_middle_costs_nothing_but_time(collector:
 
 @pytest.mark.parametrize("state", [500, "hang", 401])
 def test_a_collector_that_is_of_no_use_for_a_while_costs_nothing_but_time(
-    state: str | int, road: Road, collector: Collector, tmp_path: Path
+    state: str | int, proxy: Proxy, collector: Collector, tmp_path: Path
 ) -> None:
-    training = Training(tmp_path, road.url, 350, 0.02, 8)
+    training = Training(tmp_path, proxy.url, 350, 0.02, 8)
     wait_for(lambda: collector.rows(training.run), "the first rows have arrived")
-    began, road.state = time.time_ns(), state
+    began, proxy.state = time.time_ns(), state
     wait_for(
-        lambda: road.seen.count(state) >= 2 and time.time_ns() > began + OUTAGE, "the shipper has met it for a while"
+        lambda: proxy.seen.count(state) >= 2 and time.time_ns() > began + OUTAGE, "the shipper has met it for a while"
     )
-    ended, road.state = time.time_ns(), "open"
+    ended, proxy.state = time.time_ns(), "open"
     assert 0 == training.wait()
     _delivered_whole(collector, training)
     _no_trace_in_the_step_times(training, began, ended)
@@ -173,7 +173,7 @@ def _no_trace_in_the_step_times(training: Training, began: int, ended: int) -> N
 
 
 def test_a_poison_frame_is_declared_and_everything_else_arrives(
-    road: Road, collector: Collector, tmp_path: Path
+    proxy: Proxy, collector: Collector, tmp_path: Path
 ) -> None:
     def poison(batch: wire.Batch) -> int | None:
         """Refuses the block that holds step 33, as a collector does that finds one row it cannot take."""
@@ -182,8 +182,8 @@ def test_a_poison_frame_is_declared_and_everything_else_arrives(
                 return index
         return None
 
-    road.refuse = poison
-    training = Training(tmp_path, road.url, 80, 0.005, 8)
+    proxy.refuse = poison
+    training = Training(tmp_path, proxy.url, 80, 0.005, 8)
     assert 0 == training.wait()
     wait_for(lambda: not training.shippers(), "the shipper has left", lambda: _shipper_log(training))
     (stream,) = collector.rows(training.run).values()

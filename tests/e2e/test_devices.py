@@ -119,9 +119,9 @@ def test_what_a_driver_says_of_a_ranks_device_is_on_metrics_until_the_rank_ends(
     wait_until(lambda: client.get(f"/api/v1/runs/{rank.run}").json()["state"] == "ended")
     wait_until(lambda: rank.shipper() is None)
     assert [] == client.get(f"/api/v1/runs/{rank.run}/incidents").json()["items"]
-    told = diagnosis.diagnose(rank.folder)
-    assert ([], [True, False]) == (told.findings, sorted((stream.is_rank for stream in told.streams), reverse=True))
-    assert 1 == told.as_json()["run"]["world_size"]
+    report = diagnosis.diagnose(rank.folder)
+    assert ([], [True, False]) == (report.findings, sorted((stream.is_rank for stream in report.streams), reverse=True))
+    assert 1 == report.as_json()["run"]["world_size"]
 
 
 def test_a_shipper_that_is_killed_ends_its_stream_and_the_next_one_begins_another(

@@ -12,8 +12,15 @@ import pytest
 
 from ammeter_server.db import connect, migrations
 from tests.e2e import stored
-from tests.e2e.real import Collector, wait_for
-from tests.e2e.sixteen import Sender, Told, all_at_once, holds_what_was_sent, way, written
+from tests.e2e.processes import Collector, wait_for
+from tests.e2e.recorded_streams import (
+    RecordedStream,
+    Sender,
+    all_at_once,
+    collector_client,
+    holds_what_was_sent,
+    written,
+)
 from tests.server.databases import PostgreSQL, folder_of_its_own
 
 pytestmark = pytest.mark.long
@@ -27,7 +34,7 @@ WEAK = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedStream]:
     return written(tmp_path_factory.mktemp("journals"))[8:]
 
 
@@ -49,7 +56,7 @@ def sends(senders: Sequence[Sender], until: threading.Event) -> None:
     """Sends batches of all of them until the event."""
 
     def send(sender: Sender) -> None:
-        while not until.is_set() and sender.offset < sender.told.end:
+        while not until.is_set() and sender.offset < sender.recorded.end:
             sender.step()
 
     all_at_once([lambda sender=sender: send(sender) for sender in senders])  # type: ignore[misc]
@@ -69,16 +76,18 @@ def kept(url: str, senders: Sequence[Sender]) -> dict[str, int]:
     with stored.opened(url) as database:
         acknowledged = {
             stream: row["acknowledged"]
-            for run in {sender.told.run for sender in senders}
+            for run in {sender.recorded.run for sender in senders}
             for stream, row in stored.streams(database, run).items()
         }
-    behind = {sender.told.stream: sender.offset - acknowledged.get(sender.told.stream, 0) for sender in senders}
+    behind = {sender.recorded.stream: sender.offset - acknowledged.get(sender.recorded.stream, 0) for sender in senders}
     return {stream: missing for stream, missing in behind.items() if missing > 0}
 
 
-def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(tmp_path: Path, told: list[Told]) -> None:
+def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(
+    tmp_path: Path, recorded: list[RecordedStream]
+) -> None:
     collector = Collector(tmp_path)
-    senders = [Sender(stream, way(collector.url), 300) for stream in told]
+    senders = [Sender(stream, collector_client(collector.url), 300) for stream in recorded]
     try:
         for number in range(ROUNDS):
             collector.start()
@@ -93,17 +102,17 @@ def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(tmp_pat
         collector.start()
         all_at_once([sender.send_all for sender in senders])
         with stored.opened(collector.database_url) as database:
-            for stream in told:
+            for stream in recorded:
                 holds_what_was_sent(database, stream)
     finally:
         collector.stop()
 
 
 def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collectors_find_it_again(
-    tmp_path: Path, told: list[Told], server: PostgreSQL
+    tmp_path: Path, recorded: list[RecordedStream], server: PostgreSQL
 ) -> None:
     collector = Collector(tmp_path, database_url=server.url).start()
-    senders = [Sender(stream, way(collector.url), 300, rest=lambda _: None) for stream in told]
+    senders = [Sender(stream, collector_client(collector.url), 300, rest=lambda _: None) for stream in recorded]
     try:
         for number in range(ROUNDS):
             killed, before = threading.Event(), sum(sender.taken for sender in senders)
@@ -119,7 +128,7 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
             wait_for(lambda: is_ready(collector), "the collector is back")
         all_at_once([sender.send_all for sender in senders])
         with stored.opened(server.url) as database:
-            for stream in told:
+            for stream in recorded:
                 holds_what_was_sent(database, stream)
         assert "Traceback" not in collector.log(10**7)
     finally:
@@ -136,7 +145,7 @@ def says_that_it_is_away(collector: Collector, sender: Sender) -> None:
     answer = sender.step()
     assert (503, 2.0) == (answer.status, answer.wait)
     assert "start it" in answer.detail
-    for path in ("/api/v1/runs", f"/api/v1/runs/{sender.told.run}/series?names=loss", "/metrics", "/readyz"):
+    for path in ("/api/v1/runs", f"/api/v1/runs/{sender.recorded.run}/series?names=loss", "/metrics", "/readyz"):
         read = httpx.get(collector.url + path, timeout=LONGEST)
         assert 503 == read.status_code, path
     assert time.monotonic() - began < 5 * LONGEST

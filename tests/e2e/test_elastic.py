@@ -13,7 +13,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.report.diagnosis import diagnose
-from tests.e2e.real import Collector, Receiver, wait_for
+from tests.e2e.processes import Collector, Receiver, wait_for
 from tests.server.feeding import curves
 
 pytestmark = pytest.mark.long
@@ -73,12 +73,12 @@ def torchrun(folder: Path, collector: Collector, through: list[str], watch: str,
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
             process.terminate()  # torchrun ends its ranks, which are no longer in its group
             process.communicate()
-    assert 0 == process.returncode, said
+    assert 0 == process.returncode, output
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_ranks_that_are_started_again_are_one_run_and_nobody_is_woken(
     run = folder.name
     assert 4 == len(journal.streams(folder))
     wait_for(lambda: collector.ask(f"/api/v1/runs/{run}")["state"] == "ended", "the run has ended", collector.log)
-    told = collector.ask(f"/api/v1/runs/{run}")
-    assert ("elastic", 7, 2) == (told["name"], told["last_step"], told["world_size"])
+    item = collector.ask(f"/api/v1/runs/{run}")
+    assert ("elastic", 7, 2) == (item["name"], item["last_step"], item["world_size"])
     assert [] == collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
     assert [] == receiver.received
 

@@ -1,7 +1,7 @@
 """Every alert of the rule file fires and ends at a person's pager, through a real Prometheus and a real Alertmanager.
 
 The rules are those that a real collector serves, with their own windows: promtool writes what was counted in the days
-before into Prometheus' database. What happens now is told by a server that shows what the test says. Only how long an
+before into Prometheus' database. A server of the test supplies the present values. Only how long an
 alert waits, and looks back within the hour, is shortened; alerts/tests has that.
 """
 
@@ -26,7 +26,7 @@ import yaml
 from ammeter.verdicts import ALL
 from ammeter_server.incidents.wording import alert_name
 from tests.alerting import Pager, Prometheus, alertmanager, replaced, shipped, until
-from tests.e2e.real import Collector
+from tests.e2e.processes import Collector
 from tests.parts import need
 
 pytestmark = pytest.mark.long
@@ -116,14 +116,14 @@ class Fleet:
 
     def runs(self) -> str:
         """An incident of each verdict, each in a run of its own, a run that is behind, and the fleet's counters."""
-        told = [
+        lines = [
             f'ammeter_incident_active{{run="run-of-{verdict.id}",project="speech",verdict="{verdict.id}",'
             f'severity="{verdict.severity}"}} {int(self.is_broken)}'
             for verdict in ALL
         ]
-        told.append(f'ammeter_agent_journal_bytes{{run="behind"}} {2**28 if self.is_broken else 0}')
-        told += [f"{series.series} {series.value}" for series in self.counted]
-        return "\n".join(told) + "\n"
+        lines.append(f'ammeter_agent_journal_bytes{{run="behind"}} {2**28 if self.is_broken else 0}')
+        lines += [f"{series.series} {series.value}" for series in self.counted]
+        return "\n".join(lines) + "\n"
 
     def own(self) -> str:
         if self.is_broken:
@@ -161,14 +161,14 @@ class Fleet:
 def write_days_before(fleet: Fleet, prometheus: Prometheus, folder: Path) -> None:
     """What the fleet counted in the last days, into Prometheus' database."""
     now = int(time.time()) - 5
-    told = []
+    lines = []
     for subject in ("runs", "validations", "times", "steps"):
-        told.append(f"# TYPE ammeter_fleet_{subject} counter")
+        lines.append(f"# TYPE ammeter_fleet_{subject} counter")
         for series in (series for series in fleet.counted if series.subject == subject):
             for place in range(DAYS * 86400 // EVERY + 1):
                 series.value = series.growth * place
-                told.append(f"{series.series} {series.value} {now - DAYS * 86400 + place * EVERY}")
-    (folder / "days-before").write_text("\n".join([*told, "# EOF", ""]))
+                lines.append(f"{series.series} {series.value} {now - DAYS * 86400 + place * EVERY}")
+    (folder / "days-before").write_text("\n".join([*lines, "# EOF", ""]))
     words = ["tsdb", "create-blocks-from", "openmetrics", str(folder / "days-before"), str(prometheus.data)]
     subprocess.run([need("promtool"), *words], check=True, capture_output=True, timeout=120)
 
@@ -200,21 +200,35 @@ def test_every_alert_fires_and_ends_at_the_pager_with_a_runbook_that_answers(rul
 
         every = set(severities)
         first = every - {REPLICA_DOWN}
-        until(lambda: told(pager, "firing") == first, "all fire", explain=lambda: first - told(pager, "firing"))
+        until(
+            lambda: alerts_with(pager, "firing") == first,
+            "all fire",
+            explain=lambda: first - alerts_with(pager, "firing"),
+        )
         named_too = replaced(unnamed, {"scrape_configs:": f"scrape_configs:\n{jobs(fleet.port)}"})
         prometheus.configure(named_too)
         second = every - UNSCRAPED
-        until(lambda: told(pager, "firing") == second, "one is down", explain=lambda: told(pager, "firing") ^ second)
+        until(
+            lambda: alerts_with(pager, "firing") == second,
+            "one is down",
+            explain=lambda: alerts_with(pager, "firing") ^ second,
+        )
         fleet.mend()
         over = every - {WATCHDOG}
-        until(lambda: told(pager, "resolved") == over, "all are over", explain=lambda: over - told(pager, "resolved"))
-        assert {WATCHDOG} == told(pager, "firing")
+        until(
+            lambda: alerts_with(pager, "resolved") == over,
+            "all are over",
+            explain=lambda: over - alerts_with(pager, "resolved"),
+        )
+        assert {WATCHDOG} == alerts_with(pager, "firing")
 
-    paths = {notification.group["alertname"]: notification.path for notification in pager.told}
+    paths = {notification.group["alertname"]: notification.path for notification in pager.notifications}
     assert {name: f"/{RECEIVERS.get(severity, severity)}" for name, severity in severities.items()} == paths
-    for alert in (alert for notification in pager.told for alert in notification.alerts):
+    for alert in (alert for notification in pager.notifications for alert in notification.alerts):
         assert alert["annotations"]["first_steps"].startswith("1. "), alert["labels"]
-    for url in {alert["annotations"]["runbook_url"] for notification in pager.told for alert in notification.alerts}:
+    for url in {
+        alert["annotations"]["runbook_url"] for notification in pager.notifications for alert in notification.alerts
+    }:
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert 200 == answer.status
 
@@ -229,11 +243,11 @@ def jobs(port: int) -> str:
     )
 
 
-def told(pager: Pager, status: str) -> set[str]:
+def alerts_with(pager: Pager, status: str) -> set[str]:
     """The alerts whose state a person knows to be this; those on an objective of their own project."""
-    heard = {}
-    for notification in pager.told:
+    last_status = {}
+    for notification in pager.notifications:
         name = notification.group["alertname"]
         if name not in BURNING or notification.group["project"] == name:
-            heard[name] = notification.status
-    return {name for name, last in heard.items() if last == status}
+            last_status[name] = notification.status
+    return {name for name, last in last_status.items() if last == status}

@@ -1,4 +1,4 @@
-"""Ten thousand batches over a bad road, to collectors that are killed: what is stored, counted and found is what was
+"""Ten thousand batches over a bad proxy, to collectors that are killed: what is stored, counted and found is what was
 sent, once, and what it is where nothing goes wrong."""
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ import pytest
 
 from ammeter_server.db import Connection, connect, migrations, tables
 from tests.e2e import stored
-from tests.e2e.bad_road import FATES, BadRoad
-from tests.e2e.real import Collector, wait_for
-from tests.e2e.sixteen import PROJECT, RUNS, Sender, Told, all_at_once, holds_what_was_sent, way, written
+from tests.e2e.faulty_proxy import FATES, FaultyProxy
+from tests.e2e.processes import Collector, wait_for
+from tests.e2e.recorded_streams import (
+    PROJECT,
+    RUNS,
+    RecordedStream,
+    Sender,
+    all_at_once,
+    collector_client,
+    holds_what_was_sent,
+    written,
+)
 from tests.server.databases import postgresql
 
 pytestmark = pytest.mark.long
@@ -47,18 +56,18 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedStream]:
     return written(tmp_path_factory.mktemp("journals"))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(told: list[Told], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def undisturbed(recorded: list[RecordedStream], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Of the same streams, sent one after the other in a few batches to a collector that nobody disturbs."""
     collector = Collector(tmp_path_factory.mktemp("undisturbed")).start()
     try:
-        for stream in told:
-            Sender(stream, way(collector.url), 20, restless=False).send_all()
-        return outcome(collector.database_url, told, collector.log)
+        for stream in recorded:
+            Sender(stream, collector_client(collector.url), 20, restless=False).send_all()
+        return outcome(collector.database_url, recorded, collector.log)
     finally:
         collector.stop()
 
@@ -84,19 +93,19 @@ def collectors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[
 
 
 def test_every_frame_is_stored_once_and_what_is_found_is_what_an_undisturbed_run_has(
-    collectors: list[Collector], told: list[Told], undisturbed: Outcome
+    collectors: list[Collector], recorded: list[RecordedStream], undisturbed: Outcome
 ) -> None:
-    road = BadRoad([collector.port for collector in collectors], SEED)
+    proxy = FaultyProxy([collector.port for collector in collectors], SEED)
     try:
-        senders = [Sender(stream, way(road.url), STREAM_VERDICTS) for stream in told]
+        senders = [Sender(stream, collector_client(proxy.url), STREAM_VERDICTS) for stream in recorded]
         all_at_once([lambda: kill_now_and_then(collectors, senders), *(sender.send_all for sender in senders)])
     finally:
-        road.stop()
+        proxy.stop()
     assert BATCHES <= sum(sender.taken for sender in senders)
-    assert set(FATES) == set(road.counts)
-    found = outcome(collectors[0].database_url, told, lambda: "".join(collector.log() for collector in collectors))
+    assert set(FATES) == set(proxy.counts)
+    found = outcome(collectors[0].database_url, recorded, lambda: "".join(collector.log() for collector in collectors))
     with stored.opened(collectors[0].database_url) as database:
-        for stream in told:
+        for stream in recorded:
             holds_what_was_sent(database, stream)
     assert undisturbed.streams == found.streams
     assert undisturbed.findings == found.findings
@@ -117,9 +126,9 @@ def kill_now_and_then(collectors: Sequence[Collector], senders: Sequence[Sender]
         killed.start()
 
 
-def outcome(url: str, told: Sequence[Told], explain: Callable[[], str]) -> Outcome:
+def outcome(url: str, recorded: Sequence[RecordedStream], explain: Callable[[], str]) -> Outcome:
     """What the database says once every run has ended and nothing about it is left to be judged."""
-    runs = sorted({stream.run for stream in told})
+    runs = sorted({stream.run for stream in recorded})
     wait_for(lambda: all(settled(url, run) for run in runs), "every run is settled", explain, PATIENCE)
     with stored.opened(url) as database:
         return Outcome(
@@ -147,10 +156,10 @@ def fleet(database: Connection, runs: Sequence[str]) -> dict[tuple[str, str, str
     return found
 
 
-def test_the_runs_that_are_sent_have_all_kinds_of_ends(undisturbed: Outcome, told: list[Told]) -> None:
+def test_the_runs_that_are_sent_have_all_kinds_of_ends(undisturbed: Outcome, recorded: list[RecordedStream]) -> None:
     """What would be compared otherwise: nothing with nothing."""
     assert len(RUNS) == len(undisturbed.states)
     assert {"ended"} == set(undisturbed.states.values())
     found = {incident["verdict"] for several in undisturbed.incidents.values() for incident in several}
     assert {"overflow-storm", "ranks-disagree", "nonfinite-loss", "gradient-underflow", "agent-blind"} <= found
-    assert 16 == len(told)
+    assert 16 == len(recorded)

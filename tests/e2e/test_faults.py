@@ -101,8 +101,8 @@ def test_the_fault_is_the_one_finding(
         assert 0 == train(tmp_path, *words, "--steps", "20")
         words += ["--resume"]
     assert ENDS.get(fault, 0) == train(tmp_path, *words)
-    code, told = reported(tmp_path, capsys)
-    (finding,) = told["findings"]
+    code, report = reported(tmp_path, capsys)
+    (finding,) = report["findings"]
     assert fault == finding["verdict"]
     expected = EXPECTED[fault]
     assert expected == {name: finding[name] for name in expected}
@@ -128,11 +128,11 @@ def test_every_fault_of_the_trainer_is_tried() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_a_healthy_run_is_silent(precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path, "--precision", precision, "--accumulate", "2")
-    code, told = reported(tmp_path, capsys)
-    assert [] == told["findings"]
+    code, report = reported(tmp_path, capsys)
+    assert [] == report["findings"]
     assert 0 == code
-    assert {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[precision] == told["run"]["precision"]
-    assert (60, 0) == (told["summary"]["steps"], told["summary"]["skipped"])
+    assert {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[precision] == report["run"]["precision"]
+    assert (60, 0) == (report["summary"]["steps"], report["summary"]["skipped"])
 
 
 def train(folder: Path, *words: str) -> int:
@@ -148,7 +148,7 @@ def train(folder: Path, *words: str) -> int:
 def reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
     capsys.readouterr()
     code = main(["report", str(folder), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    for finding in told["findings"]:
+    report = json.loads(capsys.readouterr().out)
+    for finding in report["findings"]:
         assert [] == list(unfounded(msgspec.convert(finding, Finding)))
-    return code, told
+    return code, report

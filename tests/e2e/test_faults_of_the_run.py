@@ -35,8 +35,8 @@ def public() -> Iterator[Path]:
 
 
 def only_finding(folder: Path, output: Output) -> dict[str, Any]:
-    _, told = reported(folder, output)
-    (finding,) = told["findings"]
+    _, report = reported(folder, output)
+    (finding,) = report["findings"]
     assert isinstance(finding, dict)
     return finding
 

@@ -69,8 +69,8 @@ def test_the_fault_is_the_one_finding(
         on_images(*words, "--steps", "20")
         words += ["--resume"]
     on_images(*words)
-    _, told = reported(journals, capsys)
-    (finding,) = told["findings"]
+    _, report = reported(journals, capsys)
+    (finding,) = report["findings"]
     expected = EXPECTED.get(fault, {}) | OTHER_PLACES.get(fault, {}) | {"verdict": fault}
     assert expected == {name: finding[name] for name in expected}
     if fault in LINES:
@@ -88,9 +88,9 @@ def precision(fault: str) -> str:
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_a_healthy_run_is_silent(precision: str, optimizer: str, journals: Path, capsys: Output) -> None:
     on_images("--precision", precision, "--optimizer", optimizer)
-    code, told = reported(journals, capsys)
-    assert (0, []) == (code, told["findings"])
-    assert 60 == told["summary"]["steps"]
+    code, report = reported(journals, capsys)
+    assert (0, []) == (code, report["findings"])
+    assert 60 == report["summary"]["steps"]
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -1,5 +1,5 @@
-"""A database whose disk is full: senders are told so and keep what they have, readers are answered, and once there is
-room all goes on, without a restart and without a repair."""
+"""A full database disk: senders receive 507 and keep their data, readers get answers, and all resumes once there is
+room, without a restart or a repair."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ import pytest
 
 from ammeter_server.db import connect, migrations
 from tests.e2e import stored
-from tests.e2e.real import Collector, wait_for
-from tests.e2e.sixteen import Sender, Told, all_at_once, holds_what_was_sent, way, written
+from tests.e2e.processes import Collector, wait_for
+from tests.e2e.recorded_streams import (
+    RecordedStream,
+    Sender,
+    all_at_once,
+    collector_client,
+    holds_what_was_sent,
+    written,
+)
 from tests.server.databases import PostgreSQL, folder_of_its_own
 from tests.server.disks import Disk, small_disk
 
@@ -38,7 +45,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedStream]:
     return written(tmp_path_factory.mktemp("journals"))[12:]
 
 
@@ -85,25 +92,27 @@ def on_postgresql(folder: Path) -> Iterator[Place]:
         yield Place(collector, lambda: disk.fill(LEFT), disk.free)
 
 
-def test_a_full_disk_is_told_to_senders_and_nobody_has_to_repair_anything(place: Place, told: list[Told]) -> None:
+def test_a_full_disk_answers_507_and_recovers_without_repair(place: Place, recorded: list[RecordedStream]) -> None:
     collector = place.collector
-    senders = [Sender(stream, way(collector.url), 300, restless=False, rest=lambda _: None) for stream in told]
+    senders = [
+        Sender(stream, collector_client(collector.url), 300, restless=False, rest=lambda _: None) for stream in recorded
+    ]
     for _ in range(30):
         for sender in senders:
             sender.step()
     place.fill()
     refused = wait_for(lambda: full(senders), "the disk is full", collector.log)
     assert (507, 30.0) == refused
-    is_read(collector, told)
+    is_read(collector, recorded)
     for _ in range(5):
         assert {sender.step().status for sender in senders} <= {200, 507}
     pid = collector.pid
     place.free()
     all_at_once([sender.send_all for sender in senders])
-    runs = {stream.run for stream in told}
+    runs = {stream.run for stream in recorded}
     wait_for(lambda: all(state(collector, run) == "ended" for run in runs), "the runs have ended", collector.log)
     with stored.opened(collector.database_url) as database:
-        for stream in told:
+        for stream in recorded:
             holds_what_was_sent(database, stream)
     assert pid == collector.pid
     assert "Traceback" not in collector.log(10**7)
@@ -119,8 +128,8 @@ def full(senders: Sequence[Sender]) -> tuple[int, float | None] | None:
     return None
 
 
-def is_read(collector: Collector, told: Sequence[Told]) -> None:
-    ways = [f"/api/v1/runs/{stream.run}{page}" for stream in told for page in PAGES]
+def is_read(collector: Collector, recorded: Sequence[RecordedStream]) -> None:
+    ways = [f"/api/v1/runs/{stream.run}{page}" for stream in recorded for page in PAGES]
     for path in (*ways, "/api/v1/runs", "/api/v1/incidents", "/metrics", "/metrics/self", "/readyz", "/"):
         assert 200 == httpx.get(collector.url + path, timeout=20).status_code, path
 

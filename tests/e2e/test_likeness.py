@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.e2e.real import Collector, wait_for
+from tests.e2e.processes import Collector, wait_for
 
 PROGRAM = """
 import sys
@@ -64,9 +64,9 @@ def test_only_like_runs_are_compared_and_one_that_came_back_is_compared_whole(
 ) -> None:
     def compared(run: str, last: int) -> dict[str, Any]:
         def whole() -> dict[str, Any] | None:
-            told: dict[str, Any] = collector.ask(f"/api/v1/runs/{run}/compare/{base}")
-            loss = [curve["steps"][-1] for curve in told["series"] if curve["name"] == "loss"]
-            return told if loss == [last] else None
+            comparison: dict[str, Any] = collector.ask(f"/api/v1/runs/{run}/compare/{base}")
+            loss = [curve["steps"][-1] for curve in comparison["series"] if curve["name"] == "loss"]
+            return comparison if loss == [last] else None
 
         found: dict[str, Any] = wait_for(whole, f"{run} is there up to step {last}", collector.log)
         return found
@@ -74,24 +74,26 @@ def test_only_like_runs_are_compared_and_one_that_came_back_is_compared_whole(
     better = "better.val_accuracy=higher"
     base = train(tmp_path, collector, "base", 12, 0, 70, better)
     other = train(tmp_path, collector, "other", 64, 0, 70, "baseline=base", better)
-    told = compared(other, 69)
+    comparison = compared(other, 69)
     assert (
         "model is 641 parameters in 4 tensors against 121 parameters in 4 tensors"
-        in told["numbers"]["not_compared"]["speed"]
+        in comparison["numbers"]["not_compared"]["speed"]
     )
-    assert (None, None, []) == tuple(told["numbers"][name] for name in ("speedup", "validation_delta", "metrics"))
-    assert ["not-comparable"] == [finding["verdict"] for finding in told["findings"]]
+    assert (None, None, []) == tuple(comparison["numbers"][name] for name in ("speedup", "validation_delta", "metrics"))
+    assert ["not-comparable"] == [finding["verdict"] for finding in comparison["findings"]]
 
     resumed = str(uuid.uuid4())
     for first, last in ((0, 40), (20, 70)):
         train(tmp_path, collector, "resumed", 12, first, last, "baseline=base", better, run=resumed)
-    told = compared(resumed, 69)
-    steps = {curve["name"]: curve["steps"] for curve in told["series"]}
+    comparison = compared(resumed, 69)
+    steps = {curve["name"]: curve["steps"] for curve in comparison["series"]}
     assert list(range(70)) == steps["loss"]
     assert list(range(9, 70, 10)) == steps["val_loss"] == steps["val_accuracy"]
-    assert ("val_accuracy", 69) == tuple(told["numbers"][name] for name in ("validation_metric", "validation_step"))
-    assert pytest.approx(0.25) == told["numbers"]["validation_delta"]
-    assert told["numbers"]["speedup"] > 0
+    assert ("val_accuracy", 69) == tuple(
+        comparison["numbers"][name] for name in ("validation_metric", "validation_step")
+    )
+    assert pytest.approx(0.25) == comparison["numbers"]["validation_delta"]
+    assert comparison["numbers"]["speedup"] > 0
     wait_for(
         lambda: (
             "validation-drift"

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.alerting import Pager, Prometheus, Told, alertmanager, shipped, until
-from tests.e2e.real import Collector
+from tests.alerting import Notification, Pager, Prometheus, alertmanager, shipped, until
+from tests.e2e.processes import Collector
 from tests.server.feeding import Stream, break_down, train
 
 pytestmark = pytest.mark.long
@@ -21,7 +21,7 @@ RUNS = 500
 PAGE = "AmmeterNonfiniteGradient"
 
 GROUP_INTERVAL = 10
-"""Seconds, a sixth of what alerts/alertmanager.yaml has for pages. Those that join a group are told with it each time
+"""Seconds, a sixth of what alerts/alertmanager.yaml has for pages. Alerts that join a group are sent with it each time
 this has passed, so how many notifications there are hangs on how long 500 runs take to be sent and judged, not on the
 runs."""
 
@@ -58,17 +58,17 @@ def test_500_runs_that_break_at_once_are_few_notifications_each_with_runs_that_a
         began = time.time()
         break_at_once(streams)
 
-    def told() -> set[str]:
+    def paged_runs() -> set[str]:
         return {alert["labels"]["run"] for notification in pager.of(PAGE) for alert in notification.alerts}
 
-    until(lambda: told() == {stream.run for stream in streams}, "all are told", 120, lambda: len(told()))
+    until(lambda: paged_runs() == {stream.run for stream in streams}, "all are sent", 120, lambda: len(paged_runs()))
     notified = pager.of(PAGE)
     assert {"firing"} == {notification.status for notification in notified}
     assert len(notified) <= 2 + (time.time() - began) / GROUP_INTERVAL
     assert all(new_runs(notified))
 
 
-def new_runs(told: Sequence[Told]) -> list[set[str]]:
+def new_runs(notifications: Sequence[Notification]) -> list[set[str]]:
     """The runs of each notification that none before it had."""
-    runs = [{alert["labels"]["run"] for alert in notification.alerts} for notification in told]
+    runs = [{alert["labels"]["run"] for alert in notification.alerts} for notification in notifications]
     return [those.difference(*runs[:place]) for place, those in enumerate(runs)]

@@ -14,7 +14,7 @@ import pytest
 import ammeter
 from tests import forked
 from tests.agent.training import Recipe, train
-from tests.e2e.real import Collector, Receiver, wait_for
+from tests.e2e.processes import Collector, Receiver, wait_for
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_a_person_is_told_what_where_why_and_what_to_do(
     collector: Collector, receiver: Receiver, tmp_path: Path
 ) -> None:
     outcome = train(FAULTS["nonfinite-gradient"], watched=True, dir=tmp_path / "j", url=collector.url, name="night")
-    wait_for(lambda: receiver.received, "somebody was told", collector.log)
-    _, told = receiver.received[0]
-    text = told["title"] + told["message"]
+    wait_for(lambda: receiver.received, "a notification arrived", collector.log)
+    _, notification = receiver.received[0]
+    text = notification["title"] + notification["message"]
     for word in ("nonfinite-gradient", "night", "middle.bias", "step 12", f"{collector.url}/runs/{outcome.run}"):
         assert word in text
     for path in (f"/runs/{outcome.run}", "/runbooks/nonfinite-gradient"):
@@ -83,8 +83,10 @@ def test_report_says_without_a_server_what_the_collector_says(fault: str, collec
         timeout=60,
     )
     report = json.loads(reported.stdout)
-    said = [{key: finding[key] for key in SHARED} for finding in report["findings"]]
-    assert sorted(said, key=str) == sorted(({key: incident[key] for key in SHARED} for incident in incidents), key=str)
+    findings = [{key: finding[key] for key in SHARED} for finding in report["findings"]]
+    assert sorted(findings, key=str) == sorted(
+        ({key: incident[key] for key in SHARED} for incident in incidents), key=str
+    )
     consequences = {
         finding["verdict"]: {c["verdict"] for c in finding["consequences"]} for finding in report["findings"]
     }
@@ -92,9 +94,9 @@ def test_report_says_without_a_server_what_the_collector_says(fault: str, collec
         incident["verdict"]: {c["verdict"] for c in incident["consequences"]} for incident in incidents
     }
     assert ([fault] if fault in ("nonfinite-loss", "nonfinite-gradient") else []) == [
-        finding["verdict"] for finding in said
+        finding["verdict"] for finding in findings
     ]
-    assert (3 if said else 0) == reported.returncode
+    assert (3 if findings else 0) == reported.returncode
 
 
 def test_without_a_collector_training_works_and_the_journal_is_all_there(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ammeter_server.db.step_tables import day_of
 from ammeter_server.maintenance.retention import retain
 from bench.collector.servers import Server, collector
 from tests.alerting import Prometheus
-from tests.e2e.real import wait_for
+from tests.e2e.processes import wait_for
 from tests.server.databases import postgresql
 from tests.server.feeding import STEP, Stream, break_down, train
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests import forked
 from tests.alerting import Alertmanager, Pager, Prometheus, alertmanager, replaced, shipped, until
-from tests.e2e.real import Collector
+from tests.e2e.processes import Collector
 from tests.server.feeding import Stream, break_down, train
 
 pytestmark = pytest.mark.long
@@ -33,8 +33,8 @@ class Watch:
         self.alertmanager = alertmanager
         self.pager = pager
 
-    def told(self, alert: str, project: str) -> list[str]:
-        """What the pager was told of an alert, 'firing' or 'resolved' each time."""
+    def statuses(self, alert: str, project: str) -> list[str]:
+        """Returns the statuses of the notifications of an alert, "firing" or "resolved"."""
         return [
             notification.status for notification in self.pager.of(alert) if notification.group["project"] == project
         ]
@@ -91,9 +91,9 @@ def test_a_fault_in_training_is_scraped_and_somebody_is_paged_with_a_runbook_tha
     command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--fault", "nonfinite-weights@20"]
     environment = os.environ | {"AMMETER_URL": watch.collector.url, "AMMETER_DIR": str(tmp_path / "journals")}
     forked.run(command, cwd=ROOT, env=environment, check=True, timeout=240, capture_output=True)
-    told = until(lambda: next(iter(watch.pager.of("AmmeterNonfiniteWeights")), None), "somebody is paged")
-    (alert,) = told.alerts
-    assert ("/page", "firing") == (told.path, alert["status"])
+    notification = until(lambda: next(iter(watch.pager.of("AmmeterNonfiniteWeights")), None), "a page arrives")
+    (alert,) = notification.alerts
+    assert ("/page", "firing") == (notification.path, alert["status"])
     run = watch.collector.ask(f"/api/v1/runs/{alert['labels']['run']}")
     assert run["project"] == alert["labels"]["project"]
     assert f"{watch.collector.url}/runs/{run['id']}" in alert["annotations"]["description"]
@@ -103,15 +103,15 @@ def test_a_fault_in_training_is_scraped_and_somebody_is_paged_with_a_runbook_tha
 
 def test_an_incident_that_is_over_is_resolved_and_told_once_each(watch: Watch, client: httpx.Client) -> None:
     stream = broken(client, "recovers")
-    until(lambda: watch.told(PAGE, "recovers"), "somebody is paged")
+    until(lambda: watch.statuses(PAGE, "recovers"), "a page arrives")
     train(stream, 71, 300)
     stream.send()
-    until(lambda: len(watch.told(PAGE, "recovers")) > 1, "it is over")
-    assert ["firing", "resolved"] == watch.told(PAGE, "recovers")
+    until(lambda: len(watch.statuses(PAGE, "recovers")) > 1, "it is over")
+    assert ["firing", "resolved"] == watch.statuses(PAGE, "recovers")
 
 
 def test_a_runs_ticket_is_kept_back_while_its_page_fires(watch: Watch, client: httpx.Client) -> None:
-    """Two runs with the same ticket, and one of them with a page: the ticket that is told is the other one's."""
+    """Two runs with the same ticket, and one of them with a page: the ticket that is sent is that of the other run."""
     paged, alone = broken(client, "inhibited"), Stream(client, project="inhibited")
     for stream, first in ((paged, 71), (alone, 0)):
         train(stream, first, first + 1)
@@ -119,30 +119,30 @@ def test_a_runs_ticket_is_kept_back_while_its_page_fires(watch: Watch, client: h
         stream.send()
     tickets = {run: "suppressed" if run == paged.run else "active" for run in (paged.run, alone.run)}
     until(lambda: tickets == watch.states("AmmeterAgentBlind"), "one ticket is kept back", explain=watch.states)
-    (told,) = until(lambda: watch.pager.of("AmmeterAgentBlind"), "the other one is told")
-    assert ("/ticket", [alone.run]) == (told.path, [alert["labels"]["run"] for alert in told.alerts])
+    (notification,) = until(lambda: watch.pager.of("AmmeterAgentBlind"), "a ticket of the other run arrives")
+    assert ("/ticket", [alone.run]) == (notification.path, [alert["labels"]["run"] for alert in notification.alerts])
 
 
 def test_a_prometheus_that_was_away_tells_what_broke_meanwhile_and_nothing_twice(
     watch: Watch, client: httpx.Client
 ) -> None:
     broken(client, "before")
-    until(lambda: watch.told(PAGE, "before"), "somebody is paged")
+    until(lambda: watch.statuses(PAGE, "before"), "a page arrives")
     watch.prometheus.stop()
     broken(client, "meanwhile")
     until(lambda: '"meanwhile"' in client.get("/metrics").text, "there is an incident")
-    assert [] == watch.told(PAGE, "meanwhile")
+    assert [] == watch.statuses(PAGE, "meanwhile")
     watch.prometheus.start()
-    until(lambda: watch.told(PAGE, "meanwhile"), "somebody is paged")
-    time.sleep(3)  # the group's interval, in which it would be told again
-    assert ["firing"] == watch.told(PAGE, "before") == watch.told(PAGE, "meanwhile")
+    until(lambda: watch.statuses(PAGE, "meanwhile"), "a page arrives")
+    time.sleep(3)  # the group's interval, in which it would send again
+    assert ["firing"] == watch.statuses(PAGE, "before") == watch.statuses(PAGE, "meanwhile")
 
 
 def test_the_test_message_is_refused_while_prometheus_pages_for_incidents_too(
     watch: Watch, client: httpx.Client
 ) -> None:
     broken(client, "mixed")
-    until(lambda: watch.told(PAGE, "mixed"), "somebody is paged")
+    until(lambda: watch.statuses(PAGE, "mixed"), "a page arrives")
     found = watch.notify_test()
     assert (2, "") == (found.returncode, found.stdout)
     assert f"the Alertmanager at {watch.alertmanager.url} holds Ammeter" in found.stderr
@@ -170,5 +170,5 @@ def test_the_test_message_goes_out_where_one_owner_pages(watch: Watch, tmp_path:
             collector.stop()
         assert (0, "") == (sent.returncode, sent.stderr)
         assert "taken" in sent.stdout
-        (told,) = until(lambda: pager.of("AmmeterTest"), "the test message arrives")
-    assert "Nothing is to be done." in told.alerts[0]["annotations"]["description"]
+        (notification,) = until(lambda: pager.of("AmmeterTest"), "the test message arrives")
+    assert "Nothing is to be done." in notification.alerts[0]["annotations"]["description"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.real import Collector
+from tests.e2e.processes import Collector
 from tests.house import tree
 
 

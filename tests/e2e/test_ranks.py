@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.e2e.real import Collector, wait_for
+from tests.e2e.processes import Collector, wait_for
 from tests.e2e.test_faults import ROOT, reported
 
 pytestmark = pytest.mark.long
@@ -52,8 +52,8 @@ def test_a_rank_that_skips_alone_is_the_one_finding_and_the_one_incident(
 ) -> None:
     run = train(tmp_path, collector, "--fault", "ranks-disagree")
     (incident,) = ended(collector, run)
-    code, told = reported(tmp_path / "runs", capsys)
-    (finding,) = told["findings"]
+    code, report = reported(tmp_path / "runs", capsys)
+    (finding,) = report["findings"]
     assert (3, "ranks-disagree", [1], 20) == (code, finding["verdict"], finding["ranks"], finding["first_step"])
     same = ("verdict", "severity", "title", "cause", "fix", "first_step", "opened_step", "last_step", "evidence")
     assert {name: finding[name] for name in same} == {name: incident[name] for name in same}

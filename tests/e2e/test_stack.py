@@ -134,8 +134,8 @@ def test_what_runs_is_what_the_compose_file_says(stack: Stack) -> None:
         (command,) = [words for words in running if f"{stack.folder}/{service.name}/" in " ".join(words)]
         plain = [re.sub(r"127\.0\.0\.1:\d+", "0.0.0.0:PORT", word) for word in command]
         plain = [word.replace(f"{stack.folder}/{service.name}/", "/") for word in plain if word]
-        said = [re.sub(r"0\.0\.0\.0:\d+", "0.0.0.0:PORT", word) for word in service.words[1:]]
-        assert said == plain[1:]
+        words = [re.sub(r"0\.0\.0\.0:\d+", "0.0.0.0:PORT", word) for word in service.words[1:]]
+        assert words == plain[1:]
 
 
 def test_it_ends_when_it_is_asked_to_and_nothing_is_left(stack: Stack) -> None:

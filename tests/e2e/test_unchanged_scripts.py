@@ -59,12 +59,12 @@ def test_an_unchanged_script_prints_the_same_to_the_last_bit_and_is_seen(name: s
     assert bare.stdout == watched.stdout
     (folder,) = (tmp_path / "runs").iterdir()
     report = diagnose(folder)
-    told = report.as_json()
-    assert [] == told["findings"]
-    assert (case.steps, case.precision) == (told["summary"]["steps"], told["run"]["precision"])
-    assert Path(case.words[0]).stem == told["run"]["name"]
-    assert told["summary"]["loss"]["last"] is not None
-    assert told["summary"]["grad_norm"]["last"] is not None
+    document = report.as_json()
+    assert [] == document["findings"]
+    assert (case.steps, case.precision) == (document["summary"]["steps"], document["run"]["precision"])
+    assert Path(case.words[0]).stem == document["run"]["name"]
+    assert document["summary"]["loss"]["last"] is not None
+    assert document["summary"]["grad_norm"]["last"] is not None
     assert case.tensor in names(folder)
 
 
@@ -106,8 +106,8 @@ def test_torchrun_that_starts_its_workers_again_is_one_run_with_four_streams(tmp
     assert 0 == done.returncode, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert 4 == len(journal.streams(folder))
-    told = diagnose(folder).as_json()
-    assert [] == told["findings"]
+    document = diagnose(folder).as_json()
+    assert [] == document["findings"]
     goodbyes = sorted(str(bye) for bye in goodbyes_of(folder))
     assert ["exit", "exit", "exit", "signal"] == goodbyes
 

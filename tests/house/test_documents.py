@@ -58,8 +58,8 @@ def constants(path: Path) -> Iterator[str]:
 def events_in_code() -> set[str]:
     told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
     writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "recording" / "session.py"]
-    said = {constant for path in writers for constant in constants(path) if EVENT.fullmatch(constant)}
-    return said - set(frames.STATS)
+    emitted = {constant for path in writers for constant in constants(path) if EVENT.fullmatch(constant)}
+    return emitted - set(frames.STATS)
 
 
 def test_every_event_is_described_and_every_described_event_is_written() -> None:
@@ -93,12 +93,12 @@ def faults_of_the_trainer() -> set[str]:
 
 def gpu_only() -> set[str]:
     """Verdicts that no run on a CPU can show, as the trainer lists them."""
-    (told,) = (
+    (names,) = (
         node.value
         for node in tree.syntax(tree.ROOT / "trainer" / "faults" / "registry.py").body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GPU_ONLY"
     )
-    return set(ast.literal_eval(told))
+    return set(ast.literal_eval(names))
 
 
 def test_no_fault_is_missing_that_could_be_there() -> None:
@@ -133,8 +133,10 @@ def test_every_runbook_leads_to_the_checklist_where_one_looks_first(name: str) -
 
 def test_what_explains_what_is_as_the_verdicts_have_it() -> None:
     rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section(DOCS / "verdicts.md", "One fault"), re.MULTILINE)
-    told = {cause: set(re.findall(r"`([^`]+)`", row[1])) for row in rows for cause in re.findall(r"`([^`]+)`", row[0])}
-    assert {verdict.id: set(verdict.explains) for verdict in ALL if verdict.explains} == told
+    documented = {
+        cause: set(re.findall(r"`([^`]+)`", row[1])) for row in rows for cause in re.findall(r"`([^`]+)`", row[0])
+    }
+    assert {verdict.id: set(verdict.explains) for verdict in ALL if verdict.explains} == documented
 
 
 def exported() -> set[str]:

@@ -32,9 +32,9 @@ SETS_ATTRIBUTES = {"patch.py": "patches are reversible and all in one module"}
 
 READS_ENVIRONMENT = {
     "agent/ammeter/environment/settings.py": "the agent's settings",
-    "agent/ammeter/environment/identity.py": "which run and rank: what launchers say, and AMMETER_RUN_ID before them",
+    "agent/ammeter/environment/identity.py": "which run and rank: what launchers set, and AMMETER_RUN_ID before them",
     "agent/ammeter/watching/setup.py": "LOCAL_WORLD_SIZE, which is the launcher's",
-    "agent/ammeter/launcher/__init__.py": "hands the environment on to the command, and what it was told with it",
+    "agent/ammeter/launcher/__init__.py": "hands the environment on to the command, and its own options",
     "agent/ammeter/shipper/process.py": "hands a part of the environment on to the shipper",
     "server/ammeter_server/config/settings.py": "the collector's settings",
     "server/ammeter_server/cli/demo/__init__.py": "hands the environment on to the processes it starts",

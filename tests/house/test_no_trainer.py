@@ -102,14 +102,14 @@ def shipped() -> list[Path]:
 def strings(path: Path) -> Iterator[str]:
     """What a file says, but not what it says of itself."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    said = {
+    docstrings = {
         id(node.value)
         for owner in ast.walk(tree.syntax(path))
         for node in (getattr(owner, "body", ()) if isinstance(owner, documented) else ())
         if isinstance(node, ast.Expr)
     }
     for node in ast.walk(tree.syntax(path)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
 
 

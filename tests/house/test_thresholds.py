@@ -35,8 +35,8 @@ def numbers(path: Path) -> Iterator[tuple[str, str]]:
     for at, node in enumerate(body):
         if isinstance(node, ast.Assign) and is_number(node.value):
             below = next((statement for statement in body[at + 1 :] if not is_assigned_number(statement)), None)
-            said = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            reason = str(below.value.value) if said else ""  # type: ignore[union-attr]
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            reason = str(below.value.value) if is_text else ""  # type: ignore[union-attr]
             yield ast.unparse(node.targets[0]), reason
 
 

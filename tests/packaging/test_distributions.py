@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.e2e.real import free_port, wait_for
+from tests.e2e.processes import free_port, wait_for
 from tests.house.tree import ROOT
 from tests.parts import missing
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from ammeter_server.config.settings import SettingsError, from_environment
-from tests.e2e.real import Collector, wait_for
+from tests.e2e.processes import Collector, wait_for
 from tests.server.prometheus.test_scrape_process import children
 
 HERE = frozenset(os.sched_getaffinity(0))

@@ -15,7 +15,7 @@ from ammeter_server.judging import worker as sweeper
 from ammeter_server.maintenance import worker
 from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine, escaped
 from tests import forked
-from tests.e2e.real import Receiver
+from tests.e2e.processes import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
 
 HOSTILE = "x\n2026-01-01 00:00:00 ERROR root: forged\r\x1b[2J\u202egnp.exe\u2028\x00\x85end"

@@ -14,7 +14,7 @@ from ammeter_server.db import StoreAwayError, connect, migrations
 from ammeter_server.ops import metrics
 from ammeter_server.prometheus import scrape_process
 from ammeter_server.prometheus.scrape_process import ScrapeError, ScrapeProcess
-from tests.e2e.real import Collector
+from tests.e2e.processes import Collector
 from tests.server.feeding import Stream, serving, train, wait_until
 
 

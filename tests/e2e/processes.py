@@ -150,7 +150,7 @@ class Receiver:
         self._server.server_close()
 
 
-class Road:
+class Proxy:
     """A breakable connection to a collector.
 
     state: 'open' forwards, a number answers that status, 'hang' answers nothing.
@@ -160,18 +160,18 @@ class Road:
         self.state: str | int = "open"
         self.refuse: Callable[[frames.Batch], int | None] = lambda batch: None
         self.seen: list[str | int] = []
-        road = self
+        proxy = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                road.seen.append(road.state)
-                item = road.refuse(frames.decode_batch(body))
-                if road.state == "hang":
+                proxy.seen.append(proxy.state)
+                item = proxy.refuse(frames.decode_batch(body))
+                if proxy.state == "hang":
                     time.sleep(3)
                     self.close_connection = True
-                elif isinstance(road.state, int):
-                    self._answer(road.state, {"title": "the road is broken"})
+                elif isinstance(proxy.state, int):
+                    self._answer(proxy.state, {"title": "the proxy is broken"})
                 elif item is not None:
                     self._answer(422, {"title": "poison", "detail": "poison", "item": item})
                 else:

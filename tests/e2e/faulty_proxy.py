@@ -31,7 +31,7 @@ LATEST = 40
 """Maximum number of requests that overtake a late one."""
 
 
-class BadRoad:
+class FaultyProxy:
     """Forwards requests to one of several collectors. counts: how often each fate occurred."""
 
     def __init__(self, ports: Sequence[int], seed: int) -> None:
@@ -63,15 +63,15 @@ class BadRoad:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        way = Way(self._dice.choice(self._ports))
+        connection = Connection(self._dice.choice(self._ports))
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while await self._carry(await _message(reader), way, writer):
+            while await self._carry(await _message(reader), connection, writer):
                 pass
-        way.close()
+        connection.close()
         writer.transport.abort() if self._dice.random() < 0.5 else writer.close()
         self._tasks.discard(task)
 
-    async def _carry(self, request: bytes, way: Way, back: asyncio.StreamWriter) -> bool:
+    async def _carry(self, request: bytes, connection: Connection, back: asyncio.StreamWriter) -> bool:
         """Carries one request with its fate. Returns whether the sender's connection stays open."""
         (fate,) = self._dice.choices(list(FATES), list(FATES.values()))
         self.counts[fate] += 1
@@ -80,14 +80,14 @@ class BadRoad:
             self._late.append([self._dice.randrange(LATEST), request])
             return False
         if fate == "cut in the request":
-            await way.say(request[: self._dice.randrange(1, len(request))])
+            await connection.send(request[: self._dice.randrange(1, len(request))])
             return False
         if fate == "doubled":
             self._in_background(request)
-        await way.say(request)
+        await connection.send(request)
         if fate == "hung up":
             return False
-        answer = await way.hear()
+        answer = await connection.receive()
         if fate == "answer lost":
             return False
         if fate == "cut in the answer":
@@ -107,25 +107,25 @@ class BadRoad:
             self._in_background(request)
 
     def _in_background(self, request: bytes) -> None:
-        task = asyncio.ensure_future(_deliver(request, Way(self._dice.choice(self._ports))))
+        task = asyncio.ensure_future(_deliver(request, Connection(self._dice.choice(self._ports))))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-class Way:
+class Connection:
     """A connection to a collector, opened on first use."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._ends: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         if self._ends is None:
             self._ends = await asyncio.open_connection("127.0.0.1", self._port)
         self._ends[1].write(data)
         await self._ends[1].drain()
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         assert self._ends is not None
         return await _message(self._ends[0])
 
@@ -134,12 +134,12 @@ class Way:
             self._ends[1].close()
 
 
-async def _deliver(request: bytes, way: Way) -> None:
+async def _deliver(request: bytes, connection: Connection) -> None:
     """Deliver a request without returning the answer."""
     with suppress(OSError, asyncio.IncompleteReadError):
-        await way.say(request)
-        await way.hear()
-    way.close()
+        await connection.send(request)
+        await connection.receive()
+    connection.close()
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

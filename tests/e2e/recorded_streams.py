@@ -79,7 +79,7 @@ RUNS: dict[Callable[[int], Stream], int] = {overflows: 8, storms: 4, breaks: 2, 
 
 
 @dataclass(frozen=True)
-class Told:
+class RecordedStream:
     """A stream as its journal contains it."""
 
     run: str
@@ -100,7 +100,7 @@ class Told:
         return columns.view(self.schema, [entry.frame for entry in self.entries if isinstance(entry.frame, Steps)])
 
 
-def written(folder: Path) -> list[Told]:
+def written(folder: Path) -> list[RecordedStream]:
     """Returns all sixteen, written and read by the agent's journal."""
     dice, began = random.Random(SEED), time.time_ns() - OLDEST
     found = []
@@ -113,7 +113,7 @@ def written(folder: Path) -> list[Told]:
             for frame in stream.frames:
                 _write(writer, frame, began, run=run, stream=name, rank=rank, project=PROJECT, name=make.__name__)
             writer.close()
-            found.append(Told(run, name, list(journal.read(writer.folder)), stream.schema))
+            found.append(RecordedStream(run, name, list(journal.read(writer.folder)), stream.schema))
     return found
 
 
@@ -126,8 +126,8 @@ class Sender:
     function that waits.
     """
 
-    told: Told
-    way: Collector
+    recorded: RecordedStream
+    transport: Collector
     batches: int
     restless: bool = True
     rest: Callable[[float], None] = time.sleep
@@ -136,14 +136,14 @@ class Sender:
     last: Answer | None = None
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.told.stream)
-        inner = self._dice.sample(range(1, len(self.told.entries)), self.batches - 1)
-        self._cuts = [self.told.entries[index].begin for index in sorted(inner)] + [self.told.end]
+        self._dice = random.Random(self.recorded.stream)
+        inner = self._dice.sample(range(1, len(self.recorded.entries)), self.batches - 1)
+        self._cuts = [self.recorded.entries[index].begin for index in sorted(inner)] + [self.recorded.end]
 
     def send_all(self) -> None:
-        while self.offset < self.told.end:
+        while self.offset < self.recorded.end:
             self.step()
-        while self.restless and self._post(0, self.told.end).offset != self.told.end:
+        while self.restless and self._post(0, self.recorded.end).offset != self.recorded.end:
             pass  # a sender that lost its acknowledgements sends everything again
 
     def step(self) -> Answer:
@@ -170,13 +170,13 @@ class Sender:
             self.rest(answer.wait or self._dice.uniform(0.005, 0.05))
 
     def _post(self, begin: int, end: int) -> Answer:
-        entries = [entry for entry in self.told.entries if begin <= entry.begin < end]
-        made = parcel(entries, self.told.schema)
-        batch = Batch(made.items, made.gaps, backlog=self.told.end - end)
-        return self.way.send(self.told.run, self.told.stream, begin, end, batch)
+        entries = [entry for entry in self.recorded.entries if begin <= entry.begin < end]
+        made = parcel(entries, self.recorded.schema)
+        batch = Batch(made.items, made.gaps, backlog=self.recorded.end - end)
+        return self.transport.send(self.recorded.run, self.recorded.stream, begin, end, batch)
 
 
-def way(url: str) -> Collector:
+def collector_client(url: str) -> Collector:
     """Returns the agent's own connection to a collector, without log output."""
     return Collector(url, None, lambda *_: None, read=20.0)
 
@@ -188,20 +188,20 @@ def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
             done.result()
 
 
-def holds_what_was_sent(database: Connection, told: Told) -> None:
+def holds_what_was_sent(database: Connection, recorded: RecordedStream) -> None:
     """Checks that the database has every row exactly, events in order, and the counters."""
-    rows = told.rows
-    assert stored.bits(rows) == stored.rows(database, told.run)[told.stream]
-    sent = [(number, event.name, event.step, event.time) for number, event in enumerate(told.events)]
-    assert sent == [event[:4] for event in stored.events(database, told.run)[told.stream]]
-    row = stored.streams(database, told.run)[told.stream]
-    assert (told.end, len(rows), len(sent)) == (row["acknowledged"], row["rows"], row["events"])
-    assert _of_the_sender(told) == {name: row["counters"][name] for name in _of_the_sender(told)}
+    rows = recorded.rows
+    assert stored.bits(rows) == stored.rows(database, recorded.run)[recorded.stream]
+    sent = [(number, event.name, event.step, event.time) for number, event in enumerate(recorded.events)]
+    assert sent == [event[:4] for event in stored.events(database, recorded.run)[recorded.stream]]
+    row = stored.streams(database, recorded.run)[recorded.stream]
+    assert (recorded.end, len(rows), len(sent)) == (row["acknowledged"], row["rows"], row["events"])
+    assert _of_the_sender(recorded) == {name: row["counters"][name] for name in _of_the_sender(recorded)}
 
 
-def _of_the_sender(told: Told) -> dict[str, float]:
+def _of_the_sender(recorded: RecordedStream) -> dict[str, float]:
     """Returns the counters of the journal's writer."""
-    rows = told.rows
+    rows = recorded.rows
     skipped = rows.scalar("skipped") > 0
     samples = rows.scalar("samples")
     return {
@@ -210,7 +210,7 @@ def _of_the_sender(told: Told) -> dict[str, float]:
         "skipped": int(skipped.sum()),
         "overflow_events": int((rows.scalar("found_inf") > 0).sum()),
         "nonfinite_loss_steps": int((columns.measured(rows.scalar("loss")) & ~np.isfinite(rows.scalar("loss"))).sum()),
-        "backoffs": sum(event.name == "scaler.backoff" for event in told.events),
+        "backoffs": sum(event.name == "scaler.backoff" for event in recorded.events),
         "samples": float(samples[np.isfinite(samples)].sum()),
     }
 

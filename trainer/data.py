@@ -5,7 +5,6 @@ A batch depends on the seed and its number alone, so one number is enough for a 
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -50,11 +49,13 @@ def load(library: Path | None = None, limit: int = SIZE_LIMIT) -> tuple[Tensor, 
     return encode("".join(texts[False])), encode("".join(texts[True]))
 
 
-def source_files(library: Path) -> Iterator[Path]:
+def source_files(library: Path) -> list[Path]:
     """The library's Python files, in the same order on every machine with the same Python."""
-    for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).as_posix()):
-        if not (LEFT_OUT | TABLES).intersection(path.relative_to(library).parts):
-            yield path
+    found = []
+    for folder, inner, files in os.walk(library):
+        inner[:] = set(inner) - LEFT_OUT - TABLES
+        found += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(found, key=Path.as_posix)
 
 
 def encode(text: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.run_comparison import RunComparison
-from ammeter.verdicts.framework.run_history import Reading, RunHistory
+from ammeter.verdicts.framework.run_history import LifeReader, RunHistory
 from tests.agent.streams import Stream, views
 
 CONFIG = {"lr": 0.001, "batch": 8, "seed": 0, "model": {"width": 64}}
@@ -34,12 +34,12 @@ def course(
         if (step + 1) % every == 0:
             said["val_loss"] = 3.0 - step / 400
         stream.step(0.1, None, **(said | row(step)))
-    reading = Reading()
+    reading = LifeReader()
     for view in views(stream.frames):
         reading.add(view)
     settings = CONFIG if config is None else config
     environment = {"torch": "2.13.0", "device": "NVIDIA H200", "host": name}
-    return reading.course(over, name, settings, environment, world_size)
+    return reading.history(over, name, settings, environment, world_size)
 
 
 def judged(run: RunHistory, baseline: RunHistory, **more: Any) -> dict[str, Finding]:

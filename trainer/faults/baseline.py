@@ -4,10 +4,10 @@ import random
 
 import torch
 
-from ammeter.verdicts.baseline.not_reproducible import ENOUGH as DIFFERENT_STEPS
-from ammeter.verdicts.baseline.validation_drift import IN_A_ROW as DRIFTED_VALIDATIONS
-from ammeter.verdicts.framework.run_comparison import ENOUGH as COMPARED_STEPS
-from ammeter.verdicts.framework.run_comparison import WARM_UP as WARM_UP_STEPS
+from ammeter.verdicts.baseline.not_reproducible import MIN_COMMON_LOSSES as DIFFERENT_STEPS
+from ammeter.verdicts.baseline.validation_drift import MIN_VALIDATIONS as DRIFTED_VALIDATIONS
+from ammeter.verdicts.framework.run_comparison import MIN_STEPS as COMPARED_STEPS
+from ammeter.verdicts.framework.run_comparison import WARM_UP_STEPS
 from data import Batch
 from faults.inject import replace, step_with_rate
 from faults.registry import Expected, fault

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from ammeter.verdicts.checkpoints.checkpoint_incomplete import ROUNDS as INCOMPLETE_SAVES
+from ammeter.verdicts.checkpoints.checkpoint_incomplete import MIN_CHECKPOINTS as INCOMPLETE_SAVES
 from faults.inject import replace, resume_without
 from faults.registry import Expected, fault
 from train import Trainer

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from ammeter.verdicts.processes.ranks_disagree import HELD as RANK_STEPS
+from ammeter.verdicts.processes.ranks_disagree import MIN_DIFFERENT_STEPS as RANK_STEPS
 from faults.inject import replace
 from faults.registry import Expected, fault
 from train import Trainer

@@ -16,8 +16,8 @@ from ammeter.guards.verdict_names import REACHED, needs_baseline
 from ammeter.journal.find import NoJournal, find_baseline
 from ammeter.report import baseline
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
-from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared, joined
+from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
+from ammeter.verdicts.framework.run_history import LifeReader, RunHistory, declared_metrics, join_lives
 from ammeter.wire.columns import View, measured
 
 SHARE = 0.002
@@ -53,7 +53,7 @@ class Beside:
         self._baseline = held.course
         self._verdicts = [each for each in verdicts.BASELINE_VERDICTS if each.id in ids]
         self._earlier = _earlier(stream, held.metrics) if stream is not None else []
-        self._reading = Reading(stream.name if stream is not None else "", held.metrics)
+        self._reading = LifeReader(stream.name if stream is not None else "", held.metrics)
         self._metrics = held.metrics
         self._clock = clock
         self._due, self._validated = clock() + MIN_SECONDS, False
@@ -77,8 +77,8 @@ class Beside:
         return found
 
     def _found(self) -> Sequence[Finding]:
-        mine = joined([*self._earlier, self._reading], over=False)
-        pair = RunComparison(mine, self._baseline, frozenset(), agreed(mine.tags.get("validation_delta")))
+        mine = join_lives([*self._earlier, self._reading], over=False)
+        pair = RunComparison(mine, self._baseline, frozenset(), parse_share(mine.tags.get("validation_delta")))
         found: list[Finding] = []
         for verdict in list(self._verdicts):
             try:
@@ -90,7 +90,7 @@ class Beside:
         return found
 
 
-def _earlier(stream: Path, metrics: Sequence[str]) -> list[Reading]:
+def _earlier(stream: Path, metrics: Sequence[str]) -> list[LifeReader]:
     """Returns the earlier attempts of this run, from its lowest rank."""
     try:
         found, _, _ = baseline.lives(stream.parent, metrics)
@@ -117,7 +117,7 @@ def held_for(
             f" verdicts that need none: {', '.join(REACHED)}"
         )
     try:
-        return _held(name, root, declared(tags))
+        return _held(name, root, declared_metrics(tags))
     except (NoJournal, OSError) as error:
         raise ValueError(
             f"{type(guard).__name__} is to act on {', '.join(map(repr, asked)) or 'a baseline'}, and the journal of the"

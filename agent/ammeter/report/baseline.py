@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.journal.find import NoJournal, find_baseline, hello_of, streams_in, views
-from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
-from ammeter.verdicts.framework.run_history import Reading, RunHistory, declared, joined
+from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
+from ammeter.verdicts.framework.run_history import LifeReader, RunHistory, declared_metrics, join_lives
 
 
 def named_baseline(run: Path) -> str | None:
@@ -26,13 +26,13 @@ def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> Ru
     """
     metrics = sorted({*metrics_of(run), *metrics_of(baseline)})
     mine, theirs = read(run, metrics), read(baseline, metrics)
-    return RunComparison(mine, theirs, ignored, agreed(mine.tags.get("validation_delta")))
+    return RunComparison(mine, theirs, ignored, parse_share(mine.tags.get("validation_delta")))
 
 
 def metrics_of(run: Path) -> list[str]:
     """Returns the validation metrics that a run declares."""
     hellos = (hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank")
-    return [name for hello in hellos for name in declared(hello.tags)]
+    return [name for hello in hellos for name in declared_metrics(hello.tags)]
 
 
 def find(run: Path, name: str | None) -> RunComparison | None:
@@ -59,10 +59,10 @@ def read(run: Path, metrics: Sequence[str] = ()) -> RunHistory:
     Raises NoJournal if no rank has written a journal.
     """
     found, over, name = lives(run, metrics)
-    return joined(found, over, name=name)
+    return join_lives(found, over, name=name)
 
 
-def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[Reading], bool, str]:
+def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[LifeReader], bool, str]:
     """Returns the attempts of a run's lowest rank, oldest first.
 
     Also returns whether all attempts are over, and the run's name. Raises NoJournal if no rank has written a journal.
@@ -74,7 +74,7 @@ def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[Reading], bool, 
     streams = sorted(((hello.started, stream) for stream, hello in known if hello.rank == lowest))
     found = []
     for _, stream in streams:
-        found.append(Reading(stream.name, metrics))
+        found.append(LifeReader(stream.name, metrics))
         for view in views(stream):
             found[-1].add(view)
     over = not any(journal.is_alive(stream) for _, stream in streams)

@@ -19,7 +19,7 @@ from ammeter.verdicts import silence
 from ammeter.verdicts.causality import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.rank_alignment import AlignedSteps, in_step
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps, align_steps
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire import columns
 from ammeter.wire import ranks as merging
@@ -206,7 +206,7 @@ def _judge_ranks(
 def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[AlignedSteps]:
     if len(ranks) > 1:
         over = [rank for rank, each in ranks.items() if each.state != "running"]
-        yield from in_step({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
+        yield from align_steps({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
         yield AlignedSteps(standings=tuple(each.standing for each in ranks.values()))
 
 

@@ -14,8 +14,8 @@ from ammeter.report import baseline
 from ammeter.report.command import verdict
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts import silence
-from ammeter.verdicts.baseline.slower_than_fp32 import SLOWER
-from ammeter.verdicts.baseline.validation_drift import DELTA
+from ammeter.verdicts.baseline.slower_than_fp32 import MAX_SLOWDOWN
+from ammeter.verdicts.baseline.validation_drift import DEFAULT_DELTA
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire import printable as shown
@@ -23,7 +23,7 @@ from ammeter.wire.columns import BadBlock
 
 WITHIN, WRONG_CALL, OUTSIDE = 0, 2, 3
 
-DEFAULTS = {"slower": 100 * (SLOWER - 1), "memory": 5.0, "drift": 100 * DELTA}
+DEFAULTS = {"slower": 100 * (MAX_SLOWDOWN - 1), "memory": 5.0, "drift": 100 * DEFAULT_DELTA}
 """Percent. For memory it allows for the rounding of the allocator and a few copies."""
 
 
@@ -80,19 +80,19 @@ def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
 
 def _settings(pair: RunComparison) -> Check:
     """Checks the settings. Only differences that forbid a comparison fail; others are listed."""
-    said = [each.said for each in pair.forbidding]
+    said = [difference.text for difference in pair.forbidding]
     if said:
         more = f", and {len(said) - MAX_NAMED} more" if len(said) > MAX_NAMED else ""
         keys = ", ".join(each.key for each in pair.forbidding)
         return Check("settings", False, f"differ in {keys}: {'; '.join(said[:MAX_NAMED])}{more}")
-    named = "".join(f"; {each.said}" for each in pair.differences)
+    named = "".join(f"; {difference.text}" for difference in pair.differences)
     return Check("settings", True, f"the same beside the precision{named}")
 
 
 def _speed(pair: RunComparison, limit: float | None) -> Check:
     allowed, speed = DEFAULTS["slower"] if limit is None else limit, pair.speed
     if speed is None:
-        return Check("speed", None, pair.why("speed") or "too few steps in common", limit is not None)
+        return Check("speed", None, pair.exclusion("speed") or "too few steps in common", limit is not None)
     said = (
         f"{1000 * speed.run:.3g} ms a {speed.per} against {1000 * speed.baseline:.3g} ms, {_percent(speed.ratio - 1)}"
     )
@@ -102,7 +102,7 @@ def _speed(pair: RunComparison, limit: float | None) -> Check:
 def _memory(pair: RunComparison, limit: float | None) -> Check:
     allowed, memory = DEFAULTS["memory"] if limit is None else limit, pair.memory
     if memory is None:
-        return Check("memory", None, pair.why("memory") or "no device memory was read in both", limit is not None)
+        return Check("memory", None, pair.exclusion("memory") or "no device memory was read in both", limit is not None)
     said = f"{memory.run / 2**30:.2f} GiB against {memory.baseline / 2**30:.2f} GiB, {_percent(memory.ratio - 1)}"
     return Check("memory", 100 * (memory.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
 
@@ -111,7 +111,7 @@ def _validation(pair: RunComparison, limit: float | None) -> Iterator[Check]:
     """Checks each validation metric that both runs have. val_loss is called `validation`."""
     allowed = DEFAULTS["drift"] if limit is None else limit
     if not pair.validated:
-        said = pair.why("validation") or "no step at which both were validated"
+        said = pair.exclusion("validation") or "no step at which both were validated"
         yield Check("validation", None, said, limit is not None)
     for metric, several in pair.validated.items():
         last = several[-1]
@@ -124,13 +124,15 @@ def _validation(pair: RunComparison, limit: float | None) -> Iterator[Check]:
 
 
 def _reproducible(pair: RunComparison) -> Check:
-    if why := pair.why("validation"):
+    if why := pair.exclusion("validation"):
         return Check("same losses", None, why, asked=True)
-    if not pair.common:
+    if not pair.common_losses:
         return Check("same losses", None, "no loss that both have", asked=True)
-    if pair.parted is None:
-        return Check("same losses", True, f"equal to the bit over {wording.count(pair.common, 'step')}", asked=True)
-    step, loss, other = pair.parted
+    if pair.first_difference is None:
+        return Check(
+            "same losses", True, f"equal to the bit over {wording.count(pair.common_losses, 'step')}", asked=True
+        )
+    step, loss, other = pair.first_difference
     return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", asked=True)
 
 

@@ -89,7 +89,7 @@ def _head(report: Report, run: dict[str, Any], summary: dict[str, Any]) -> Itera
     figures = [("loss", summary["loss"]), *figures, ("validation loss", summary["val_loss"])]
     for name, numbers in (*figures, ("gradient norm", summary["grad_norm"])):
         if numbers["read"]:
-            course = wording.course(numbers, run["last_step"], summary["steps"], sampled=name == "gradient norm")
+            course = wording.span_text(numbers, run["last_step"], summary["steps"], sampled=name == "gradient norm")
             yield f"| {name} | {course} |"
 
 

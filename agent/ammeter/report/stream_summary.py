@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ammeter.report.event_text import sentence, verdict_of
 from ammeter.verdicts.framework import epoch_times as epochs
-from ammeter.verdicts.framework.rank_alignment import Standing, standing
+from ammeter.verdicts.framework.rank_alignment import Standing, standing_of
 from ammeter.wire.columns import Floats, Ints, Mask, View, measured
 from ammeter.wire.frames import LOSS, Bye, Event, Hello, Lost
 from ammeter.wire.ranks import Life, is_sharded
@@ -235,7 +235,7 @@ class Tally:
 
     @property
     def seconds_per_epoch(self) -> float | None:
-        said = epochs.said_by(self.hello.config, self.hello.world_size) if self.hello else {}
+        said = epochs.from_config(self.hello.config, self.hello.world_size) if self.hello else {}
         return epochs.seconds({**said, **self.sums, "epochs": self.epochs, "steps": self.steps})
 
     def _epoch(self, epoch: float, time: int) -> None:
@@ -260,7 +260,7 @@ class Tally:
         """The rank's position. A rank that was ended from outside keeps its last position."""
         by_itself = self.bye is not None and self.bye.reason in ("closed", "exit")
         ended = None if self.state == "running" else self.last_time
-        return standing(self.rank, self.last_step, self.last_step_time, ended, by_itself)
+        return standing_of(self.rank, self.last_step, self.last_step_time, ended, by_itself)
 
     @property
     def state(self) -> str:

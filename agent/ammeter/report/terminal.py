@@ -98,7 +98,7 @@ def _lines(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, 
     figures = (("loss", summary["loss"]), *_named(summary["losses"]), ("validation", summary["val_loss"]))
     for name, numbers in (*figures, (norm, summary["grad_norm"])):
         if numbers["read"]:
-            yield name, wording.course(numbers, run["last_step"], steps, sampled=name == norm)
+            yield name, wording.span_text(numbers, run["last_step"], steps, sampled=name == norm)
     yield "speed", _speed(summary)
     if summary["steps"]:
         yield "our cost", _cost(summary)
@@ -133,7 +133,7 @@ def _beside(baseline: dict[str, Any]) -> str:
     reasons: dict[str, list[str]] = {}
     for question, why in baseline["not_compared"].items():
         reasons.setdefault(why, []).append(question)
-    parts += [f"{wording.several(questions)} {why}" for why, questions in reasons.items()]
+    parts += [f"{wording.listed(questions)} {why}" for why, questions in reasons.items()]
     return ", ".join([baseline["name"], *parts]) if parts else f"{baseline['name']}, nothing in common to compare"
 
 

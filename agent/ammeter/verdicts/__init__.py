@@ -143,7 +143,7 @@ def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = Non
         decoded: The cache from the last call; this call updates it.
     """
     judges = ((verdict, verdict.judge) for verdict in _of(view))
-    return _asked(states, view, judges, {} if decoded is None else decoded)
+    return _apply(states, view, judges, {} if decoded is None else decoded)
 
 
 def judge_ranks(states: Mapping[str, bytes], seen: AlignedSteps) -> Judged:
@@ -151,12 +151,12 @@ def judge_ranks(states: Mapping[str, bytes], seen: AlignedSteps) -> Judged:
 
     The states are those of the run, as in judge().
     """
-    return _asked(states, seen, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
+    return _apply(states, seen, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
 
 
 def judge_runs(pair: RunComparison) -> Judged:
     """Applies the verdicts that compare a run with its baseline to the available data."""
-    return _asked({}, pair, ((verdict, verdict.runs) for verdict in BASELINE_VERDICTS), {})
+    return _apply({}, pair, ((verdict, verdict.runs) for verdict in BASELINE_VERDICTS), {})
 
 
 def _of(view: View) -> Sequence[Verdict]:
@@ -165,19 +165,19 @@ def _of(view: View) -> Sequence[Verdict]:
     return CLOCK_VERDICTS if view.tick else ROW_VERDICTS
 
 
-def _asked(
+def _apply(
     states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]], decoded: Decoded
 ) -> Judged:
     after: dict[str, bytes] = dict(states)
     findings: list[Finding] = []
     faults: dict[str, str] = {}
-    for verdict, judge_it in judges:
+    for verdict, apply in judges:
         packed = states.get(verdict.id)
         if packed == OFF:
             continue
         try:
             before = _state(verdict, packed, decoded.get(verdict.id))
-            state, finding = judge_it(before, seen)
+            state, finding = apply(before, seen)
             if packed is None or state is not before:
                 packed = msgspec.msgpack.encode(state)
             after[verdict.id] = packed

@@ -47,7 +47,7 @@ def explain(findings: Sequence[Concluded]) -> list[Explained]:
         else:
             consequences.setdefault(root, []).append(finding)
     explained = [Explained(*findings[at], sorted(consequences.get(at, []), key=_order)) for at in causes]
-    return sorted(explained, key=lambda each: (not each.consequences, *_order(each.finding)))
+    return sorted(explained, key=lambda cause: (not cause.consequences, *_order(cause.finding)))
 
 
 def _root(at: int, findings: Sequence[Concluded]) -> int:
@@ -82,7 +82,7 @@ def explains(cause: Finding, other: Finding) -> bool:
 
 def gravest(cause: Finding, consequences: Sequence[Finding]) -> Severity:
     """Returns the highest severity among a cause and its consequences."""
-    return "page" if "page" in {each.severity for each in (cause, *consequences)} else "ticket"
+    return "page" if "page" in {finding.severity for finding in (cause, *consequences)} else "ticket"
 
 
 def as_consequence(finding: Finding) -> dict[str, Any]:
@@ -109,29 +109,29 @@ def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Co
     """
     if len(ranks) < 2 or len(set(ranks.values())) < len(ranks):
         return list(findings)
-    said = list(findings)
+    described = list(findings)
     for verdict in (*LOCAL, "run-stalled"):
-        having = [at for at, (stream, each) in enumerate(findings) if each.verdict == verdict and stream in ranks]
+        having = [at for at, (stream, finding) in enumerate(findings) if finding.verdict == verdict and stream in ranks]
         having.sort(key=lambda at: findings[at][1].first_step)
         steps = [findings[at][1].first_step for at in having]
         if having and steps[1:2] != steps[:1]:
             stream, first = findings[having[0]]
             others = [(ranks[findings[at][0]], findings[at][1].first_step) for at in having[1:]]
             more = _behind(ranks[stream], others) if verdict == "run-stalled" else _first(ranks[stream], others, ranks)
-            said[having[0]] = stream, replace(first, cause=first.cause + more)
-    return said
+            described[having[0]] = stream, replace(first, cause=first.cause + more)
+    return described
 
 
 def _first(rank: int, others: Sequence[tuple[int, int]], ranks: Mapping[str, int]) -> str:
     if not others:
-        return f" Of {wording.count(len(ranks), 'rank')} it was seen on rank {rank} alone so far: look at its batch."
-    return f" Rank {rank} was first: look at its batch. Rank {others[0][0]} followed at step {others[0][1]}."
+        return f" So far, rank {rank} is the only one of {wording.count(len(ranks), 'rank')}: examine its batch."
+    return f" Rank {rank} was first: examine its batch. Rank {others[0][0]} followed at step {others[0][1]}."
 
 
 def _behind(rank: int, others: Sequence[tuple[int, int]]) -> str:
     if not others:
         return ""
-    return f" Rank {rank} is the one behind: rank {others[0][0]} came to step {others[0][1]}."
+    return f" Rank {rank} is behind: rank {others[0][0]} reached step {others[0][1]}."
 
 
 RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}

@@ -15,21 +15,21 @@ TAG = "silence"
 """The tag of a run with the names, separated by commas."""
 
 
-def names(said: Iterable[str]) -> tuple[str, ...]:
+def names(texts: Iterable[str]) -> tuple[str, ...]:
     """Returns the verdicts in texts with names separated by commas, without duplicates.
 
     Raises:
         ValueError: A verdict does not exist.
     """
-    found = dict.fromkeys(each.strip() for text in said for each in text.split(",") if each.strip())
-    for each in found:
-        if each not in BY_ID:
-            close = difflib.get_close_matches(each, BY_ID, n=3, cutoff=0.5)
+    found = dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())
+    for verdict in found:
+        if verdict not in BY_ID:
+            close = difflib.get_close_matches(verdict, BY_ID, n=3, cutoff=0.5)
             remedy = f"did you mean {' or '.join(close)}?" if close else f"use some of {', '.join(BY_ID)}"
-            raise ValueError(f"there is no verdict {each!r} to silence; {remedy}")
+            raise ValueError(f"there is no verdict {verdict!r} to silence; {remedy}")
     return tuple(found)
 
 
 def of_tags(tags: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names in a run's tags. Names that this version does not know have no effect."""
-    return frozenset(each.strip() for each in str(tags.get(TAG) or "").split(","))
+    return frozenset(name.strip() for name in str(tags.get(TAG) or "").split(","))

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter import verdicts
 from ammeter.verdicts.causality import as_consequence, explain
-from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
+from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
 from ammeter.verdicts.framework.run_history import COLUMNS, Curve, RunHistory
 from ammeter.wire.columns import Floats, Ints
 from ammeter_server.api.runs import found
@@ -90,7 +90,7 @@ def read_comparison(
         rows = found(connection, run), found(connection, baseline)
     metrics = metrics_of(*rows)
     mine, theirs = (history_of(context.store, row, metrics) for row in rows)
-    pair = RunComparison(mine, theirs, delta=agreed(rows[0].tags.get("validation_delta")))
+    pair = RunComparison(mine, theirs, delta=parse_share(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
     told = Comparison(
         Named(rows[0].id, rows[0].name, pair.run.precision),

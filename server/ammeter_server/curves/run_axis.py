@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import Query
 
 from ammeter.verdicts.framework.placement import LifeRecord, Place, place
-from ammeter.verdicts.framework.run_history import EVENTS, Reading
+from ammeter.verdicts.framework.run_history import EVENTS, LifeReader
 from ammeter.wire.columns import Ints
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.curves.reader import Curve, CurveChunk, CurveQuery, Rows
@@ -115,7 +115,7 @@ class RunAxes:
 
     def _life(self, run: str, stream: str) -> _KnownLife:
         with self._lock:
-            known = self._known.setdefault((run, stream), _KnownLife(Reading(columns=())))
+            known = self._known.setdefault((run, stream), _KnownLife(LifeReader(columns=())))
             self._known.move_to_end((run, stream))
             while len(self._known) > MAX_KEPT_LIVES:
                 self._known.popitem(last=False)
@@ -157,7 +157,7 @@ class _KnownLife:
         read_to: The last step that was read.
     """
 
-    said: Reading
+    said: LifeReader
     events: int = 0
     first_step: int = -1
     first_time: int = 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ammeter.verdicts.framework.run_history import EVENTS, Reading, RunHistory, joined
+from ammeter.verdicts.framework.run_history import EVENTS, LifeReader, RunHistory, join_lives
 from ammeter.wire.ranks import lives
 from ammeter_server.db import Row, Store
 from ammeter_server.db.queries import series
@@ -33,7 +33,7 @@ def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> RunH
 class PartialHistory:
     """The part of a stream that was read. events: number of the next event."""
 
-    reading: Reading = field(default_factory=Reading)
+    reading: LifeReader = field(default_factory=LifeReader)
     events: int = 0
 
 
@@ -72,14 +72,14 @@ class RunHistoryCache:
             readings.append(partly.reading)
         over = not compared or compared[-1][1].ended is not None
         first = line[0]  # the first run has the configuration of the chain
-        return joined(
+        return join_lives(
             readings, over, run.name or run.id, first.config, first.environment or {}, first.world_size, run.tags
         )
 
     def _partly(self, run: str, stream: str, metrics: tuple[str, ...]) -> PartialHistory:
         partly = self._known.get((run, stream))
         if partly is None or not {*metrics} <= {*partly.reading.names}:
-            partly = self._known[run, stream] = PartialHistory(Reading(f"{run}/{stream}", metrics))
+            partly = self._known[run, stream] = PartialHistory(LifeReader(f"{run}/{stream}", metrics))
         self._known.move_to_end((run, stream))
         while sum(kept.reading.last_step for kept in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2:
             self._known.popitem(last=False)

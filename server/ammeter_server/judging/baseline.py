@@ -10,8 +10,8 @@ import msgspec
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.run_comparison import RunComparison, agreed
-from ammeter.verdicts.framework.run_history import RunHistory, declared
+from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
+from ammeter.verdicts.framework.run_history import RunHistory, declared_metrics
 from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db.json_safe import plain
@@ -34,7 +34,7 @@ def baseline_name(run: Row[Any]) -> str | None:
 
 def metrics_of(*runs: Row[Any]) -> list[str]:
     """Validation metrics that any of the runs declares."""
-    return sorted({name for run in runs for name in declared(run.tags)})
+    return sorted({name for run in runs for name in declared_metrics(run.tags)})
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def evaluate_baseline(
     other, mine = (courses.of(store, compared, until, metrics) for compared in (baseline, run))
     if other is None or mine is None:
         return BaselineEvaluation(known, dict(before), finished=False)
-    both = RunComparison(mine, other, delta=agreed(run.tags.get("validation_delta")))
+    both = RunComparison(mine, other, delta=parse_share(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()

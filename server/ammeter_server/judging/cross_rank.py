@@ -15,7 +15,7 @@ import msgspec
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.rank_alignment import VITALS, AlignedSteps, Standing, in_step, standing
+from ammeter.verdicts.framework.rank_alignment import VITALS, AlignedSteps, Standing, align_steps, standing_of
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Row, Store
@@ -109,7 +109,7 @@ def _aligned_steps(
     """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
     over = [rank for rank, stream in ranks.items() if stream.bye_reason is not None]
     views = {rank: series.views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
-    yield from in_step(views, over, reached)
+    yield from align_steps(views, over, reached)
     known = [rank for rank in ranks.values() if rank.last_step is not None and _is_known(rank, now)]
     if len(known) == len(ranks):
         yield AlignedSteps(standings=tuple(_standing(stream) for stream in known))
@@ -123,7 +123,7 @@ def _is_known(stream: Row[Any], now: int) -> bool:
 def _standing(stream: Row[Any]) -> Standing:
     ended = stream.bye.get("time") if stream.bye_reason is not None else None
     by_itself = stream.bye_reason in ("closed", "exit")
-    return standing(stream.rank, stream.last_step, stream.last_step_time, ended, by_itself)
+    return standing_of(stream.rank, stream.last_step, stream.last_step_time, ended, by_itself)
 
 
 def _stream(ranks: Mapping[int, Row[Any]], finding: Finding) -> str:

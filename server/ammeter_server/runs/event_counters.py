@@ -56,7 +56,7 @@ def add_event(after: Counters, event: Event) -> None:
 
 def add_hello(after: Counters, hello: Hello) -> None:
     """Stores the run's config values about its epochs."""
-    after.update(epoch_times.said_by(hello.config, hello.world_size))
+    after.update(epoch_times.from_config(hello.config, hello.world_size))
 
 
 def add_epoch(after: Counters, epoch: float, time: int) -> None:

@@ -699,4 +699,6 @@ def test_that_others_can_read_the_checkpoints_is_noted_once_for_a_project_and_is
     assert [2, 1, 1] == [len(each) for each in ends], ends
     assert ["ammeter: nothing wrong was found"] * 2 == [each[0].partition(";")[0] for each in ends[:2]]
     assert ends[0][1].startswith(f"ammeter: said once: The checkpoint {place}/run.pt, saved at step")
-    assert ends[2][0].startswith("ammeter: Others can read and replace the checkpoints (checkpoint-exposed, ticket);")
+    assert ends[2][0].startswith(
+        "ammeter: Other users can read and replace the checkpoints (checkpoint-exposed, ticket);"
+    )

@@ -61,11 +61,11 @@ def train(
 
 
 def forbidden(pair: RunComparison) -> set[str]:
-    return {question for question in QUESTIONS if pair.why(question)}
+    return {question for question in QUESTIONS if pair.exclusion(question)}
 
 
 def said(pair: RunComparison) -> list[str]:
-    return [each.said for each in pair.differences]
+    return [difference.text for difference in pair.differences]
 
 
 def test_two_models_are_named_with_their_parameters_and_nothing_is_compared(tmp_path: Path, capsys: Output) -> None:

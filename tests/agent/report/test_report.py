@@ -341,7 +341,7 @@ def test_a_checkpoint_that_others_can_read_is_told_and_is_not_the_last_word(
     saved = warm(30).event("checkpoint.saved", path="/x/run.pt", contents=contents, missing=[], exposed=["read"])
     assert 0 == main(["report", str(written(saved.good(65536).bye(), tmp_path))])
     out = " ".join(capsys.readouterr().out.split())
-    assert "Others can read the checkpoints checkpoint-exposed" in out
+    assert "Other users can read the checkpoints checkpoint-exposed" in out
     assert "No verdict on the training was reached, but see above." in out
     assert "Next: mend" not in out
 

@@ -15,13 +15,13 @@ from tests.agent.verdicts.claims import unfounded
 @pytest.fixture(autouse=True)
 def every_text_has_its_evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of streams, of ranks and of pairs of runs."""
-    asked, found = verdicts._asked, set[str]()
+    asked, found = verdicts._apply, set[str]()
 
     def noting(*args: Any) -> Judged:
         answer = asked(*args)
         found.update(each for finding in answer.findings for each in unfounded(finding))
         return answer
 
-    monkeypatch.setattr(verdicts, "_asked", noting)
+    monkeypatch.setattr(verdicts, "_apply", noting)
     yield
     assert [] == sorted(found)

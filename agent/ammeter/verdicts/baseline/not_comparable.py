@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.framework.run_likeness import QUESTIONS
 
-NAMED = 8
+MAX_LISTED_SETTINGS = 8
 """Maximum number of settings in the text; more do not help the reader."""
 
 QUESTION_WORDS = {
-    "speed": "how long a step takes",
+    "speed": "step time",
     "memory": "memory",
     "cost": "cost",
     "validation": "validation",
@@ -24,40 +26,43 @@ def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]
 
 def _conclude(pair: RunComparison) -> Finding:
     forbidding = pair.forbidding
-    named = forbidding[:NAMED]
-    keys, said = [each.key for each in named], "; ".join(each.said for each in named)
-    more = f", and {len(forbidding) - NAMED} more" if len(forbidding) > NAMED else ""
-    questions = [each for each in QUESTIONS if pair.why(each)]
-    left = [each for each in QUESTIONS if each not in questions]
-    not_compared = wording.several([QUESTION_WORDS[each] for each in questions])
-    rest = f" Still compared: {wording.several([QUESTION_WORDS[each] for each in left])}." if left else ""
+    listed = forbidding[:MAX_LISTED_SETTINGS]
+    keys, texts = [difference.key for difference in listed], "; ".join(difference.text for difference in listed)
+    more = f", and {len(forbidding) - len(listed)} more" if len(forbidding) > len(listed) else ""
+    excluded = [question for question in QUESTIONS if pair.exclusion(question)]
+    compared = [question for question in QUESTIONS if question not in excluded]
+    rest = f" Still compared: {_listed(compared)}." if compared else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The baseline was set up differently: {', '.join(keys[:3])}",
+        title=f"The baseline differs in more than precision: {', '.join(keys[:3])}",
         cause=f"The run and its baseline {pair.baseline.name or 'run'} differ in"
-        f" {wording.count(len(forbidding), 'setting')} beside their precision: {said}{more}."
-        f" A difference between them need not come from the precision, so nothing is said of {not_compared}.{rest}",
-        fix="Start the baseline again with the run's values, or name one that has them in the run's tag `baseline`."
-        f" Where it is meant, say so: the run's tag `baseline_ignore={','.join(keys)}`, or"
+        f" {wording.count(len(forbidding), 'setting')} besides precision: {texts}{more}."
+        f" These may explain a difference between the results, so Ammeter does not compare {_listed(excluded)}.{rest}",
+        fix="Start the baseline again with the run's values, or put a run with the same values into the tag `baseline`."
+        f" If the difference is intended, set the run's tag `baseline_ignore={','.join(keys)}`, or call"
         f" `ammeter gate RUN BASELINE --ignore {','.join(keys)}`.",
         first_step=0,
         opened_step=0,
         last_step=max(0, pair.run.last_step),
         evidence={
-            "differences": [each.as_json() for each in named],
+            "differences": [difference.as_json() for difference in listed],
             "count": len(forbidding),
-            "not_compared": questions,
+            "not_compared": excluded,
             "baseline": pair.baseline.name,
         },
     )
 
 
+def _listed(questions: Sequence[str]) -> str:
+    return wording.listed([QUESTION_WORDS[question] for question in questions])
+
+
 VERDICT = Verdict(
     id="not-comparable",
     severity="ticket",
-    title="Two runs that cannot be compared",
-    question="Is the run held against one that was set up differently in more than its precision?",
+    title="Baseline not comparable",
+    question="Does the baseline differ from the run in more than precision?",
     columns=(),
     events=(),
     explains=("slower-than-fp32", "validation-drift"),

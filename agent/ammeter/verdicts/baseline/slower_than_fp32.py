@@ -6,22 +6,22 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison, Speed
 
-SLOWER = 1.05
+MAX_SLOWDOWN = 1.05
 """Ratio of the median step times. Medians of the same program on one machine agree within 2 or 3 %, so a twentieth is
 no chance, and mixed precision is meant to be faster. In addition, three quarters of the steps must be slower than the
 baseline's median."""
 
-LITTLE = 0.9
+MIN_LOW_PRECISION_SHARE = 0.9
 """Share of eligible FLOPs in low precision below which the finding mentions it. Autocast runs all of them in low
 precision, except a few layers that are kept in float32 on purpose."""
 
-HALVES = ("float16", "bfloat16")
+HALF_DTYPES = ("float16", "bfloat16")
 
 
 def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]:
-    compared = pair.run.precision in HALVES and pair.baseline.precision == "float32"
+    compared = pair.run.precision in HALF_DTYPES and pair.baseline.precision == "float32"
     speed = pair.speed if compared else None
-    if speed is None or speed.ratio < SLOWER or not speed.clear:
+    if speed is None or speed.ratio < MAX_SLOWDOWN or not speed.clear:
         return state, None
     return state, _conclude(pair, speed)
 
@@ -30,16 +30,15 @@ def _conclude(pair: RunComparison, speed: Speed) -> Finding:
     dtype = pair.run.precision
     shares = pair.run.curve("low_precision_share").values
     share = float(shares[-1]) if len(shares) else None
-    little = share is not None and share < LITTLE
-    only = f" Only {wording.percent(share or 0)} of the FLOPs that could run in {dtype} do." if little else ""
+    little = share is not None and share < MIN_LOW_PRECISION_SHARE
+    only = f" Only {wording.percent(share or 0)} of the FLOPs that could run in {dtype} do so." if little else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{speed.ratio:.2f} times as slow as the float32 baseline",
-        cause=f"A {speed.per} takes {_duration(speed.run)} in {dtype} against {_duration(speed.baseline)} of the"
-        f" float32 baseline {pair.baseline.name}".rstrip()
-        + f": the median of {wording.count(speed.steps, 'step')}, the same ones of both, from {speed.first} to"
-        f" {speed.last}.{only}",
+        title=f"Training takes {speed.ratio:.2f} times as long as in the float32 baseline",
+        cause=f"Training in {dtype} is slower than the float32 baseline {pair.baseline.name}".rstrip()
+        + f": a {speed.per} takes {_duration(speed.run)} against {_duration(speed.baseline)}, the medians of the same"
+        f" {wording.count(speed.steps, 'step')} of both runs, from step {speed.first} to {speed.last}.{only}",
         fix=_fix(str(dtype), little),
         first_step=speed.first,
         opened_step=speed.last,
@@ -58,14 +57,16 @@ def _conclude(pair: RunComparison, speed: Speed) -> Finding:
 
 def _fix(dtype: str, little: bool) -> str:
     first = (
-        "Bring the matrix products under autocast: look for .float(), autocast(enabled=False) and custom Functions."
+        "Move the matrix products into autocast: search the program for .float(), autocast(enabled=False) and custom"
+        " autograd Functions."
         if little
-        else "Look for what only this run does: torch.autograd.set_detect_anomaly(True) left on, checks of every"
-        " gradient for NaN, .item() in each step, casts by hand."
+        else "Remove work that the baseline does not do: torch.autograd.set_detect_anomaly(True), NaN checks of every"
+        " gradient, .item() in each step, and casts in the program."
     )
     return (
-        f"{first} torch.profiler over ten steps of both shows which calls are new. Where there are none, the model is"
-        f" too small for {dtype} to gain, or the device has no units for it: take a larger batch, or stay with float32."
+        f"{first} Compare torch.profiler traces of ten steps of both runs to find the additional calls. If there are"
+        f" none, the model is too small to benefit from {dtype}, or the device has no hardware support for it: use a"
+        " larger batch, or stay with float32."
     )
 
 

@@ -10,14 +10,14 @@ from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison, Validation
 from ammeter.wire.metric_directions import LOWER
 
-DELTA = 0.01
+DEFAULT_DELTA = 0.01
 """Default limit. MLPerf requires 99 % of float32's quality from a reduced precision. A run's tag `validation_delta`
 sets another limit."""
 
-OTHER_SEED = 2.0
+OTHER_SEED_FACTOR = 2.0
 """Factor on the limit if the seeds differ: two float32 runs with two seeds also differ by about a percent."""
 
-IN_A_ROW = 3
+MIN_VALIDATIONS = 3
 """Validations that must be worse in a row: a single one is noisy while the loss still falls fast. For an ended run with
 fewer validations, all of them."""
 
@@ -28,51 +28,51 @@ def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]
     drifting = []
     for validations in pair.validated.values():
         series = _series(validations, limit)
-        enough = len(series) >= IN_A_ROW or (pair.run.over and len(series) == len(validations))
+        enough = len(series) >= MIN_VALIDATIONS or (pair.run.over and len(series) == len(validations))
         if series and (enough or not math.isfinite(series[-1].run)):
             drifting.append((series, validations))
     if not drifting:
         return state, None
-    return state, _conclude(pair, *max(drifting, key=lambda each: each[0][-1].delta), limit)
+    return state, _conclude(pair, *max(drifting, key=lambda drift: drift[0][-1].delta), limit)
 
 
 def limit_of(pair: RunComparison) -> float:
     """Returns the limit for the relative deterioration of validation."""
-    delta = DELTA if pair.delta is None else pair.delta
+    delta = DEFAULT_DELTA if pair.delta is None else pair.delta
     mine, theirs = pair.seeds
-    return delta * OTHER_SEED if mine != theirs and pair.delta is None else delta
+    return delta * OTHER_SEED_FACTOR if mine != theirs and pair.delta is None else delta
 
 
 def _series(validations: Sequence[Validation], limit: float) -> list[Validation]:
     """Returns the uninterrupted series of worse validations at the end."""
     found: list[Validation] = []
-    for each in reversed(validations):
-        if not each.delta > limit:
+    for validation in reversed(validations):
+        if not validation.delta > limit:
             break
-        found.insert(0, each)
+        found.insert(0, validation)
     return found
 
 
 def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:
     first, last = series[0], series[-1]
-    opened = series[min(IN_A_ROW, len(series)) - 1]
+    opened = series[min(MIN_VALIDATIONS, len(series)) - 1]
     baseline = pair.baseline.name or "its baseline"
-    worse = f"{wording.percent(last.delta)} worse" if math.isfinite(last.delta) else "no finite number"
-    seeds = " The seeds differ, so a part of it may be chance." if pair.seeds[0] != pair.seeds[1] else ""
-    good = [each.step for each in every if each.step < first.step]
-    alone = f"step {first.step} is the first at which both have one"
-    until = f"the one of step {good[-1]} was within it" if good else alone
+    worse = f"{wording.percent(last.delta)} worse" if math.isfinite(last.delta) else "not a finite number"
+    seeds = " The seeds differ, so chance may explain a part of it." if pair.seeds[0] != pair.seeds[1] else ""
+    good = [validation.step for validation in every if validation.step < first.step]
+    none_before = f"Step {first.step} is the first at which both runs have a value."
+    before = f"At step {good[-1]} the difference was within the limit." if good else none_before
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Validation is worse than the baseline's since step {first.step}",
-        cause=f"At step {last.step} {_named(last)} is {last.run:.4g} against {last.baseline:.4g} of {baseline}:"
-        f" {worse}, where {wording.percent(limit)} is the limit. It has been so since step {first.step},"
-        f" {wording.count(len(series), 'validation')} in a row; {until}.{seeds}",
-        fix=f"Go back to the last checkpoint from before step {first.step}, and from there train in"
-        f" {pair.baseline.precision or 'float32'} until it is clear what the precision takes: weights or optimizer"
-        " state in half precision, updates lost to rounding, gradients lost to underflow, a loss or softmax in"
-        " float16. Where the difference is acceptable, agree on it with the tag validation_delta.",
+        cause=f"Since step {first.step}, {_metric_text(last)} is worse than that of {baseline} by more than the limit"
+        f" of {wording.percent(limit)}, in {wording.count(len(series), 'validation')} in a row. At step {last.step} it"
+        f" is {last.run:.4g} against {last.baseline:.4g}: {worse}. {before}{seeds}",
+        fix=f"Resume from {wording.earlier(first.step)} and train in {pair.baseline.precision or 'float32'} until you"
+        " have found the cause. Look for weights or optimizer state in half precision, updates that rounding discards,"
+        " gradients that underflow, and a loss or softmax in float16. If the difference is acceptable, set the run's"
+        " tag validation_delta.",
         first_step=first.step,
         opened_step=opened.step,
         last_step=last.step,
@@ -88,17 +88,17 @@ def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence
     )
 
 
-def _named(last: Validation) -> str:
+def _metric_text(last: Validation) -> str:
     if last.metric == "val_loss" and last.better == LOWER:
         return "the validation loss"
-    return f"{last.metric}, of which {last.better} is better,"
+    return f"{last.metric} ({last.better} is better)"
 
 
 VERDICT = Verdict(
     id="validation-drift",
     severity="ticket",
     title="Validation worse than the baseline's",
-    question="Is validation worse than the baseline's at the same steps, by more than was agreed on?",
+    question="Is validation worse than the baseline's at the same steps, by more than the limit?",
     columns=("val_loss",),
     events=("values.logged",),
     runs=judge,

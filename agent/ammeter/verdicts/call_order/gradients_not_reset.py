@@ -8,10 +8,10 @@ from typing import Any
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     left = _number(data, "left")
     for_good = left is not None and not math.isfinite(left)
@@ -80,8 +80,8 @@ VERDICT = Verdict(
     question="Do gradients of one step go into the next one?",
     columns=(),
     events=("usage.gradients_not_reset",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.gradients_not_reset", _conclude, decides=_something_left),
+    judge=judge_event("usage.gradients_not_reset", _conclude, decides=_something_left),
     explains=("mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     name = data.get("optimizer") or "optimizer"
     call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
@@ -35,8 +35,8 @@ VERDICT = Verdict(
     question="Does an optimizer step past the scaler, on gradients of a scaled loss?",
     columns=(),
     events=("usage.gradients_not_unscaled",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.gradients_not_unscaled", _conclude),
+    judge=judge_event("usage.gradients_not_unscaled", _conclude),
     explains=("clip-before-unscale", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-collapse"),
 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import kept
+from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -61,7 +61,7 @@ def _heard(state: State, event: Event) -> State:
         return State(step=event.step, times=times)
     if more < MORE or steps < EPISODE:
         return state
-    data = {name: kept(event.data.get(name)) for name in ("skipped", "applied", "scale")}
+    data = {name: truncated(event.data.get(name)) for name in ("skipped", "applied", "scale")}
     return replace(state, opened=state.opened.at(state.step, event.step), seen=times, data=data)
 
 

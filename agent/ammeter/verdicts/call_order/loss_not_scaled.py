@@ -7,10 +7,10 @@ from typing import Any
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     at = f" at {data['caller']}" if data.get("caller") else ""
     scale = None if data.get("scale") is None else float(data["scale"])
@@ -63,8 +63,8 @@ VERDICT = Verdict(
     question="Is backward() called on a loss that did not go through the scaler?",
     columns=(),
     events=("usage.loss_not_scaled",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.loss_not_scaled", _conclude),
+    judge=judge_event("usage.loss_not_scaled", _conclude),
     explains=("gradient-underflow", "stagnation"),
 )

@@ -7,10 +7,10 @@ from typing import Any
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     scale, before = _number(data, "scale"), _number(data, "scale_before")
     unscaled = data.get("after") == "unscale_"
@@ -81,8 +81,8 @@ VERDICT = Verdict(
     question="Are gradients of two scales added up for one step?",
     columns=(),
     events=("usage.mixed_scale",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.mixed_scale", _conclude),
+    judge=judge_event("usage.mixed_scale", _conclude),
     explains=("nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
 )

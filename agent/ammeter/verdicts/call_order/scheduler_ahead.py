@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import kept
+from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -54,7 +54,7 @@ def _event(state: State, event: Event) -> State:
     state = replace(state, begun=begun)
     if skipped < MIN_MOVES or skipped < SHARE * scheduled:
         return state
-    data = {name: kept(value) for name, value in event.data.items()}
+    data = {name: truncated(value) for name, value in event.data.items()}
     return replace(state, opened=state.opened.at(begun, event.step), data=data, applied=0)
 
 

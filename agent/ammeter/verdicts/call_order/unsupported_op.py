@@ -6,14 +6,14 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 METHODS = {"forward", "backward"}
 """Names of the function around the line. The event contains such a name as the operator if the line calls nothing, as
 in `x @ weight`."""
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     caller, module, op = (str(data.get(name) or "") or None for name in ("caller", "module", "op"))
     place = (f" in {module}" if module else "") + (f" at {caller}" if caller else "")
@@ -64,7 +64,7 @@ VERDICT = Verdict(
     question="Did an operator raise because of the dtypes it was given?",
     columns=(),
     events=("usage.unsupported_op",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.unsupported_op", _conclude),
+    judge=judge_event("usage.unsupported_op", _conclude),
 )

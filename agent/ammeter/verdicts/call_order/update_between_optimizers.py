@@ -5,10 +5,10 @@ from __future__ import annotations
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     at = f" at {data['caller']}" if data.get("caller") else ""
     scale, before = (None if data.get(name) is None else float(data[name]) for name in ("scale", "scale_before"))
@@ -45,7 +45,7 @@ VERDICT = Verdict(
     question="Is scaler.update() called between the steps of two optimizers?",
     columns=(),
     events=("usage.update_between_optimizers",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.update_between_optimizers", _conclude),
+    judge=judge_event("usage.update_between_optimizers", _conclude),
 )

@@ -6,20 +6,20 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 EVENT = "checkpoint.saved"
 
-HARM = {
-    "read": "copy what it holds of the model, and with that what it has kept of the training data",
-    "replace": "put another file in its place, which the next torch.load may run as a program",
+HARMS = {
+    "read": "copy the model, including training data that its weights have memorized",
+    "replace": "replace the file by one with code that the next torch.load may run",
 }
 """Consequence of a permission, by its name in the event."""
 
 
 def _abilities(data: dict[str, Any]) -> list[str]:
     exposed = data.get("exposed")
-    return [each for each in HARM if each in exposed] if isinstance(exposed, list) else []
+    return [ability for ability in HARMS if ability in exposed] if isinstance(exposed, list) else []
 
 
 def is_note(finding: Finding) -> bool:
@@ -30,20 +30,21 @@ def is_note(finding: Finding) -> bool:
     return finding.verdict == VERDICT.id and "replace" not in finding.evidence.get("exposed", ())
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     path, mode = str(state.data.get("path") or "?"), str(state.data.get("mode") or "unknown")
     who = str(state.data.get("by") or "everybody with an account on the machine")
     abilities = _abilities(state.data)
     folder = path.rpartition("/")[0] or "."
-    load = " Load what lies there with weights_only=True until you know who wrote it." if "replace" in abilities else ""
+    load = " Load these files with weights_only=True until you know who wrote them." if "replace" in abilities else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Others can {' and '.join(abilities)} the checkpoints",
-        cause=f"The checkpoint {path}, saved at step {state.opened.first}, has mode {mode} and no folder above it is"
-        f" private: {who} can {', and '.join(HARM[each] for each in abilities)}.",
-        fix=f"Run chmod 0700 on the folder {folder} and chmod 0600 on {path}, and call os.umask(0o077) before the first"
-        f" save so that the next checkpoints are private from the start.{load}",
+        title=f"Other users can {' and '.join(abilities)} the checkpoints",
+        cause=f"Other users of the machine can {' and '.join(abilities)} the checkpoint {path}, saved at step"
+        f" {state.opened.first}: its mode is {mode}, and no folder above it is private. This allows {who} to"
+        f" {', and to '.join(HARMS[ability] for ability in abilities)}.",
+        fix=f"Run `chmod 0700 {folder}` and `chmod 0600 {path}`, and call os.umask(0o077) before the first save, which"
+        f" makes later checkpoints private.{load}",
         evidence={"path": path, "mode": mode, "exposed": abilities, "by": who},
         **lifecycle_fields(state.opened),
     )
@@ -52,11 +53,11 @@ def _conclude(state: Told) -> Finding:
 VERDICT = Verdict(
     id="checkpoint-exposed",
     severity="ticket",
-    title="A checkpoint is open to others",
-    question="Can others on the machine read or replace a checkpoint?",
+    title="Checkpoint accessible to others",
+    question="Can other users of the machine read or replace a checkpoint?",
     columns=(),
     events=(EVENT,),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told(EVENT, _conclude, decides=lambda data: bool(_abilities(data))),
+    judge=judge_event(EVENT, _conclude, decides=lambda data: bool(_abilities(data))),
 )

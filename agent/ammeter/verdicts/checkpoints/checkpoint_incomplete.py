@@ -12,19 +12,19 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import kept, path_in
+from ammeter.verdicts.framework.single_event import path_of, truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-ROUNDS = 3
+MIN_CHECKPOINTS = 3
 """Checkpoints without an optimizer, each followed by more training, that open the verdict. One or two may be exports
 before the first checkpoint. With an export every hundredth and a checkpoint every thousandth step, the verdict closes
 at the first checkpoint."""
 
-COSTS = {
-    "float32 weights": "the weights in half precision only, so that what training added below their last bit is gone",
-    "optimizer": "no optimizer, so that moments start from nothing and the first steps are of the wrong size",
-    "scaler": "no GradScaler, so that the scale starts over and the steps it needs to settle are skipped again",
+EFFECTS = {
+    "float32 weights": "weights in half precision only, which discards the low-order bits of the trained values",
+    "optimizer": "no optimizer state, so moments restart from zero and the first steps have the wrong size",
+    "scaler": "no GradScaler state, so the loss scale restarts and steps are skipped until it has settled again",
 }
 """Effect of a missing part on a resumed run, by its name in the event."""
 
@@ -45,8 +45,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Parts that none of its files contains so far."""
     path: str = ""
     first: int = -1
-    rounds: int = 0
-    """`rounds`: finished incomplete checkpoints, each followed by training. `first`: step of the first one."""
+    checkpoints: int = 0
+    """`checkpoints`: finished incomplete checkpoints, each followed by training. `first`: step of the first one."""
     lacks: tuple[str, ...] = ()
     half: str = ""
     """`lacks`: missing parts of the last incomplete checkpoint. `half`: dtype of its weights."""
@@ -69,11 +69,13 @@ def _trained(state: State, step: int) -> State:
     if step <= state.saved or state.saved < 0:
         return state
     saved, state = state.saved, replace(state, saved=-1)
-    lacks = tuple(name for name in COSTS if name in state.missing)
+    lacks = tuple(name for name in EFFECTS if name in state.missing)
     if not lacks or "weights" in state.missing:  # a part: another rank or library saves the weights
         return state
-    state = replace(state, rounds=state.rounds + 1, first=saved if state.first < 0 else state.first, lacks=lacks)
-    if state.opened.active or "optimizer" not in lacks or state.rounds >= ROUNDS:
+    state = replace(
+        state, checkpoints=state.checkpoints + 1, first=saved if state.first < 0 else state.first, lacks=lacks
+    )
+    if state.opened.active or "optimizer" not in lacks or state.checkpoints >= MIN_CHECKPOINTS:
         return replace(state, opened=state.opened.at(state.first, saved))
     return state
 
@@ -84,33 +86,33 @@ def _saved(state: State, event: Event) -> State:
     if not isinstance(contents, dict) or not isinstance(missing, list):
         return state
     known = contents.get("whole") is not False
-    here = tuple(name for name in ("weights", *COSTS) if name in missing and known)
+    absent = tuple(name for name in ("weights", *EFFECTS) if name in missing and known)
     if state.saved == event.step:
-        here = tuple(name for name in here if name in state.missing)
-    if not here and known:
+        absent = tuple(name for name in absent if name in state.missing)
+    if not absent and known:
         return replace(state, complete=True, missing=(), opened=state.opened.over())
     weights = contents.get("weights")
     half = ", ".join(map(str, weights)) if isinstance(weights, dict) and weights else state.half
-    return replace(state, saved=event.step, missing=here, path=path_in(event.data), half=kept(half))
+    return replace(state, saved=event.step, missing=absent, path=path_of(event.data), half=truncated(half))
 
 
 def _conclude(state: State) -> Finding:
-    path = state.path or "kept in memory"
-    costs = "; ".join(COSTS[name] for name in state.lacks)
-    names = _listed(list(state.lacks))
+    path = state.path or "in memory"
+    effects = "; ".join(EFFECTS[name] for name in state.lacks)
     parts = " ".join(ADD[name] for name in state.lacks)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The checkpoints lack {names}",
-        cause=f"{wording.count(state.rounds, 'checkpoint')} since step {state.opened.first} could not be resumed from"
-        f" without losing something, the last one {path}: it holds {costs}. No complete one was seen beside it.",
-        fix=f"Add to what is saved: {parts} and load all of it again before the first step of a resumed run."
-        " If this is only an export, save a complete checkpoint beside it.",
+        title=f"The checkpoints lack {wording.listed(state.lacks)}",
+        cause="No complete checkpoint of this run was seen: "
+        f"{wording.count(state.checkpoints, 'checkpoint')} since step {state.opened.first} cannot resume it without a"
+        f" loss. The last one, {path}, contains {effects}.",
+        fix=f"Add to the saved dictionary: {parts} and load all parts before the first step of a resumed run."
+        " If these files are exports, save a complete checkpoint in addition.",
         evidence={
             "path": state.path,
             "missing": list(state.lacks),
-            "checkpoints": state.rounds,
+            "checkpoints": state.checkpoints,
             "weights": state.half,
             "last_saved_step": state.opened.last,
         },
@@ -118,15 +120,11 @@ def _conclude(state: State) -> Finding:
     )
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 VERDICT = Verdict(
     id="checkpoint-incomplete",
     severity="ticket",
-    title="A checkpoint lacks what a resume needs",
-    question="Do the checkpoints lack something that a resumed run needs?",
+    title="Incomplete checkpoints",
+    question="Do all checkpoints lack a part that a resumed run needs?",
     columns=(),
     events=("checkpoint.saved",),
     state=State,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import path_in
+from ammeter.verdicts.framework.single_event import path_of
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -18,19 +18,19 @@ FAILURE_HOURS = 8000.0
 """GPU hours per failure of a job: jobs of 1024 GPUs fail every 7.9 hours (Kokolis et al. 2025, Revisiting Reliability
 in Large-Scale Machine Learning Research Clusters)."""
 
-MAX_HOURS = 168.0
+MAX_FAILURE_HOURS = 168.0
 """Upper bound of the hours between failures, a week: however reliable a single machine is, within a week there is an
 update, a preemption or a reboot."""
 
-COSTS = 4.0
+STALE_FACTOR = 4.0
 """Multiple of the best interval after which a checkpoint is stale. The best interval is sqrt(2 x time to save x time
 between failures) (Young 1974, Daly 2006). At four times it, the average cost is more than twice the minimum; at up to
 twice, it is at most a quarter above the minimum."""
 
-MIN_SECONDS = 3600.0
+MIN_LIMIT_SECONDS = 3600.0
 """Lower bound of the limit: less than an hour of work does not justify a change."""
 
-UNKNOWN_SAVE = 60.0
+ASSUMED_SAVE_SECONDS = 60.0
 """Assumed seconds of a save if none was seen."""
 
 MIN_SAVE_SECONDS = 1.0
@@ -39,7 +39,7 @@ MIN_SAVE_SECONDS = 1.0
 REPEAT_FACTOR = 2.0
 """The finding is updated with the new number when the time has doubled."""
 
-NANOSECONDS = 1e9
+NS_PER_SECOND = 1e9
 """Nanoseconds per second: times of frames are whole nanoseconds."""
 
 
@@ -50,28 +50,28 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     saved: int = -1
     """Step of the last checkpoint; -1 if there was none."""
     path: str = ""
-    cost: float = UNKNOWN_SAVE
+    save_seconds: float = ASSUMED_SAVE_SECONDS
     ranks: int = 1
-    watched: bool = True
+    saves: bool = True
     """Whether this is the process that is expected to save: the first of the ranks."""
     begun: int = -1
     """Step of the first row."""
-    told: float = 0.0
+    seconds: float = 0.0
     """Seconds without a checkpoint, as reported in the finding."""
 
     @property
-    def between(self) -> float:
+    def failure_seconds(self) -> float:
         """Seconds between two failures of a job of this size."""
-        return 3600 * min(MAX_HOURS, FAILURE_HOURS / max(1, self.ranks))
+        return 3600 * min(MAX_FAILURE_HOURS, FAILURE_HOURS / max(1, self.ranks))
 
     @property
-    def best(self) -> float:
+    def best_seconds(self) -> float:
         """Interval between checkpoints with the lowest cost, in seconds."""
-        return math.sqrt(2 * self.cost * self.between)
+        return math.sqrt(2 * self.save_seconds * self.failure_seconds)
 
     @property
-    def limit(self) -> float:
-        return max(MIN_SECONDS, COSTS * self.best)
+    def limit_seconds(self) -> float:
+        return max(MIN_LIMIT_SECONDS, STALE_FACTOR * self.best_seconds)
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -80,7 +80,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Hello):
-            state = replace(state, ranks=part.world_size, watched=part.rank == 0 and part.role == "rank")
+            state = replace(state, ranks=part.world_size, saves=part.rank == 0 and part.role == "rank")
         elif isinstance(part, Event):
             state = _saved(state, part)
     return state, changed(_conclude, before, state)
@@ -94,52 +94,61 @@ def _saved(state: State, event: Event) -> State:
     contents = event.data.get("contents")
     if not isinstance(contents, dict) or not (contents.get("weights") or contents.get("optimizer")):
         return state
-    cost = max(MIN_SAVE_SECONDS, float(event.data.get("seconds") or 0.0))
-    path = path_in(event.data)
+    seconds = max(MIN_SAVE_SECONDS, float(event.data.get("seconds") or 0.0))
+    path = path_of(event.data)
     return replace(
-        state, since=max(state.since, event.time), saved=event.step, cost=cost, path=path, opened=state.opened.over()
+        state,
+        since=max(state.since, event.time),
+        saved=event.step,
+        save_seconds=seconds,
+        path=path,
+        opened=state.opened.over(),
     )
 
 
 def _rows(state: State, rows: View) -> State:
-    if not state.watched:
+    if not state.saves:
         return state
     if state.begun < 0:
         state = replace(state, begun=int(rows.steps[0]), since=max(state.since, int(rows.times[0])))
     begin = 0
     while begin < len(rows):
-        limit = REPEAT_FACTOR * state.told if state.opened.active else state.limit
-        due = state.since + int(limit * NANOSECONDS)
+        limit = REPEAT_FACTOR * state.seconds if state.opened.active else state.limit_seconds
+        due = state.since + int(limit * NS_PER_SECOND)
         late = np.flatnonzero(rows.times[begin:] >= due)
         if not late.size:
             break
         begin += int(late[0])
-        seconds = (int(rows.times[begin]) - state.since) / NANOSECONDS
+        seconds = (int(rows.times[begin]) - state.since) / NS_PER_SECOND
         first = state.saved if state.saved >= 0 else state.begun
-        state = replace(state, told=seconds, opened=state.opened.at(first, int(rows.steps[begin])))
+        state = replace(state, seconds=seconds, opened=state.opened.at(first, int(rows.steps[begin])))
     return replace(state, opened=state.opened.until(int(rows.steps[-1]))) if state.opened.active else state
 
 
+_NONE_SEEN = "None was seen in this run."
+
+
 def _conclude(state: State) -> Finding:
-    since = f"since step {state.saved}" if state.saved >= 0 else "in this run"
-    last = f" The last one was {state.path or 'kept in memory'}, at step {state.saved}." if state.saved >= 0 else ""
-    taken = f"takes {state.cost:.3g} s" if state.saved >= 0 else f"takes {UNKNOWN_SAVE:.0f} s, as was assumed here"
-    of = "one process" if state.ranks == 1 else f"{state.ranks} processes"
+    last = f"The last one was {state.path or 'in memory'}, at step {state.saved}." if state.saved >= 0 else _NONE_SEEN
+    assumed = "" if state.saved >= 0 else " (assumed)"
+    size = "one process" if state.ranks == 1 else f"{state.ranks} processes"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"No checkpoint for {_duration(state.told)}",
-        cause=f"No checkpoint was seen {since} for {_duration(state.told)}: so much work is gone if a process dies, a"
-        f" node fails or the job is preempted.{last} Jobs of {of} fail about every {_duration(state.between)}; where a"
-        f" checkpoint {taken}, one every {_duration(state.best)} costs least.",
-        fix=f"Save a checkpoint now, and from here on every {_duration(state.best)}, by the clock and not by epochs:"
-        " weights in float32, optimizer, scaler, scheduler and step, to a new file that is renamed when it is whole."
-        + (" If it should have been saved, see whether the disk is full or the condition is never true." * bool(last)),
+        title=f"No checkpoint for {_duration(state.seconds)}",
+        cause=f"No checkpoint was seen for {_duration(state.seconds)}, so a crash, a node failure or a preemption would"
+        f" cost that much work. {last} Jobs of {size} fail about every {_duration(state.failure_seconds)}; with"
+        f" {state.save_seconds:.3g} s{assumed} per save, one checkpoint every {_duration(state.best_seconds)} costs"
+        " least.",
+        fix=f"Save a checkpoint now, and from now on every {_duration(state.best_seconds)}, by the clock and not by"
+        " epoch: float32 weights, optimizer, scaler, scheduler and step, in a new file that is renamed when it is"
+        " complete."
+        + (" If a save was due, check for a full disk and a save condition that is never true." * (state.saved >= 0)),
         evidence={
-            "seconds_without_checkpoint": round(state.told, 1),
-            "best_interval_seconds": round(state.best, 1),
-            "seconds_between_failures": round(state.between, 1),
-            "save_seconds": round(state.cost, 3),
+            "seconds_without_checkpoint": round(state.seconds, 1),
+            "best_interval_seconds": round(state.best_seconds, 1),
+            "seconds_between_failures": round(state.failure_seconds, 1),
+            "save_seconds": round(state.save_seconds, 3),
             "last_checkpoint": state.path,
             "last_saved_step": state.saved if state.saved >= 0 else None,
         },
@@ -156,8 +165,8 @@ def _duration(seconds: float) -> str:
 VERDICT = Verdict(
     id="checkpoint-stale",
     severity="ticket",
-    title="The last checkpoint is old",
-    question="Has too much time passed since the last checkpoint for how often jobs of this size fail?",
+    title="No recent checkpoint",
+    question="Is the last checkpoint too old, considering how often jobs of this size fail?",
     columns=(),
     events=("checkpoint.saved",),
     state=State,

@@ -6,13 +6,13 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 STEPS_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
 """Distance from 1 to the next larger number."""
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     dtypes, tensors = _list(data, "dtypes") or ["half precision"], _list(data, "tensors")
@@ -60,8 +60,8 @@ VERDICT = Verdict(
     question="Does the optimizer update weights in half precision without a float32 copy?",
     columns=(),
     events=("usage.half_weights",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.half_weights", _conclude),
+    judge=judge_event("usage.half_weights", _conclude),
     explains=("lost-updates", "half-optimizer-state", "stagnation"),
 )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 2**53
+MAX_COUNT = 2**53
 """Upper bound for plausible numbers of steps or samples. JSON readers that store numbers as doubles round integers
 above 2^53."""
 
@@ -38,7 +38,7 @@ def with_epoch(before: Any, epoch: float, time: int) -> list[Any]:
     return [first, began, last, reached]
 
 
-def said_by(config: Mapping[str, Any], world_size: int) -> dict[str, float]:
+def from_config(config: Mapping[str, Any], world_size: int) -> dict[str, float]:
     """Reads steps_per_epoch, and samples_per_epoch of one rank, from a config."""
     found: dict[str, float] = {}
     if _is_count(config.get("steps_per_epoch")):
@@ -55,9 +55,9 @@ def seconds(counters: Mapping[str, Any]) -> float | None:
     The sources, in this order: the first and the highest epoch number in run.log; the config's steps per epoch with the
     mean step time; the size of the data set with the samples per step.
     """
-    said, spent = counters.get("epochs"), counters.get("step_seconds", 0)
-    if said and said[2] > said[0]:
-        found = (said[3] - said[1]) / 1e9 / (said[2] - said[0])
+    epochs, spent = counters.get("epochs"), counters.get("step_seconds", 0)
+    if epochs and epochs[2] > epochs[0]:
+        found = (epochs[3] - epochs[1]) / 1e9 / (epochs[2] - epochs[0])
     elif counters.get("steps_per_epoch") and counters.get("steps"):
         found = counters["steps_per_epoch"] * spent / counters["steps"]
     elif counters.get("samples_per_epoch") and counters.get("samples"):
@@ -67,5 +67,5 @@ def seconds(counters: Mapping[str, Any]) -> float | None:
     return float(found) if 0 < found < math.inf else None
 
 
-def _is_count(said: Any) -> bool:
-    return isinstance(said, int | float) and not isinstance(said, bool) and 0 < said < MOST
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_COUNT

@@ -57,18 +57,18 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
     def words(self) -> str:
         """Returns one sentence about the place, with a leading space; empty if nothing is known."""
         if self.everywhere:
-            return f" All {self.count} gradients that were read are non-finite: they do not say where it began."
+            return f" All {self.count} gradients that were read are non-finite, so they do not show the origin."
         if self.tensor is None:
             return ""
         if self.handed_on:
             return (
-                f" {self.tensor} is the last tensor with a non-finite gradient, and {self.after} behind it were read"
-                " and are finite."
+                f" {self.tensor} is the last tensor with a non-finite gradient; the {self.after} gradients read after"
+                " it are finite."
             )
         others = self.before + self.after
         if self.count == 1:
             return f" The gradient of {self.tensor} is non-finite; {others} others are finite."
-        return f" {self.count} gradients are non-finite, {self.tensor} last of them; {others} are finite."
+        return f" {self.count} gradients are non-finite, the last one that of {self.tensor}; {others} are finite."
 
 
 def of_row(rows: View, at: int) -> Origin | None:
@@ -96,6 +96,6 @@ def of_event(step: int, data: dict[str, Any]) -> Origin:
     """Returns the origin that a `gradient.nonfinite` event contains."""
     finite, after, count = (int(data.get(name, 0)) for name in ("finite", "finite_after", "count"))
     tensors = data.get("tensors", ())
-    inf = any(each.get("infs", math.inf) > 0 for each in tensors) or not tensors
+    inf = any(tensor.get("infs", math.inf) > 0 for tensor in tensors) or not tensors
     tensor = data.get("last") if finite else None
     return Origin(step, tensor, count, finite - after, after, inf)

@@ -16,7 +16,7 @@ from ammeter.wire.frames import LOSS
 
 VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
 
-TOGETHER = 64
+MIN_PART_ROWS = 64
 """Minimum rows of each rank in one comparison, if there are so many. Small parts are merged, because a rank may have
 sent each row separately."""
 
@@ -32,18 +32,17 @@ class Standing:
         rank: The rank.
         step: Step of its last row.
         time: Time of its last row in ns of its host's clock.
-        stands: Whether it may wait for another rank. True for a living process, and for one that ended against its will
-            at
-            least AHEAD_SECONDS after its last row.
+        may_wait: Whether it may wait for another rank. True for a living process, and for one that failed
+            at least AHEAD_SECONDS after its last row.
     """
 
     rank: int
     step: int
     time: int
-    stands: bool
+    may_wait: bool
 
 
-def standing(rank: int, step: int, time: int, ended: int | None, by_itself: bool) -> Standing:
+def standing_of(rank: int, step: int, time: int, ended: int | None, intended: bool) -> Standing:
     """Builds the Standing of a rank.
 
     Args:
@@ -51,10 +50,10 @@ def standing(rank: int, step: int, time: int, ended: int | None, by_itself: bool
         step: Step of its last row.
         time: Time of its last row in ns.
         ended: End of the process in ns of its clock; None while it lives.
-        by_itself: Whether the process ended intentionally.
+        intended: Whether the process ended intentionally.
     """
-    stands = ended is None or (not by_itself and ended - time >= AHEAD_SECONDS * 10**9)
-    return Standing(rank, step, time, stands)
+    may_wait = ended is None or (not intended and ended - time >= AHEAD_SECONDS * 10**9)
+    return Standing(rank, step, time, may_wait)
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class AlignedSteps:
         return self.columns[name]
 
 
-def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[AlignedSteps]:
+def align_steps(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: int = -1) -> Iterator[AlignedSteps]:
     """Yields the steps after `after` that all ranks have, up to the lowest last step.
 
     Args:
@@ -89,19 +88,19 @@ def in_step(ranks: Mapping[int, Iterable[View]], over: Collection[int], after: i
         over: Ranks that have ended. From their end on, the remaining ranks are compared without them.
         after: The last step that was compared before.
     """
-    readers = {rank: _gathered(_behind(ranks[rank], after)) for rank in sorted(ranks)}
-    here = {rank: next(reader, None) for rank, reader in readers.items()}
+    readers = {rank: _merged_parts(_rows_after(ranks[rank], after)) for rank in sorted(ranks)}
+    current = {rank: next(reader, None) for rank, reader in readers.items()}
     while True:
-        if any(rows is None and rank not in over for rank, rows in here.items()):
+        if any(rows is None and rank not in over for rank, rows in current.items()):
             return
-        rows_of = {rank: rows for rank, rows in here.items() if rows is not None}
+        rows_of = {rank: rows for rank, rows in current.items() if rows is not None}
         if len(rows_of) < 2:
             return
         reached = min(int(rows.steps[-1]) for rows in rows_of.values())
         cuts = {rank: int(np.searchsorted(rows.steps, reached, "right")) for rank, rows in rows_of.items()}
         yield _stacked({rank: rows.part(0, cuts[rank]) for rank, rows in rows_of.items()})
-        rest = {rank: rows.part(cuts[rank], len(rows.steps)) for rank, rows in rows_of.items()}
-        here = {rank: rows if len(rows.steps) else next(readers[rank], None) for rank, rows in rest.items()}
+        remaining = {rank: rows.part(cuts[rank], len(rows.steps)) for rank, rows in rows_of.items()}
+        current = {rank: rows if len(rows.steps) else next(readers[rank], None) for rank, rows in remaining.items()}
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class _Rows:
         return _Rows(self.steps[begin:end], self.columns[:, begin:end], self.sharded)
 
 
-def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
+def _rows_after(views: Iterable[View], after: int) -> Iterator[_Rows]:
     for view in views:
         begin = int(np.searchsorted(view.steps, after, "right"))
         if begin < len(view):
@@ -124,31 +123,31 @@ def _behind(views: Iterable[View], after: int) -> Iterator[_Rows]:
             yield _Rows(view.steps[begin:], columns, view.schema.sharded)
 
 
-def _gathered(several: Iterable[_Rows]) -> Iterator[_Rows]:
+def _merged_parts(parts: Iterable[_Rows]) -> Iterator[_Rows]:
     """Merges small parts of rows, because a rank may have sent each row separately."""
     waiting: list[_Rows] = []
-    for rows in several:
+    for rows in parts:
         waiting.append(rows)
-        if sum(len(each.steps) for each in waiting) >= TOGETHER:
-            yield _one(waiting)
+        if sum(len(part.steps) for part in waiting) >= MIN_PART_ROWS:
+            yield _concatenated(waiting)
             waiting = []
     if waiting:
-        yield _one(waiting)
+        yield _concatenated(waiting)
 
 
-def _one(several: Sequence[_Rows]) -> _Rows:
-    if len(several) == 1:
-        return several[0]
-    steps, columns = [each.steps for each in several], [each.columns for each in several]
-    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(each.sharded for each in several))
+def _concatenated(parts: Sequence[_Rows]) -> _Rows:
+    if len(parts) == 1:
+        return parts[0]
+    steps, columns = [rows.steps for rows in parts], [rows.columns for rows in parts]
+    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(rows.sharded for rows in parts))
 
 
 def _stacked(rows_of: Mapping[int, _Rows]) -> AlignedSteps:
-    every = list(rows_of.values())
-    steps: Ints = reduce(np.intersect1d, [rows.steps for rows in every])
-    found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in every], np.float32)
+    rows_of_ranks = list(rows_of.values())
+    steps: Ints = reduce(np.intersect1d, [rows.steps for rows in rows_of_ranks])
+    found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in rows_of_ranks], np.float32)
     columns = {name: found[:, place] for place, name in enumerate(VITALS)}
-    return AlignedSteps(tuple(rows_of), steps, columns, any(rows.sharded for rows in every))
+    return AlignedSteps(tuple(rows_of), steps, columns, any(rows.sharded for rows in rows_of_ranks))
 
 
 def _column(view: View, name: str) -> Floats:

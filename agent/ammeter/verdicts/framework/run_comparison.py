@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.verdicts.framework.run_history import VALIDATION, RunHistory, declared
+from ammeter.verdicts.framework.run_history import VALIDATION, RunHistory, declared_metrics
 from ammeter.verdicts.framework.run_likeness import (
     PRECISION,
     QUESTIONS,
@@ -23,20 +23,20 @@ from ammeter.verdicts.framework.run_likeness import (
     differences,
     ignored_by,
     last_part,
+    median_of,
     settings_of,
-    usual,
 )
 from ammeter.wire.columns import Floats
 from ammeter.wire.metric_directions import HIGHER, LOWER
 
-WARM_UP = 64
+WARM_UP_STEPS = 64
 """Steps at the start of a run that are excluded from its speed: kernels are compiled and selected there, and Ammeter
 reads densely. For a short run it is a third of its steps."""
 
-ENOUGH = 20
+MIN_STEPS = 20
 """Minimum number of steps after the warm-up for a meaningful median."""
 
-READINGS = 3
+MIN_MEMORY_READINGS = 3
 """Minimum number of memory readings for which their maximum counts as a peak."""
 
 MAX_REASONS = 3
@@ -127,11 +127,11 @@ class RunComparison:
     @property
     def forbidding(self) -> list[Difference]:
         """The differences that forbid at least one comparison."""
-        return [each for each in self.differences if each.forbids]
+        return [difference for difference in self.differences if difference.forbids]
 
-    def why(self, question: str) -> str | None:
+    def exclusion(self, question: str) -> str | None:
         """Returns the reason why one of QUESTIONS cannot be compared; None if it can."""
-        found = [each.said for each in self.differences if question in each.forbids]
+        found = [difference.text for difference in self.differences if question in difference.forbids]
         if not found:
             return None
         more = f", and {len(found) - MAX_REASONS} more" if len(found) > MAX_REASONS else ""
@@ -141,15 +141,15 @@ class RunComparison:
     def seeds(self) -> tuple[Any, Any]:
         """The seeds of both runs; None for a config without a seed."""
         mine, theirs = (
-            next((value for key, value in settings_of(each) if last_part(key) in SEEDS), None)
-            for each in (self.run, self.baseline)
+            next((value for key, value in settings_of(history) if last_part(key) in SEEDS), None)
+            for history in (self.run, self.baseline)
         )
         return mine, theirs
 
     @property
     def metrics(self) -> Mapping[str, str]:
         """Metric -> `lower` or `higher`, from the tags of the run, else of the baseline."""
-        return {**declared(self.baseline.tags), **declared(self.run.tags)}
+        return {**declared_metrics(self.baseline.tags), **declared_metrics(self.run.tags)}
 
     def as_json(self) -> dict[str, Any]:
         """Returns the comparison in numbers, with null for unknown values.
@@ -157,7 +157,7 @@ class RunComparison:
         `not_compared` contains the reason for each question that must not be compared.
         """
         speed, memory, worst = self.speed, self.memory, self.worst
-        reasons = {question: why for question in QUESTIONS if (why := self.why(question))}
+        reasons = {question: reason for question in QUESTIONS if (reason := self.exclusion(question))}
         return {
             "name": self.baseline.name,
             "speedup": 1 / speed.ratio if speed else None,
@@ -169,44 +169,46 @@ class RunComparison:
             "validation_step": worst.step if worst else None,
             "validation_metric": worst.metric if worst else None,
             "metrics": [self._metric(several[-1]) for several in self.validated.values()],
-            "first_other_loss": self.parted[0] if self.parted and not self.why("validation") else None,
+            "first_other_loss": self.first_difference[0]
+            if self.first_difference and not self.exclusion("validation")
+            else None,
             "not_compared": reasons,
-            "differences": [each.as_json() for each in self.differences],
+            "differences": [difference.as_json() for difference in self.differences],
         }
 
     @property
     def same_precision(self) -> bool:
         """Whether both runs have the same precision, both in settings and in measurement."""
         mine, theirs = (
-            {key: value for key, value in settings_of(each) if last_part(key) in PRECISION}
-            for each in (self.run, self.baseline)
+            {key: value for key, value in settings_of(history) if last_part(key) in PRECISION}
+            for history in (self.run, self.baseline)
         )
-        weights = [each.model.dtypes if each.model else None for each in (self.run, self.baseline)]
+        weights = [history.model.dtypes if history.model else None for history in (self.run, self.baseline)]
         return self.run.precision == self.baseline.precision and mine == theirs and weights[0] == weights[1]
 
     @cached_property
     def speed(self) -> Speed | None:
-        if self.why("speed"):
+        if self.exclusion("speed"):
             return None
         steps, mine, theirs = self.run.curve("step_seconds").with_common(self.baseline.curve("step_seconds"))
         usable = np.isfinite(mine) & np.isfinite(theirs) & (mine > 0) & (theirs > 0)
         steps, mine, theirs = steps[usable], mine[usable], theirs[usable]
-        begin = min(WARM_UP, len(steps) // 3)
+        begin = min(WARM_UP_STEPS, len(steps) // 3)
         steps, mine, theirs = steps[begin:], mine[begin:], theirs[begin:]
-        if len(steps) < ENOUGH:
+        if len(steps) < MIN_STEPS:
             return None
-        samples, of_baseline = (usual(each, "samples") for each in (self.run, self.baseline))
-        apart = samples > 0 and of_baseline > 0 and abs(samples / of_baseline - 1) > 0.01
-        by = (samples, of_baseline) if apart else (1.0, 1.0)
+        samples, baseline_samples = (median_of(history, "samples") for history in (self.run, self.baseline))
+        different = samples > 0 and baseline_samples > 0 and abs(samples / baseline_samples - 1) > 0.01
+        by = (samples, baseline_samples) if different else (1.0, 1.0)
         median, quarter = float(np.median(mine)) / by[0], float(np.quantile(mine, 0.25)) / by[0]
         normal = float(np.median(theirs)) / by[1]
-        per = "sample" if apart else "step"
+        per = "sample" if different else "step"
         return Speed(median, normal, per, int(steps[0]), int(steps[-1]), len(steps), quarter > normal)
 
     @cached_property
     def memory(self) -> Memory | None:
-        mine, theirs = (each.curve("device_allocated_bytes") for each in (self.run, self.baseline))
-        if self.why("memory") or len(mine) < READINGS or len(theirs) < READINGS:
+        mine, theirs = (history.curve("device_allocated_bytes") for history in (self.run, self.baseline))
+        if self.exclusion("memory") or len(mine) < MIN_MEMORY_READINGS or len(theirs) < MIN_MEMORY_READINGS:
             return None
         peak, other = float(mine.values.max()), float(theirs.values.max())
         return Memory(peak, other, int(mine.steps[0]), int(mine.steps[-1])) if peak > 0 and other > 0 else None
@@ -218,10 +220,10 @@ class RunComparison:
         Metrics without such steps are omitted.
         """
         found: dict[str, list[Validation]] = {}
-        for metric, better in {} if self.why("validation") else self.metrics.items():
+        for metric, better in {} if self.exclusion("validation") else self.metrics.items():
             steps, mine, theirs = self.run.curve(metric).with_common(self.baseline.curve(metric))
             every = zip(steps.tolist(), mine.tolist(), theirs.tolist(), strict=True)
-            several = [Validation(*each, metric, better) for each in every if math.isfinite(each[2])]
+            several = [Validation(*values, metric, better) for values in every if math.isfinite(values[2])]
             if several:
                 found[metric] = several
         return found
@@ -234,17 +236,23 @@ class RunComparison:
     @property
     def worst(self) -> Validation | None:
         """The worst metric against the baseline, by the last value of each metric."""
-        return max((several[-1] for several in self.validated.values()), key=lambda each: each.delta, default=None)
+        return max(
+            (several[-1] for several in self.validated.values()), key=lambda validation: validation.delta, default=None
+        )
 
     @cached_property
-    def parted(self) -> tuple[int, float, float] | None:
+    def first_difference(self) -> tuple[int, float, float] | None:
         """The first step at which the losses differ in any bit, with both losses."""
         steps, mine, theirs = self.run.curve("loss").with_common(self.baseline.curve("loss"))
-        apart = np.flatnonzero(~_same(mine, theirs))
-        return (int(steps[apart[0]]), float(mine[apart[0]]), float(theirs[apart[0]])) if apart.size else None
+        different = np.flatnonzero(~_same(mine, theirs))
+        return (
+            (int(steps[different[0]]), float(mine[different[0]]), float(theirs[different[0]]))
+            if different.size
+            else None
+        )
 
     @cached_property
-    def common(self) -> int:
+    def common_losses(self) -> int:
         """Number of steps for which both runs have a loss."""
         return len(self.run.curve("loss").with_common(self.baseline.curve("loss"))[0])
 
@@ -259,13 +267,13 @@ class RunComparison:
         }
 
 
-def agreed(said: str | None) -> float | None:
+def parse_share(text: str | None) -> float | None:
     """Parses a tag with the allowed deterioration of validation, as a share.
 
     Returns None for a text that is not a non-negative finite number.
     """
     try:
-        share = float(said or "")
+        share = float(text or "")
     except ValueError:
         return None
     return share if math.isfinite(share) and share >= 0 else None

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ammeter.verdicts.framework.model_shape import Model, model_of
 from ammeter.verdicts.framework.placement import LifeRecord, Place, place
-from ammeter.verdicts.framework.run_likeness import Model, model_of
 from ammeter.wire.columns import Floats, Ints, View, measured
 from ammeter.wire.frames import Event, Hello
 from ammeter.wire.metric_directions import BETTER, DIRECTIONS, LOWER
@@ -29,7 +29,7 @@ COLUMNS = (
 )
 """Columns in which two runs are displayed side by side."""
 
-COUNTED = ("applied", "skipped", "micro_batches")
+COUNT_COLUMNS = ("applied", "skipped", "micro_batches")
 """Further columns that the comparison needs."""
 
 EVENTS = (
@@ -46,7 +46,7 @@ VALIDATION = {"val_loss": LOWER}
 """Metrics that are compared by default."""
 
 
-MAX_PARTS = 512
+MAX_COLUMN_PARTS = 512
 """Maximum number of separate parts of a column. A small array needs more memory than its numbers."""
 
 
@@ -106,7 +106,7 @@ class RunHistory:
         return self.curves.get(name, Curve())
 
 
-class Reading:
+class LifeReader:
     """Collects the data of one life; add() receives the views of one stream in order.
 
     Args:
@@ -116,7 +116,7 @@ class Reading:
     """
 
     def __init__(
-        self, stream: str = "", further: Iterable[str] = (), columns: Sequence[str] = (*COLUMNS, *COUNTED)
+        self, stream: str = "", further: Iterable[str] = (), columns: Sequence[str] = (*COLUMNS, *COUNT_COLUMNS)
     ) -> None:
         self.stream = stream
         self.precision: str | None = None
@@ -148,16 +148,16 @@ class Reading:
                 self.precision = self.model.precision or "float32"
         for name, parts in self._parts.items():
             column = view.scalar(name)
-            there = measured(column)
-            if there.any():
-                parts.append(Curve(view.steps[there], column[there].copy()))
+            present = measured(column)
+            if present.any():
+                parts.append(Curve(view.steps[present], column[present].copy()))
 
     def compact(self) -> None:
         """Concatenates small parts, so that a long run needs no more memory than its numbers."""
         for name, parts in self._parts.items():
-            if len(parts) >= MAX_PARTS:
+            if len(parts) >= MAX_COLUMN_PARTS:
                 steps, values = (
-                    np.concatenate([getattr(each, part) for each in parts]) for part in ("steps", "values")
+                    np.concatenate([getattr(curve, part) for curve in parts]) for part in ("steps", "values")
                 )
                 self._parts[name] = [Curve(steps, values)]
 
@@ -169,8 +169,8 @@ class Reading:
         if name == "autocast.entered" and data.get("grad") is True:
             self.precision = str(data.get("dtype") or self.precision)
         elif name == "values.logged":
-            for each, values in self._logged.items():
-                value = data.get(each)
+            for metric, values in self._logged.items():
+                value = data.get(metric)
                 if isinstance(value, int | float):
                     values[step] = float(value)
         elif name in ("weights.census", "optimizer.restored"):
@@ -207,7 +207,7 @@ class Reading:
         """Returns one column by the life's own steps."""
         return _curve(self._parts.get(name, ()), self._logged.get(name, {}))
 
-    def course(
+    def history(
         self,
         over: bool,
         name: str | None = None,
@@ -217,11 +217,11 @@ class Reading:
         tags: Mapping[str, Any] | None = None,
     ) -> RunHistory:
         """Returns the history of a run with this single life."""
-        return joined([self], over, name, config, environment, world_size, tags)
+        return join_lives([self], over, name, config, environment, world_size, tags)
 
 
-def joined(
-    lives: Sequence[Reading],
+def join_lives(
+    lives: Sequence[LifeReader],
     over: bool,
     name: str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -251,13 +251,13 @@ def joined(
     )
 
 
-def declared(tags: Mapping[str, Any]) -> dict[str, str]:
+def declared_metrics(tags: Mapping[str, Any]) -> dict[str, str]:
     """Metric -> `lower` or `higher`, from the tags; val_loss is always included."""
-    said = {str(key)[len(BETTER) :]: str(value) for key, value in tags.items() if str(key).startswith(BETTER)}
-    return VALIDATION | {name: value for name, value in said.items() if name and value in DIRECTIONS}
+    directions = {str(key)[len(BETTER) :]: str(value) for key, value in tags.items() if str(key).startswith(BETTER)}
+    return VALIDATION | {name: value for name, value in directions.items() if name and value in DIRECTIONS}
 
 
-def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int]:
+def _placed(lives: Sequence[LifeReader]) -> tuple[list[Part], dict[str, Curve], int]:
     """Places the lives on the axis of the run.
 
     Returns:
@@ -266,25 +266,25 @@ def _placed(lives: Sequence[Reading]) -> tuple[list[Part], dict[str, Curve], int
     parts: list[Part] = []
     curves: dict[str, Curve] = {}
     end = 0
-    for life, where in zip(lives, place([life.record() for life in lives]), strict=True):
-        if where is None:
+    for life, axis_place in zip(lives, place([life.record() for life in lives]), strict=True):
+        if axis_place is None:
             continue
-        parts.append(Part(life.stream, where))
+        parts.append(Part(life.stream, axis_place))
         for name in life.names:
             own = life.curve(name)
-            later = Curve(own.steps + where.begin, own.values)
-            curves[name] = _behind(curves.get(name, Curve()), where.begin + life.first_step, later)
-        end = where.begin + life.last_step + 1
+            later = Curve(own.steps + axis_place.begin, own.values)
+            curves[name] = _joined_at(curves.get(name, Curve()), axis_place.begin + life.first_step, later)
+        end = axis_place.begin + life.last_step + 1
     if not parts and lives:  # only values from run.log; the rows of their steps are lost
         curves = {name: lives[0].curve(name) for name in lives[0].names}
     return parts, curves, end
 
 
-def _behind(earlier: Curve, step: int, later: Curve) -> Curve:
+def _joined_at(earlier: Curve, step: int, later: Curve) -> Curve:
     """Joins the earlier values before `step` with the later ones."""
-    kept = int(np.searchsorted(earlier.steps, step))
-    steps, values = (earlier.steps[:kept], later.steps), (earlier.values[:kept], later.values)
-    return Curve(np.concatenate(steps), np.concatenate(values)) if kept else later
+    count = int(np.searchsorted(earlier.steps, step))
+    steps, values = (earlier.steps[:count], later.steps), (earlier.values[:count], later.values)
+    return Curve(np.concatenate(steps), np.concatenate(values)) if count else later
 
 
 def _curve(parts: Sequence[Curve], logged: Mapping[int, float]) -> Curve:

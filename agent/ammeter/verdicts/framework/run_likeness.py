@@ -5,15 +5,13 @@ The functions are pure. docs/decisions/0032-only-like-runs-are-compared.md conta
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ammeter.wire.frames import Schema, Tensor
+from ammeter.verdicts.framework.model_shape import first_unshared
 
 if TYPE_CHECKING:
     from ammeter.verdicts.framework.run_history import RunHistory
@@ -25,7 +23,7 @@ EVERYTHING = frozenset(QUESTIONS)
 RESOURCES = frozenset(("speed", "memory", "cost"))
 TIME = frozenset(("speed", "cost"))
 QUALITY = frozenset(("validation",))
-NAMED_ONLY: frozenset[str] = frozenset()
+NO_QUESTION: frozenset[str] = frozenset()
 
 _PRECISION = (
     "precision dtype torch_dtype amp amp_dtype use_amp no_amp enable_amp native_amp amp_level opt_level"
@@ -39,14 +37,14 @@ PRECISION = frozenset(_PRECISION.split())
 """Names of settings that select the precision of a run. They may differ, because precision is the subject of the
 comparison."""
 
-_BESIDE = (
+_NEUTRAL = (
     "name run_name job_name exp_name experiment experiment_name id project group notes tags baseline output out outdir"
     " output_dir output_path out_dir save save_dir save_path log_dir logdir log_file log_path work_dir workdir run_dir"
     " ckpt ckpt_dir ckpt_path checkpoint checkpoint_dir checkpoint_path resume resume_from resume_from_checkpoint"
     " steps max_steps epochs max_epochs num_epochs iterations iters max_iters verbose quiet local_rank"
 )
-BESIDE = frozenset(_BESIDE.split())
-BESIDE_TOO = ("_every", "_freq")
+NEUTRAL = frozenset(_NEUTRAL.split())
+NEUTRAL_ENDINGS = ("_every", "_freq")
 """Names and endings of settings for labels, output paths, logging and run length. They do not change any step."""
 
 SEEDS = frozenset(("seed", "random_seed", "manual_seed"))
@@ -69,20 +67,20 @@ ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "torch": RESOURCES,
     "cuda": RESOURCES,
     "cudnn": RESOURCES,
-    "driver": NAMED_ONLY,
-    "python": NAMED_ONLY,
-    "git_commit": NAMED_ONLY,
+    "driver": NO_QUESTION,
+    "python": NO_QUESTION,
+    "git_commit": NO_QUESTION,
 }
 """Environment facts that are compared if both runs have them. Each has the questions that a difference forbids."""
 
-OPTIMIZER = "optimizer."
+OPTIMIZER_PREFIX = "optimizer."
 """Prefix of the optimizer's settings in a run's environment."""
 
-SAME_BATCH = 0.01
+MAX_BATCH_DIFFERENCE = 0.01
 """Share by which samples or backward passes per step may differ: an incomplete last batch does not change the
 median."""
 
-SAME_TOKENS = 0.1
+MAX_TOKEN_DIFFERENCE = 0.1
 """The same for tokens. Their number varies between batches if texts are not cut to one length."""
 
 ALIASES = {"samples": frozenset(("batch", "batch_size")), "micro_batches": frozenset(("accumulation", "grad_accum"))}
@@ -90,10 +88,7 @@ ALIASES = {"samples": frozenset(("batch", "batch_size")), "micro_batches": froze
 
 DATA_TAGS = ("dataset", "data")
 
-_OWN = re.compile(r"group\d+\.\d+$")
-"""Names of optimizer tensors that are not model parameters. An example is float32 masters of half-precision weights."""
-
-MODEL = ("model", "model.names")
+MODEL_KEYS = ("model", "model.names")
 """Differences of the parameters. Ammeter writes their text itself, so it is not truncated."""
 
 MAX_SHOWN_CHARS = 40
@@ -114,9 +109,9 @@ class Difference:
     forbids: tuple[str, ...] = QUESTIONS
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Returns 'batch is 4 against 8'."""
-        if self.key in MODEL:
+        if self.key in MODEL_KEYS:
             return f"{self.key} is {self.run} against {self.baseline}"
         return f"{self.key} is {shown(self.run)} against {shown(self.baseline)}"
 
@@ -124,64 +119,17 @@ class Difference:
         return {"key": self.key, "run": self.run, "baseline": self.baseline, "forbids": list(self.forbids)}
 
 
-@dataclass(frozen=True)
-class Model:
-    """The parameters of a model, from the run's first columns.
-
-    For a sharded model these are the parameters of this rank.
-    """
-
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def parameters(self) -> int:
-        return sum(tensor.numel for tensor in self.tensors)
-
-    @property
-    def dtypes(self) -> frozenset[str]:
-        return frozenset(tensor.dtype for tensor in self.tensors)
-
-    @property
-    def precision(self) -> str:
-        """`float16` or `bfloat16` if most elements have such a dtype, else the empty string."""
-        elements: Counter[str] = Counter()
-        for tensor in self.tensors:
-            elements[tensor.dtype] += tensor.numel
-        floating = {dtype: count for dtype, count in elements.items() if dtype in ("float16", "bfloat16")}
-        return max(floating, key=lambda dtype: floating[dtype]) if sum(floating.values()) * 2 > self.parameters else ""
-
-    @property
-    def said(self) -> str:
-        """Returns '124,439,808 parameters in 148 tensors'."""
-        return f"{self.parameters:,} parameters in {len(self.tensors):,} tensors"
-
-    def named(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Returns the sorted (name, shape) pairs without a prefix that all names share.
-
-        Wrappers of a model add such a prefix.
-        """
-        prefix = _common_prefix([tensor.name for tensor in self.tensors])
-        return sorted((tensor.name[len(prefix) :], tuple(tensor.shape)) for tensor in self.tensors)
-
-
-def model_of(schema: Schema) -> Model | None:
-    """Returns the model of a schema's tensors; None if the schema has none."""
-    own = tuple(tensor for tensor in schema.tensors if not _OWN.match(tensor.name))
-    tensors = own or schema.tensors
-    return Model(tensors) if tensors else None
-
-
 def differences(run: RunHistory, baseline: RunHistory, ignored: frozenset[str]) -> list[Difference]:
     """Returns the unintended differences, those that forbid most first, then by name."""
     found = [*_of_models(run, baseline), *_of_batches(run, baseline), *_of_environments(run, baseline)]
     found += _of_configs(run, baseline)
-    unique = {each.key: each for each in found if not _names(each.key) & ignored}
-    return sorted(unique.values(), key=lambda each: (-len(each.forbids), each.key))
+    unique = {difference.key: difference for difference in found if not _names(difference.key) & ignored}
+    return sorted(unique.values(), key=lambda difference: (-len(difference.forbids), difference.key))
 
 
-def settings_of(course: RunHistory) -> Iterator[tuple[str, Any]]:
+def settings_of(history: RunHistory) -> Iterator[tuple[str, Any]]:
     """Yields the config's settings; nested ones have names such as 'model.width'."""
-    yield from _flat(course.config)
+    yield from _flat(history.config)
 
 
 def last_part(key: str) -> str:
@@ -190,7 +138,7 @@ def last_part(key: str) -> str:
 
 def ignored_by(tags: Mapping[str, Any]) -> frozenset[str]:
     """Returns the settings that a run's tag `baseline_ignore` exempts, separated by commas."""
-    return frozenset(each.strip() for each in str(tags.get("baseline_ignore", "")).split(",") if each.strip())
+    return frozenset(name.strip() for name in str(tags.get("baseline_ignore", "")).split(",") if name.strip())
 
 
 def shown(value: Any) -> str:
@@ -211,32 +159,23 @@ def _of_models(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     if own == other:
         return
     if sorted(shape for _, shape in own) != sorted(shape for _, shape in other):
-        if mine.said != theirs.said:
-            yield Difference("model", mine.said, theirs.said)
+        if mine.text != theirs.text:
+            yield Difference("model", mine.text, theirs.text)
         else:
-            here, there = _first_apart(own, other)
-            yield Difference("model", f"{mine.said}, with {here}", f"{theirs.said}, with {there}")
+            here, there = first_unshared(own, other)
+            yield Difference("model", f"{mine.text}, with {here}", f"{theirs.text}, with {there}")
     else:
-        yield Difference("model.names", *_first_apart(own, other))
-
-
-def _first_apart(mine: Sequence[tuple[str, Any]], theirs: Sequence[tuple[str, Any]]) -> tuple[str, str]:
-    """Returns the first tensor of each run that the other run lacks."""
-    both = set(mine) & set(theirs)
-    first = [
-        next((f"{name} {shape}" for name, shape in each if (name, shape) not in both), "") for each in (mine, theirs)
-    ]
-    return first[0], first[1]
+        yield Difference("model.names", *first_unshared(own, other))
 
 
 def _of_batches(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
-    for name, same, forbids in (
-        ("samples", SAME_BATCH, EVERYTHING),
-        ("tokens", SAME_TOKENS, EVERYTHING),
-        ("micro_batches", SAME_BATCH, RESOURCES),
+    for name, max_difference, forbids in (
+        ("samples", MAX_BATCH_DIFFERENCE, EVERYTHING),
+        ("tokens", MAX_TOKEN_DIFFERENCE, EVERYTHING),
+        ("micro_batches", MAX_BATCH_DIFFERENCE, RESOURCES),
     ):
-        mine, theirs = usual(run, name), usual(baseline, name)
-        if mine > 0 and theirs > 0 and abs(mine / theirs - 1) > same:
+        mine, theirs = median_of(run, name), median_of(baseline, name)
+        if mine > 0 and theirs > 0 and abs(mine / theirs - 1) > max_difference:
             yield Difference(name, f"{mine:g} a step", f"{theirs:g} a step", _ordered(forbids))
     if run.world_size != baseline.world_size:
         yield Difference("world_size", run.world_size, baseline.world_size)
@@ -250,10 +189,10 @@ def _of_environments(run: RunHistory, baseline: RunHistory) -> Iterator[Differen
             continue
         if key in ENVIRONMENT:
             yield Difference(key, mine[key], theirs[key], _ordered(ENVIRONMENT[key]))
-        elif key.startswith(OPTIMIZER) and same_optimizer:
+        elif key.startswith(OPTIMIZER_PREFIX) and same_optimizer:
             yield Difference(key, mine[key], theirs[key], _ordered(_of_setting(key)))
     for key in sorted({*mine} ^ {*theirs}) if same_optimizer else ():
-        if key.startswith(OPTIMIZER) and "optimizer" in mine:
+        if key.startswith(OPTIMIZER_PREFIX) and "optimizer" in mine:
             yield Difference(key, mine.get(key), theirs.get(key), _ordered(_of_setting(key)))
 
 
@@ -261,7 +200,7 @@ def _of_configs(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     mine, theirs = dict(settings_of(run)), dict(settings_of(baseline))
     for key in sorted({*mine, *theirs}):
         last = last_part(key)
-        skipped = last in PRECISION | BESIDE | SEEDS or last.endswith(BESIDE_TOO)
+        skipped = last in PRECISION | NEUTRAL | SEEDS or last.endswith(NEUTRAL_ENDINGS)
         if mine.get(key) != theirs.get(key) and not skipped:
             yield Difference(key, mine.get(key), theirs.get(key), _ordered(_of_setting(key)))
     for key in DATA_TAGS:
@@ -274,12 +213,12 @@ def _of_setting(key: str) -> frozenset[str]:
 
 
 def _ordered(forbids: frozenset[str]) -> tuple[str, ...]:
-    return tuple(each for each in QUESTIONS if each in forbids)
+    return tuple(question for question in QUESTIONS if question in forbids)
 
 
-def usual(course: RunHistory, name: str) -> float:
+def median_of(history: RunHistory, name: str) -> float:
     """Returns the median of a column; 0 if it was never measured."""
-    values = course.curve(name).values
+    values = history.curve(name).values
     return float(np.median(values)) if len(values) else 0.0
 
 
@@ -289,19 +228,3 @@ def _flat(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{within}{key}.")
         else:
             yield f"{within}{key}", value
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    """Returns the prefix of dotted parts that all names share, such as 'model.'.
-
-    The last part of a name never belongs to it.
-    """
-    if not names:
-        return ""
-    first, last = min(names).split("."), max(names).split(".")
-    parts = []
-    for mine, theirs in zip(first[:-1], last[:-1], strict=False):
-        if mine != theirs:
-            break
-        parts.append(mine)
-    return "".join(f"{part}." for part in parts)

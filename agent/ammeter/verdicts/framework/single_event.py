@@ -23,7 +23,7 @@ MAX_PATH_CHARS = 400
 """Maximum characters of a path. The limit is high because an incomplete path is of no use."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class SingleEventState(msgspec.Struct, frozen=True, array_like=True):
     """The state of a single-event verdict.
 
     Attributes:
@@ -34,15 +34,15 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     data: dict[str, Any] = {}
 
 
-Judge = Callable[[Told, View], tuple[Told, Finding | None]]
+Judge = Callable[[SingleEventState, View], tuple[SingleEventState, Finding | None]]
 
 
-def told(
+def judge_event(
     event: str,
-    conclude: Callable[[Told], Finding],
+    conclude: Callable[[SingleEventState], Finding],
     *,
     decides: Callable[[dict[str, Any]], bool] = lambda _: True,
-    again: bool = False,
+    repeats: bool = False,
 ) -> Judge:
     """Returns the judge of a verdict that the first matching event opens permanently.
 
@@ -52,38 +52,40 @@ def told(
         event: Name of the event.
         conclude: Builds the finding from the state.
         decides: Whether the event's data open the verdict.
-        again: Whether a later event replaces the data, for events that repeat with higher counts.
+        repeats: Whether a later event replaces the data, for events that repeat with higher counts.
     """
 
-    def judge(state: Told, view: View) -> tuple[Told, Finding | None]:
+    def judge(state: SingleEventState, view: View) -> tuple[SingleEventState, Finding | None]:
         before = state
         for part in view.parts(event):
-            if isinstance(part, Event) and part.name == event and (again or not state.opened.active):
-                state = _heard(state, part) if decides(part.data) else state
+            if isinstance(part, Event) and part.name == event and (repeats or not state.opened.active):
+                state = _opened(state, part) if decides(part.data) else state
         return state, changed(conclude, before, state)
 
     return judge
 
 
-def _heard(state: Told, event: Event) -> Told:
+def _opened(state: SingleEventState, event: Event) -> SingleEventState:
     first = event.data.get("first_step", event.step)
     first = first if isinstance(first, int) and 0 <= first <= event.step else event.step
-    data = {name: kept(value) for name, value in event.data.items()}
-    return Told(state.opened.at(first, event.step), data | ({"path": path_in(event.data)} if "path" in data else {}))
+    data = {name: truncated(value) for name, value in event.data.items()}
+    return SingleEventState(
+        state.opened.at(first, event.step), data | ({"path": path_of(event.data)} if "path" in data else {})
+    )
 
 
-def path_in(data: dict[str, Any]) -> str:
+def path_of(data: dict[str, Any]) -> str:
     """Returns the path of an event; of an overlong path, its end."""
     path = str(data.get("path") or "")
     return path if len(path) <= MAX_PATH_CHARS else f"…{path[1 - MAX_PATH_CHARS :]}"
 
 
-def kept(value: Any) -> Any:
+def truncated(value: Any) -> Any:
     """Truncates a member of an event's data to the size limits of a state."""
     if isinstance(value, str):
         return value[:MAX_TEXT_CHARS]
     if isinstance(value, list):
-        return [kept(each) for each in value[:MAX_ITEMS]]
+        return [truncated(member) for member in value[:MAX_ITEMS]]
     if isinstance(value, dict):
-        return {kept(name): kept(each) for name, each in list(value.items())[:MAX_ITEMS]}
+        return {truncated(name): truncated(member) for name, member in list(value.items())[:MAX_ITEMS]}
     return value

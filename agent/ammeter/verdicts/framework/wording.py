@@ -25,7 +25,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def several(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Returns 'speed', 'speed and memory', 'speed, memory and cost'."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
@@ -36,7 +36,7 @@ def earlier(step: int) -> str:
 
     At step 0 it is the state that the run began from, because no checkpoint of its own exists.
     """
-    return f"a checkpoint from before step {step}" if step > 0 else "what this run began from"
+    return f"a checkpoint from before step {step}" if step > 0 else "the state that this run started from"
 
 
 def of_loss(column: str) -> str:
@@ -49,7 +49,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def course(numbers: dict[str, Any], last_step: int | None, steps: int, *, sampled: bool) -> str:
+def span_text(numbers: dict[str, Any], last_step: int | None, steps: int, *, sampled: bool) -> str:
     """Describes a column by its first, last, lowest and highest reading.
 
     Args:
@@ -66,8 +66,8 @@ def course(numbers: dict[str, Any], last_step: int | None, steps: int, *, sample
         ended = f"{newest} when it was read last (step {at}; the last step is {last_step})"
     parts = [ended]
     if numbers["first"] is not None:
-        reach = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
-        parts = [f"{numbers['first']:.4g} at first", ended, reach]
+        bounds = f"lowest {numbers['lowest']:.4g}, highest {numbers['highest']:.4g}"
+        parts = [f"{numbers['first']:.4g} at first", ended, bounds]
     if sampled and numbers["read"] < steps:
         parts.append(f"read in {numbers['read']} of {count(steps, 'step')}")
     return ", ".join(parts)
@@ -85,5 +85,5 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return number(value)
     if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
-    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: finite(member) for name, member in value.items()}
+    return [finite(member) for member in value] if isinstance(value, list | tuple) else value

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     caller = str(state.data.get("caller") or "") or None
     scale = state.data.get("scale")
     by = f" by {wording.scale(scale)}" if isinstance(scale, float | int) else ""
@@ -36,8 +36,8 @@ VERDICT = Verdict(
     question="Does a loss scaler work on bfloat16, which needs none?",
     columns=(),
     events=("usage.scaler_with_bf16",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.scaler_with_bf16", _conclude),
+    judge=judge_event("usage.scaler_with_bf16", _conclude),
     explains=("overflow-storm",),
 )

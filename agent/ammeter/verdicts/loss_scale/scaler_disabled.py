@@ -6,10 +6,10 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     device, below = str(data.get("device") or ""), _devices(data)
     caller = str(data.get("caller") or "") or None
@@ -46,8 +46,8 @@ VERDICT = Verdict(
     question="Is the scaler that float16 autocast relies on switched off?",
     columns=(),
     events=("usage.scaler_disabled",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.scaler_disabled", _conclude),
+    judge=judge_event("usage.scaler_disabled", _conclude),
     explains=("no-loss-scaling", "gradient-underflow", "stagnation"),
 )

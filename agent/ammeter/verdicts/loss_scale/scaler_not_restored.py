@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import kept, path_in
+from ammeter.verdicts.framework.single_event import path_of, truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -33,7 +33,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _read(state: State, event: Event) -> State:
-    contents, path = event.data.get("contents"), path_in(event.data) or "the checkpoint"
+    contents, path = event.data.get("contents"), path_of(event.data) or "the checkpoint"
     if not isinstance(contents, dict):
         return state
     if contents.get("scaler"):
@@ -42,7 +42,7 @@ def _read(state: State, event: Event) -> State:
 
 
 def _told(state: State, event: Event) -> State:
-    data = {name: kept(value) for name, value in event.data.items()}
+    data = {name: truncated(value) for name, value in event.data.items()}
     return replace(state, opened=state.opened.at(event.step, event.step), data=data)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     first, before = _number(data, "scale"), _number(data, "scale_before")
@@ -57,8 +57,8 @@ VERDICT = Verdict(
     question="Did another scaler take over in the middle of the run?",
     columns=(),
     events=("usage.scaler_rebuilt",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.scaler_rebuilt", _conclude),
+    judge=judge_event("usage.scaler_rebuilt", _conclude),
     explains=("overflow-storm",),
 )

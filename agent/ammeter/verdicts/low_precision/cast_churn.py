@@ -15,17 +15,17 @@ HALF_BYTES = 2
 """Bytes of a weight in float16 or bfloat16. Autocast casts each weight once and keeps the copy until its context
 ends."""
 
-MIN_SHARE = 0.5
+MIN_RECAST_SHARE = 0.5
 """Bytes of repeated casts over the bytes of one cast of all weights: a small module that is used twice is harmless."""
 
-TRAFFIC = 3
+BYTES_MOVED_PER_BYTE = 3
 """Bytes moved per byte that such a cast writes: four are read in float32 for two that are written."""
 
-BALANCE = 139.0
+FLOPS_PER_BYTE = 139.0
 """FLOPs of the tensor cores per moved byte, by the data sheets: 139 on a V100 (125 TFLOP/s, 900 GB/s), 153 on an A100,
 295 on an H100. The smallest value is used, so that the cost is not overestimated."""
 
-COSTS = 0.1
+MIN_TIME_SHARE = 0.1
 """Time of those casts over the time of all matrix products. With a batch so large that the ratio is lower, the casts do
 not matter."""
 
@@ -56,7 +56,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _weights(hello: Hello) -> int:
     """Returns the number of elements; sharded tensors are summed over the ranks."""
     tensors = hello.schema.tensors
-    return sum(each.numel * (hello.world_size // each.copies if each.copies else 1) for each in tensors)
+    return sum(tensor.numel * (hello.world_size // tensor.copies if tensor.copies else 1) for tensor in tensors)
 
 
 def _counted(state: State, event: Event) -> State:
@@ -64,33 +64,37 @@ def _counted(state: State, event: Event) -> State:
         int(event.data.get(name, 0)) for name in ("casts", "cast_bytes", "recast_bytes", "flops_low")
     )
     counted = replace(state, casts=casts, cast_bytes=cast, recast_bytes=recast, flops=flops)
-    churns = state.weights > 0 and _again(counted) >= MIN_SHARE and _cost(counted) >= COSTS
-    return replace(counted, opened=state.opened.at(event.step, event.step)) if churns else state
+    opens = (
+        state.weights > 0
+        and _recasts_per_weight(counted) >= MIN_RECAST_SHARE
+        and _time_share(counted) >= MIN_TIME_SHARE
+    )
+    return replace(counted, opened=state.opened.at(event.step, event.step)) if opens else state
 
 
-def _again(state: State) -> float:
+def _recasts_per_weight(state: State) -> float:
     return state.recast_bytes / (HALF_BYTES * state.weights)
 
 
-def _cost(state: State) -> float:
-    return state.recast_bytes * TRAFFIC * BALANCE / max(1, state.flops)
+def _time_share(state: State) -> float:
+    return state.recast_bytes * BYTES_MOVED_PER_BYTE * FLOPS_PER_BYTE / max(1, state.flops)
 
 
 def _conclude(state: State) -> Finding:
-    times = _again(state)
+    times = _recasts_per_weight(state)
     share = state.recast_bytes / max(1, state.cast_bytes)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Weights are cast again and again",
-        cause=f"In one forward pass weights that had been cast to half precision already were cast again, for"
-        f" {_bytes(state.recast_bytes)}: {times:.1f} times what all weights take in half precision, and"
-        f" {wording.percent(share)} of all that was cast. Autocast keeps a cast weight for the rest of the pass; here"
-        " its cache is off, left too early, or does not hold these weights.",
-        fix="Leave cache_enabled of torch.autocast at True (look for cache_enabled=False and for"
-        " set_autocast_cache_enabled(False)), and enter autocast once around the whole forward pass, not around each"
-        " call: leaving the outermost empties the cache. Frozen weights and slices of weights are not cached: cast"
-        " those once by hand, before the loop that uses them.",
+        title="Autocast casts the same weights repeatedly",
+        cause="Autocast casts the same weights to half precision repeatedly within one forward pass, because its weight"
+        " cache is disabled, is cleared too early, or does not apply to these weights. The repeated casts write"
+        f" {_bytes(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
+        f" {wording.percent(share)} of the bytes of all casts.",
+        fix="Enter torch.autocast once around the whole forward pass, with its default cache_enabled=True: leaving the"
+        " outermost autocast clears the cache. Search the program for cache_enabled=False and"
+        " set_autocast_cache_enabled(False). Autocast does not cache frozen weights or slices of weights: cast those"
+        " once, before the loop that uses them.",
         evidence={
             "recast_bytes": state.recast_bytes,
             "cast_bytes": state.cast_bytes,
@@ -115,8 +119,8 @@ def _bytes(number: int) -> str:
 VERDICT = Verdict(
     id="cast-churn",
     severity="ticket",
-    title="Weights cast again and again",
-    question="Are the same weights cast to half precision many times within one forward pass?",
+    title="Weights cast repeatedly",
+    question="Does autocast cast the same weights to half precision repeatedly within one forward pass?",
     columns=(),
     events=("kernels.census",),
     state=State,

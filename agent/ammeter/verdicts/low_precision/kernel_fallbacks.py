@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed
-from ammeter.verdicts.framework.single_event import kept
+from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -42,7 +42,7 @@ class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         share: Share of the forward pass with most fallbacks.
-        counted: Share of the newest forward pass, at step `at`.
+        counted: Share of the newest forward pass, at step `step`.
         gpu: Whether the process has a GPU.
         half: The dtype of the last autocast, if known.
     """
@@ -52,34 +52,34 @@ class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
     share: float = 0.0
     counted: float = 0.0
     first: int = -1
-    at: int = -1
+    step: int = -1
     gpu: bool = False
     half: str = ""
 
     @property
-    def gravest(self) -> Place:
+    def largest(self) -> Place:
         return self.places[0]
 
     def evidence(self) -> dict[str, Any]:
-        several = ("op", "module", "modules", "reason", "dtype", "shape", "caller", "share")
-        places = [{name: getattr(each, name) for name in several} for each in self.places]
+        fields = ("op", "module", "modules", "reason", "dtype", "shape", "caller", "share")
+        places = [{name: getattr(place, name) for name in fields} for place in self.places]
         return {"flops_share": round(self.share, 4), "places": places, "gpu": self.gpu}
 
 
 Judge = Callable[[Fallbacks, View], tuple[Fallbacks, Finding | None]]
 
 
-def gathered(
-    conclude: Callable[[Fallbacks], Finding], least: float, counts: Callable[[Place], bool], *, gpu: bool = False
+def fallback_judge(
+    conclude: Callable[[Fallbacks], Finding], min_share: float, counts: Callable[[Place], bool], *, gpu: bool = False
 ) -> Judge:
     """Returns the judge of a verdict on certain places of one forward pass.
 
-    The verdict opens if they have `least` of the FLOPs. Each kind of operator is reported once per run, so it remains
-    open.
+    The verdict opens if they have `min_share` of the FLOPs. Each kind of operator is reported once per run, so it
+    remains open.
 
     Args:
         conclude: Builds the finding from the state.
-        least: Share of the FLOPs that opens the verdict.
+        min_share: Share of the FLOPs that opens the verdict.
         counts: Whether a place belongs to the verdict.
         gpu: Whether only processes with a GPU are judged.
     """
@@ -94,7 +94,7 @@ def gathered(
             elif isinstance(part, Event) and part.name == "autocast.entered":
                 state = _entered(state, part)
             elif isinstance(part, Event) and (state.gpu or not gpu) and counts(place := _place(part)):
-                state = _found(state, part.step, place, least)
+                state = _with_place(state, part.step, place, min_share)
         return state, changed(conclude, before, state)
 
     return judge
@@ -106,29 +106,31 @@ def _entered(state: Fallbacks, event: Event) -> Fallbacks:
 
 def _place(event: Event) -> Place:
     data = event.data
-    texts = {name: str(kept(data.get(name, ""))) for name in ("op", "module", "reason", "dtype", "shape", "caller")}
+    texts = {
+        name: str(truncated(data.get(name, ""))) for name in ("op", "module", "reason", "dtype", "shape", "caller")
+    }
     return Place(share=float(data.get("flops_share", 0.0)), modules=int(data.get("modules", 1)), **texts)
 
 
-def _found(state: Fallbacks, step: int, place: Place, least: float) -> Fallbacks:
-    counted = place.share + (state.counted if step == state.at else 0.0)
-    places = tuple(sorted((*state.places, place), key=lambda each: -each.share)[:MAX_PLACES])
+def _with_place(state: Fallbacks, step: int, place: Place, min_share: float) -> Fallbacks:
+    counted = place.share + (state.counted if step == state.step else 0.0)
+    places = tuple(sorted((*state.places, place), key=lambda entry: -entry.share)[:MAX_PLACES])
     first = step if state.first < 0 else state.first
     opened = state.opened
-    if opened.active or counted >= least:
+    if opened.active or counted >= min_share:
         opened = opened.at(first, step)
     share = max(counted, state.share)
-    return replace(state, opened=opened, places=places, share=share, counted=counted, first=first, at=step)
+    return replace(state, opened=opened, places=places, share=share, counted=counted, first=first, step=step)
 
 
-def named(place: Place) -> str:
-    """Returns 'blocks.0.mlp.fc and 3 modules named alike' for use in a sentence."""
-    module = place.module or "the model's own code"
+def modules_text(place: Place) -> str:
+    """Returns 'blocks.0.mlp.fc and 3 similarly named modules' for use in a sentence."""
+    module = place.module or "code outside the model's submodules"
     others = place.modules - 1
-    alike = f" and {wording.count(others, 'module')} named alike" if others > 0 else ""
-    return f"{module}{alike}"
+    similar = f" and {wording.count(others, 'similarly named module')}" if others > 0 else ""
+    return f"{module}{similar}"
 
 
-def at(place: Place) -> str:
+def line_text(place: Place) -> str:
     """Returns ' at model.py:12', or the empty string if the line is unknown."""
     return f" at {place.caller}" if place.caller else ""

@@ -17,25 +17,25 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.verdicts.framework.run_comparison import Memory, RunComparison
 from ammeter.wire.columns import View, measured
 
-SETTLED = 20
+WARM_UP_STEPS = 20
 """Steps in which retries are normal: cuDNN tries algorithms with workspaces that need not fit."""
 
-RISES = 3
-WINDOW = 1000
+RETRY_READINGS = 3
+RETRY_WINDOW_STEPS = 1000
 """Readings, at least a second apart, with new retries within so many steps. Each retry waits for the device and returns
 all cached memory; one or two belong to a validation or an unusually long batch."""
 
-APART = 2.0
-READINGS = 10
-MIN_BYTES = 2.0**30
-"""Readings in a row in which torch reserved APART times the peak of its tensors. The difference must also be at least a
-GiB. Half of the memory was then unused even at the peak. Rounding to blocks of 2 and 20 MiB, and batches of different
-lengths, cause up to about a third."""
+UNUSED_RATIO = 2.0
+UNUSED_READINGS = 10
+MIN_UNUSED_BYTES = 2.0**30
+"""Readings in a row in which torch reserved UNUSED_RATIO times the peak of its tensors. The difference must also be at
+least a GiB. Half of the memory was then unused even at the peak. Rounding to blocks of 2 and 20 MiB, and batches of
+different lengths, cause up to about a third."""
 
-SPLIT = 1.2
+FRAGMENTED_RATIO = 1.2
 """Reserved over used memory above which the shortage is due to fragmentation: a fifth is idle while nothing fits."""
 
-SAVED = 0.95
+UNSAVED_RATIO = 0.95
 """Peak over that of the float32 baseline from which nothing was saved. Activations, which autocast halves, are most of
 the memory in training; if the weights are most of it, some percent remain, and the allocator rounds by less."""
 
@@ -43,12 +43,12 @@ the memory in training; if the weights are most of it, some percent remain, and 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     retries: float = math.nan
-    rises: tuple[int, ...] = ()
+    retry_steps: tuple[int, ...] = ()
     """Steps of the last readings with new retries."""
-    apart: int = 0
+    unused: int = 0
     since: int = -1
     used: float = 0.0
-    held: float = 0.0
+    reserved: float = 0.0
     short: bool = False
 
 
@@ -57,80 +57,80 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         return state, None
     after = state
     names = ("device_allocated_bytes", "device_reserved_bytes", "device_alloc_retries")
-    for step, (used, held, retries) in view.records(*names):
-        if held >= 0 and used >= 0:
-            after = _read(after, step, used, held, retries)
+    for step, (used, reserved, retries) in view.records(*names):
+        if reserved >= 0 and used >= 0:
+            after = _read(after, step, used, reserved, retries)
     return after, changed(_conclude, state, after)
 
 
-def _read(state: State, step: int, used: float, held: float, retries: float) -> State:
-    rose = step >= SETTLED and retries > state.retries
-    rises = (*state.rises, step)[-RISES:] if rose else state.rises
-    wide = used > 0 and held >= APART * used and held - used >= MIN_BYTES
-    apart = min(READINGS, state.apart + 1) if wide else 0
-    since = step if apart == 1 else state.since
-    state = replace(state, retries=retries, rises=rises, apart=apart, since=since)
-    short = len(rises) == RISES and step - rises[0] < WINDOW
-    if short or apart == READINGS:
-        opened = state.opened.at(rises[0] if short else since, step)
-        return replace(state, opened=opened, used=used, held=held, short=short)
+def _read(state: State, step: int, used: float, reserved: float, retries: float) -> State:
+    retried = step >= WARM_UP_STEPS and retries > state.retries
+    retry_steps = (*state.retry_steps, step)[-RETRY_READINGS:] if retried else state.retry_steps
+    mostly_unused = used > 0 and reserved >= UNUSED_RATIO * used and reserved - used >= MIN_UNUSED_BYTES
+    unused = min(UNUSED_READINGS, state.unused + 1) if mostly_unused else 0
+    since = step if unused == 1 else state.since
+    state = replace(state, retries=retries, retry_steps=retry_steps, unused=unused, since=since)
+    short = len(retry_steps) == RETRY_READINGS and step - retry_steps[0] < RETRY_WINDOW_STEPS
+    if short or unused == UNUSED_READINGS:
+        opened = state.opened.at(retry_steps[0] if short else since, step)
+        return replace(state, opened=opened, used=used, reserved=reserved, short=short)
     return replace(state, opened=state.opened.over()) if state.opened.active else state
 
 
 def _conclude(state: State) -> Finding:
-    held, used = _gib(state.held), _gib(state.used)
-    split = state.held >= SPLIT * state.used
+    reserved, used = _gib(state.reserved), _gib(state.used)
+    fragmented = state.reserved >= FRAGMENTED_RATIO * state.used
     if state.short:
-        title = "The GPU's memory runs short again and again"
+        title = "GPU memory allocations fail and are retried"
         cause = (
-            f"Requests for GPU memory keep failing at first, {wording.count(int(state.retries), 'time')} so far: torch"
-            " then waits for the device, gives back all it has cached, and asks again, which costs each of those steps"
-            f" dearly. It holds {held}, of which tensors took {used} at their peak."
+            f"torch repeatedly runs short of GPU memory: {wording.count(int(state.retries), 'allocation')} failed so"
+            " far and had to be retried. Before each retry, torch waits for the device and releases its cached memory,"
+            f" which makes the step slow. torch reserves {reserved}, of which tensors used {used} at their peak."
         )
     else:
-        title = f"Half of the GPU memory that torch holds is of no use: {held} held, {used} used"
+        title = f"At least half of the reserved GPU memory is unused: {reserved} reserved, {used} used"
         cause = (
-            f"torch holds {held} of the GPU's memory, and tensors took no more than {used} of it at their peak: the"
-            " rest lies in pieces too small for what is asked, or was left over by something larger."
+            f"torch reserves {reserved} of GPU memory, but tensors used {used} at their peak: the rest is in fragments"
+            " that are too small for the requests, or remains from a larger use."
         )
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
         cause=cause,
-        fix=_in_pieces() if split else _too_much(),
+        fix=_defragment() if fragmented else _use_less(),
         evidence={
-            "reserved_bytes": state.held,
+            "reserved_bytes": state.reserved,
             "allocated_peak_bytes": state.used,
-            "reserved_over_allocated": round(state.held / state.used, 2) if state.used > 0 else None,
+            "reserved_over_allocated": round(state.reserved / state.used, 2) if state.used > 0 else None,
             "alloc_retries": wording.number(state.retries),
         },
         **lifecycle_fields(state.opened),
     )
 
 
-def against(state: State, pair: RunComparison) -> tuple[State, Finding | None]:
+def judge_pair(state: State, pair: RunComparison) -> tuple[State, Finding | None]:
     """Compares the peak of a half-precision run with its float32 baseline, for the same work."""
     halves = pair.run.precision in ("float16", "bfloat16") and pair.baseline.precision == "float32"
     memory = pair.memory if halves else None
-    large = memory is not None and memory.baseline >= MIN_BYTES
-    return state, _nothing_saved(pair, memory) if memory and large and memory.ratio >= SAVED else None
+    large = memory is not None and memory.baseline >= MIN_UNUSED_BYTES
+    return state, _unsaved(pair, memory) if memory and large and memory.ratio >= UNSAVED_RATIO else None
 
 
-def _nothing_saved(pair: RunComparison, memory: Memory) -> Finding:
+def _unsaved(pair: RunComparison, memory: Memory) -> Finding:
     mine, theirs = _gib(memory.run), _gib(memory.baseline)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Half precision saves no memory: {mine} against {theirs}",
-        cause=f"At their peak tensors took {mine} of the GPU's memory in {pair.run.precision}, and {theirs} in the"
-        f" float32 baseline {pair.baseline.name}".rstrip()
-        + ": there was nothing in activations for autocast to save, or it"
-        " went into copies.",
-        fix="See what is kept: torch.cuda.memory._record_memory_history() over two steps, and the snapshot on"
-        " pytorch.org/memory_viz. Look for activations kept in float32 (.float() in the model, losses over whole"
-        " sequences), weights cast and kept by hand, and a batch that grew. Where weights and optimizer take most of"
-        " it, autocast saves little: shard them, or compute blocks again in backward.",
+        title=f"Half precision saves no GPU memory: {mine} against {theirs}",
+        cause=f"Half precision saves no GPU memory in this run: tensors used {mine} at their peak in"
+        f" {pair.run.precision}, and {theirs} in the float32 baseline {pair.baseline.name}".rstrip()
+        + ". Either activations are a small part of the memory, or additional copies use what autocast saves.",
+        fix="Record a memory snapshot over two steps with torch.cuda.memory._record_memory_history() and"
+        ' torch.cuda.memory._dump_snapshot("memory.pickle"), and open it on pytorch.org/memory_viz. Look for'
+        " activations in float32 (.float() in the model, losses over whole sequences), half-precision copies of"
+        " weights, and a larger batch. If weights and optimizer state use most of the memory, autocast saves little:"
+        " shard them, or use activation checkpointing.",
         first_step=memory.first,
         opened_step=memory.last,
         last_step=memory.last,
@@ -143,17 +143,17 @@ def _nothing_saved(pair: RunComparison, memory: Memory) -> Finding:
     )
 
 
-def _in_pieces() -> str:
+def _defragment() -> str:
     return (
-        "Start the run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in its environment, so that free pieces"
-        " join. Where validation needs far more memory than training, call torch.cuda.empty_cache() after it."
+        "Start the run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in its environment, which reduces"
+        " fragmentation. If validation needs far more memory than training, call torch.cuda.empty_cache() after it."
     )
 
 
-def _too_much() -> str:
+def _use_less() -> str:
     return (
-        "The memory is full, not in pieces: halve the batch and accumulate over 2, or compute the largest blocks again"
-        " in backward with torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)."
+        "Halve the batch size and accumulate gradients over 2 batches, or recompute the largest blocks in backward with"
+        " torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False): tensors use the memory, not fragmentation."
     )
 
 
@@ -164,11 +164,11 @@ def _gib(number: float) -> str:
 VERDICT = Verdict(
     id="memory-not-saved",
     severity="ticket",
-    title="GPU memory runs short",
-    question="Does GPU memory run short again and again, is much of what torch holds of no use, or is none saved?",
+    title="GPU memory short or not saved",
+    question="Is GPU memory repeatedly short, is half of the reserved memory unused, or does half precision save none?",
     columns=("device_allocated_bytes", "device_reserved_bytes", "device_alloc_retries"),
     events=(),
     state=State,
     judge=judge,
-    runs=against,
+    runs=judge_pair,
 )

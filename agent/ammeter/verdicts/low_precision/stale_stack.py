@@ -35,13 +35,13 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("hello", "autocast.entered"):
         if isinstance(part, Hello):
-            state = _met(state, part.environment)
+            state = _started(state, part.environment)
         elif isinstance(part, Event):
             state = _entered(state, part)
     return state, changed(_conclude, before, state)
 
 
-def _met(state: State, environment: dict[str, str]) -> State:
+def _started(state: State, environment: dict[str, str]) -> State:
     torch, device, capability = (environment.get(name, "")[:80] for name in ("torch", "device", "capability"))
     state = replace(state, torch=torch, device=device, capability=capability)
     return replace(state, opened=state.opened.at(0, 0)) if _old(torch) and not state.opened.active else state
@@ -49,8 +49,8 @@ def _met(state: State, environment: dict[str, str]) -> State:
 
 def _entered(state: State, event: Event) -> State:
     dtype = str(event.data.get("dtype", ""))[:20]
-    here = event.data.get("device") == "cuda" and bool(event.data.get("grad"))
-    if not here or state.dtype or not _without_cores(dtype, state.capability):
+    training_on_gpu = event.data.get("device") == "cuda" and bool(event.data.get("grad"))
+    if not training_on_gpu or state.dtype or not _without_cores(dtype, state.capability):
         return state
     return replace(state, dtype=dtype, opened=state.opened.at(event.step, event.step))
 
@@ -65,9 +65,9 @@ def _without_cores(dtype: str, capability: str) -> bool:
     return version is not None and dtype in TENSOR_CORES and version < TENSOR_CORES[dtype]
 
 
-def _version(said: str) -> tuple[int, int] | None:
+def _version(text: str) -> tuple[int, int] | None:
     """Returns (2, 13) for '2.13.0+cpu'; None if the text is no version."""
-    numbers = re.match(r"(\d+)\.(\d+)", said)
+    numbers = re.match(r"(\d+)\.(\d+)", text)
     return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
@@ -76,14 +76,14 @@ def _conclude(state: State) -> Finding:
     if _old(state.torch):
         oldest = ".".join(map(str, OLDEST_TORCH))
         cause.append(
-            f"The run trains with torch {state.torch}, older than {oldest}: mixed precision there has other names,"
-            " fewer fused attention kernels, and mistakes that were mended since."
+            f"The run uses torch {state.torch}, which is older than {oldest}: its mixed precision has other APIs, fewer"
+            " fused attention kernels, and bugs that later versions fix."
         )
-        fix.append(f"Install a newer one, pip install 'torch>={oldest}', and a driver that it runs with.")
+        fix.append(f"Install a newer version with pip install 'torch>={oldest}', and a GPU driver that supports it.")
     if state.dtype:
         cause.append(
             f"The GPU, {state.device} with compute capability {state.capability}, has no tensor cores for"
-            f" {state.dtype}, which autocast computes in: it saves memory at most, and hardly any time."
+            f" {state.dtype}, the dtype of autocast: mixed precision may save memory, but hardly any time."
         )
         fix.append(_another_dtype(state))
     return Finding(
@@ -98,22 +98,22 @@ def _conclude(state: State) -> Finding:
 
 
 def _title(state: State) -> str:
-    return f"No tensor cores for {state.dtype} here" if state.dtype else f"torch {state.torch} is too old"
+    return f"The GPU has no tensor cores for {state.dtype}" if state.dtype else f"torch {state.torch} is outdated"
 
 
 def _another_dtype(state: State) -> str:
     needed = ".".join(map(str, TENSOR_CORES[state.dtype]))
     newer = f"a GPU of compute capability {needed} or higher"
     if _without_cores("float16", state.capability):
-        return f"Train in float32 on this GPU, or take {newer}."
-    return f"Use torch.autocast('cuda', dtype=torch.float16) with a torch.amp.GradScaler('cuda'), or {newer}."
+        return f"Train in float32 on this GPU, or use {newer}."
+    return f"Use torch.autocast('cuda', dtype=torch.float16) with torch.amp.GradScaler('cuda'), or use {newer}."
 
 
 VERDICT = Verdict(
     id="stale-stack",
     severity="ticket",
-    title="An old stack",
-    question="Is torch too old, or has the GPU no tensor cores for the dtype of the run?",
+    title="Outdated torch or GPU",
+    question="Is torch outdated, or does the GPU lack tensor cores for the dtype of the run?",
     columns=(),
     events=("autocast.entered",),
     state=State,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
-from ammeter.verdicts.framework.single_event import Told, told
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 RAISED = {"float16": 1e-4, "bfloat16": 1e-37}
 """Recommended eps, slightly above the smallest normal number, 2^-14 and 2^-126: below it an eps loses bits before it
@@ -13,7 +13,7 @@ becomes zero."""
 SMALLEST = {"float16": "6e-08 (2^-24)", "bfloat16": "9e-41 (2^-133)"}
 
 
-def _conclude(state: Told) -> Finding:
+def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     where, dtype = str(data.get("where", "")) or "the optimizer", str(data.get("dtype", "float16"))
     eps, bad = float(data.get("eps", 0.0)), data.get("bad")
@@ -57,9 +57,9 @@ VERDICT = Verdict(
     question="Is an eps so small that it is zero in the dtype it is added in?",
     columns=(),
     events=("usage.eps_below_dtype",),
-    state=Told,
+    state=SingleEventState,
     rows=False,
-    judge=told("usage.eps_below_dtype", _conclude),
+    judge=judge_event("usage.eps_below_dtype", _conclude),
     explains=(
         "nonfinite-weights",
         "nonfinite-loss",

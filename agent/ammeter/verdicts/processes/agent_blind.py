@@ -11,40 +11,39 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Lost
 
-FEW_STEPS = 10
-SHARE = 0.01
+MAX_UNREPORTED_STEPS = 10
+MAX_UNREPORTED_SHARE = 0.01
 """Rows whose loss is not reported: ten, or one in a hundred, change no curve and no verdict. The loss of an event is
 always reported, because no other record contains its data."""
 
-MAX_NAMED = 8
-MAX_WORDS = 200
+MAX_LISTED = 8
+MAX_TEXT_CHARS = 200
 """Maximum numbers of probes or reasons, and of characters per text. They limit state and message."""
 
 REASONS = {
-    "journal-cap": "the journal's folder reached its cap",
+    "journal-cap": "the journal folder reached its size limit",
     "journal-unwritable": "the journal could not be written",
-    "device-late": "the device did not deliver their numbers",
-    "rejected": "the collector refused them",
-    "journal-thinned": "the journal was full, so of older steps only some were kept",
-    "journal-deleted": "files of the journal were deleted",
-    "torn": "a crash cut off what was being written, or the file is damaged",
-    "no-schema": "the record that names their columns is gone",
+    "device-late": "the device did not deliver their values",
+    "rejected": "the collector rejected them",
+    "journal-thinned": "the journal was full, so it discarded some of the older steps",
+    "journal-deleted": "journal files were deleted",
+    "torn": "a crash interrupted a write, or the file is damaged",
+    "no-schema": "the record with the names of their columns is missing",
 }
 
-
-SHOWS = {
-    "autocast": "which dtype autocast runs in",
+PROBE_DATA = {
+    "autocast": "the dtype of autocast",
     "census": "the dtypes of weights and optimizer state",
-    "checkpoint": "checkpoints that are saved and loaded",
-    "gradients": "gradients: norms, NaN, underflow",
-    "kernels": "what ran in float32, casts, attention",
-    "loss": "the loss, where run.log does not say it",
-    "origin": "where a NaN began",
+    "checkpoint": "saved and loaded checkpoints",
+    "gradients": "gradient norms, underflow and NaN in gradients",
+    "kernels": "operators in float32, casts and attention kernels",
+    "loss": "the loss, unless the program passes it to run.log",
+    "origin": "the origin of NaN and Inf",
     "resources": "memory and speed",
     "scaler": "the loss scale and skipped steps",
     "usage": "mistakes in the order of calls",
-    "user": "what run.log is given",
-    "weights": "weights: updates, NaN, direction",
+    "user": "values that the program passes to run.log",
+    "weights": "weight updates, their direction and NaN in weights",
 }
 """Probe -> the data that are missing without it."""
 
@@ -54,7 +53,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     step: int = 0
     rows: int = 0
     failed: dict[str, str] = {}
-    """Probe -> its error, for the first MAX_NAMED."""
+    """Probe -> its error, for the first MAX_LISTED."""
     lost: dict[str, tuple[int, int]] = {}
     """Reason -> (steps, events)."""
 
@@ -72,15 +71,15 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _failed(state: State, event: Event) -> State:
-    probe, error = str(event.data.get("probe", ""))[:MAX_WORDS], str(event.data.get("error", ""))[:MAX_WORDS]
-    if len(state.failed) < MAX_NAMED:
+    probe, error = str(event.data.get("probe", ""))[:MAX_TEXT_CHARS], str(event.data.get("error", ""))[:MAX_TEXT_CHARS]
+    if len(state.failed) < MAX_LISTED:
         state = replace(state, failed={**state.failed, probe: error})
     return replace(state, opened=state.opened.at(event.step, event.step))
 
 
 def _lost(state: State, lost: Lost) -> State:
-    reason = lost.reason[:MAX_WORDS]
-    if reason not in state.lost and len(state.lost) >= MAX_NAMED:
+    reason = lost.reason[:MAX_TEXT_CHARS]
+    if reason not in state.lost and len(state.lost) >= MAX_LISTED:
         return state
     steps, events = state.lost.get(reason, (0, 0))
     state = replace(state, lost={**state.lost, reason: (steps + lost.steps, events + lost.events)})
@@ -89,60 +88,62 @@ def _lost(state: State, lost: Lost) -> State:
 
 def _matters(state: State) -> bool:
     steps = sum(steps for steps, _ in state.lost.values())
-    return any(events for _, events in state.lost.values()) or steps > max(FEW_STEPS, SHARE * state.rows)
+    return any(events for _, events in state.lost.values()) or steps > max(
+        MAX_UNREPORTED_STEPS, MAX_UNREPORTED_SHARE * state.rows
+    )
 
 
 def _conclude(state: State) -> Finding:
     lost = _matters(state) if state.lost else False
-    causes = [_blind(probe, error) for probe, error in state.failed.items()]
+    causes = [_switched_off(probe, error) for probe, error in state.failed.items()]
     if lost:
-        causes += [_told(reason, *counts) for reason, counts in state.lost.items()]
-    blind = bool(state.failed)
-    title = f"Ammeter no longer sees {_unseen(list(state.failed))}" if blind else "Records of this run are missing"
+        causes += [_missing(reason, *counts) for reason, counts in state.lost.items()]
+    records = "Records of this run are missing"
+    title = f"Ammeter no longer records {_unrecorded(list(state.failed))}" if state.failed else records
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
-        cause=" ".join(causes) + " Training goes on as it would have.",
+        cause=" ".join(causes) + " The training is not affected.",
         fix=" ".join(_fixes(state, lost)),
         evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
         **lifecycle_fields(state.opened),
     )
 
 
-def _unseen(probes: list[str]) -> str:
-    more = f", and {len(probes) - 1} more" if len(probes) > 1 else ""
-    return SHOWS.get(probes[0], f"what the {probes[0]} probe read") + more
+def _unrecorded(probes: list[str]) -> str:
+    more = f", and the data of {wording.count(len(probes) - 1, 'more probe')}" if len(probes) > 1 else ""
+    return PROBE_DATA.get(probes[0], f"the data of the {probes[0]} probe") + more
 
 
-def _blind(probe: str, error: str) -> str:
-    shows = f" From here on nobody sees {SHOWS[probe]}." if probe in SHOWS else ""
-    return f"The {probe} probe failed and is switched off ({error}).{shows}"
+def _switched_off(probe: str, error: str) -> str:
+    data = f" Since then, Ammeter does not record {PROBE_DATA[probe]}." if probe in PROBE_DATA else ""
+    return f"The {probe} probe of Ammeter failed and is switched off ({error}).{data}"
 
 
-def _told(reason: str, steps: int, events: int) -> str:
-    gone = [wording.count(number, noun) for number, noun in ((steps, "step"), (events, "event")) if number]
+def _missing(reason: str, steps: int, events: int) -> str:
+    lost = [wording.count(number, noun) for number, noun in ((steps, "step"), (events, "event")) if number]
     why = f"because {REASONS[reason]}" if reason in REASONS else f"(reason: {reason})"
-    return f"{' and '.join(gone) or 'Records'} {'is' if steps + events == 1 else 'are'} gone {why}."
+    return f"{' and '.join(lost) or 'Records'} {'is' if steps + events == 1 else 'are'} missing {why}."
 
 
 def _fixes(state: State, lost: bool) -> list[str]:
     fixes = []
     if state.failed:
-        fixes.append("Report the error above with the versions of torch and ammeter. The next run tries it again.")
+        fixes.append("Report the error with the versions of torch and ammeter; the next run enables the probe again.")
     if lost and {"journal-cap", "journal-thinned"} & set(state.lost):
-        fixes.append("See that the collector is reached (`ammeter doctor`): it frees the journal as it acknowledges.")
+        fixes.append("Check the connection to the collector with `ammeter doctor`: acknowledged journals are deleted.")
     if lost and "journal-unwritable" in state.lost:
-        fixes.append("Give AMMETER_DIR a folder with space that this user may write.")
+        fixes.append("Set AMMETER_DIR to a folder that has free space and that this user can write.")
     if lost and "rejected" in state.lost:
-        fixes.append("Bring agent and collector to the same version; shipper.log names what was refused.")
-    return fixes or ["Run `ammeter doctor` where the run trains."]
+        fixes.append("Install the same version of agent and collector; shipper.log lists the rejected records.")
+    return fixes or ["Run `ammeter doctor` on the training host."]
 
 
 VERDICT = Verdict(
     id="agent-blind",
     severity="ticket",
-    title="Ammeter does not see everything",
+    title="Ammeter's recording is incomplete",
     question="Did a probe of Ammeter fail, or are records of the run lost?",
     columns=(),
     events=("probe.failed",),

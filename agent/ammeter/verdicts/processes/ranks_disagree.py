@@ -14,15 +14,15 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedSteps, Standing
 from ammeter.wire.columns import Mask, measured
 
-HELD = 3
+MIN_DIFFERENT_STEPS = 3
 """Steps in a row with different scales, for ranks that had agreed before. They agree if scale and number of good steps
 since its last change are equal: scalers with the same inputs agree in every step."""
 
-HELD_UNMET = 20
+MIN_DIFFERENT_STEPS_UNAGREED = 20
 """The same for ranks that have never agreed. watch() may have been called some steps later on one of them; each skip
 then makes them differ for that many steps, and no longer."""
 
-SAME_NORM = 1e-4
+MAX_NORM_DIFFERENCE = 1e-4
 """Relative difference below which the norm of all gradients is the same on two ranks. The results of an all-reduce are
 equal to the bit, and other kernels sum them up with 1e-6. Ranks that train independently differ by percents."""
 
@@ -30,11 +30,11 @@ AHEAD_STEPS = 100
 """Steps by which the others are ahead of a stopped rank, in addition to AHEAD_SECONDS: so many prove that they do not
 wait for it."""
 
-NAMED = 8
+MAX_LISTED_RANKS = 8
 """Maximum number of ranks in the text; a list of hundreds is useless."""
 
-RECENT = 5
-"""Maximum steps between a lone skip and the first different scale that it explains."""
+MAX_STEPS_SINCE_SKIP = 5
+"""Maximum steps between a skip on some ranks and the first different scale that it explains."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -44,14 +44,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     coupled: bool = False
     """Whether the ranks were seen to share gradients. Ranks that train separate models may differ."""
     agreed: bool = False
-    held: int = 0
+    different: int = 0
     since: int = -1
-    lone: int = -1
-    """`lone`: last step that only some ranks skipped. `broken`: the ranks whose loss was not finite there."""
+    lone_skip: int = -1
+    """`lone_skip`: last step that only some ranks skipped. `broken`: the ranks whose loss was not finite there."""
     broken: tuple[int, ...] = ()
-    odd: tuple[int, ...] = ()
-    """The differing ranks. `odd` has the first NAMED of `odd_count`, among `ranks` ranks."""
-    odd_count: int = 0
+    differing: tuple[int, ...] = ()
+    """The differing ranks. `differing` has the first MAX_LISTED_RANKS of `differing_count`, among `ranks` ranks."""
+    differing_count: int = 0
     ranks: int = 0
     scale: float = 0.0
     usual: float = 0.0
@@ -60,45 +60,45 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Steps by which the others are ahead of a stopped rank."""
 
 
-def judge(state: State, seen: AlignedSteps) -> tuple[State, Finding | None]:
+def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
     before = state
-    if len(seen):
-        state = _steps(state, seen)
-    if seen.standings and state.coupled and not state.opened.active:
-        state = _stands(state, seen.standings)
+    if len(aligned):
+        state = _steps(state, aligned)
+    if aligned.standings and state.coupled and not state.opened.active:
+        state = _waiting(state, aligned.standings)
     return state, changed(_conclude, before, state)
 
 
-def _steps(state: State, seen: AlignedSteps) -> State:
-    scales, skipped = seen.column("scale"), seen.column("skipped") > 0
-    apart = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
-    lone = measured(seen.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
-    state = replace(state, coupled=state.coupled or seen.sharded or _share_gradients(seen))
-    met = _agree(seen) & ~apart
-    begin = 0 if state.held else _first(apart | lone, len(seen))
-    state = replace(state, agreed=state.agreed or bool(met[:begin].any()))
-    for at in range(begin, len(seen)):
-        state = _step(state, seen, at, bool(apart[at]), bool(lone[at]))
-        state = replace(state, agreed=True) if met[at] and not state.agreed else state
-    return replace(state, reached=int(seen.steps[-1]))
+def _steps(state: State, aligned: AlignedSteps) -> State:
+    scales, skipped = aligned.column("scale"), aligned.column("skipped") > 0
+    different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
+    lone_skip = measured(aligned.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
+    state = replace(state, coupled=state.coupled or aligned.sharded or _share_gradients(aligned))
+    agreeing = _agree(aligned) & ~different
+    begin = 0 if state.different else _first(different | lone_skip, len(aligned))
+    state = replace(state, agreed=state.agreed or bool(agreeing[:begin].any()))
+    for at in range(begin, len(aligned)):
+        state = _step(state, aligned, at, bool(different[at]), bool(lone_skip[at]))
+        state = replace(state, agreed=True) if agreeing[at] and not state.agreed else state
+    return replace(state, reached=int(aligned.steps[-1]))
 
 
-def _step(state: State, seen: AlignedSteps, at: int, apart: bool, lone: bool) -> State:
-    step = int(seen.steps[at])
-    if lone and not state.opened.active:
-        losses = seen.column("loss")[:, at]
+def _step(state: State, aligned: AlignedSteps, at: int, different: bool, lone_skip: bool) -> State:
+    step = int(aligned.steps[at])
+    if lone_skip and not state.opened.active:
+        losses = aligned.column("loss")[:, at]
         bad = np.flatnonzero(measured(losses) & ~np.isfinite(losses)).tolist()
-        state = replace(state, lone=step, broken=tuple(seen.ranks[each] for each in bad)[:NAMED])
-    if not apart:
-        return replace(state, held=0) if state.held else state
+        state = replace(state, lone_skip=step, broken=tuple(aligned.ranks[index] for index in bad)[:MAX_LISTED_RANKS])
+    if not different:
+        return replace(state, different=0) if state.different else state
     if state.opened.active:
-        return replace(state, opened=state.opened.until(step), held=1)
-    explained = 0 <= step - state.lone <= RECENT and state.lone >= 0
-    since = state.since if state.held else state.lone if explained else step
-    state = replace(state, held=state.held + 1, since=since)
-    if state.held < (HELD if state.agreed else HELD_UNMET) or not state.coupled:
+        return replace(state, opened=state.opened.until(step), different=1)
+    explained = 0 <= step - state.lone_skip <= MAX_STEPS_SINCE_SKIP and state.lone_skip >= 0
+    since = state.since if state.different else state.lone_skip if explained else step
+    state = replace(state, different=state.different + 1, since=since)
+    if state.different < (MIN_DIFFERENT_STEPS if state.agreed else MIN_DIFFERENT_STEPS_UNAGREED) or not state.coupled:
         return state
-    return _differ(state, seen.ranks, seen.column("scale")[:, at].tolist(), step)
+    return _differ(state, aligned.ranks, aligned.column("scale")[:, at].tolist(), step)
 
 
 def _differ(state: State, ranks: Sequence[int], scales: Sequence[float], step: int) -> State:
@@ -107,52 +107,52 @@ def _differ(state: State, ranks: Sequence[int], scales: Sequence[float], step: i
     If there is no majority, the ranks with the lower scale are selected, because they skipped.
     """
     usual = max(sorted(set(scales)), key=lambda scale: (scales.count(scale), scale))
-    odd = [rank for rank, scale in zip(ranks, scales, strict=True) if scale != usual]
+    differing = [rank for rank, scale in zip(ranks, scales, strict=True) if scale != usual]
     return replace(
         state,
         opened=state.opened.at(state.since, step),
-        odd=tuple(odd[:NAMED]),
-        odd_count=len(odd),
+        differing=tuple(differing[:MAX_LISTED_RANKS]),
+        differing_count=len(differing),
         ranks=len(ranks),
-        scale=scales[ranks.index(odd[0])],
+        scale=scales[ranks.index(differing[0])],
         usual=usual,
-        lone=state.lone if state.since == state.lone else -1,
+        lone_skip=state.lone_skip if state.since == state.lone_skip else -1,
     )
 
 
-def _stands(state: State, standings: Sequence[Standing]) -> State:
-    last = min(standings, key=lambda each: (not each.stands, each.step))
+def _waiting(state: State, standings: Sequence[Standing]) -> State:
+    last = min(standings, key=lambda standing: (not standing.may_wait, standing.step))
     ahead = [
-        each
-        for each in standings
-        if each.step - last.step >= AHEAD_STEPS and each.time - last.time >= AHEAD_SECONDS * 10**9
+        standing
+        for standing in standings
+        if standing.step - last.step >= AHEAD_STEPS and standing.time - last.time >= AHEAD_SECONDS * 10**9
     ]
-    if not last.stands or not ahead:
+    if not last.may_wait or not ahead:
         return state
-    furthest = max(each.step for each in ahead)
+    furthest = max(standing.step for standing in ahead)
     return replace(
         state,
         opened=state.opened.at(last.step, furthest),
-        odd=(last.rank,),
-        odd_count=1,
+        differing=(last.rank,),
+        differing_count=1,
         ranks=len(standings),
         ahead=furthest - last.step,
     )
 
 
-def _share_gradients(seen: AlignedSteps) -> bool:
+def _share_gradients(aligned: AlignedSteps) -> bool:
     """Whether the norm of all scaled gradients is equal on all ranks at some step."""
-    scales = seen.column("scale").astype(np.float64)
-    norms = seen.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
+    scales = aligned.column("scale").astype(np.float64)
+    norms = aligned.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
     with np.errstate(invalid="ignore"):
         low, high = norms.min(axis=0), norms.max(axis=0)
-        return bool((np.isfinite(high) & (low > 0) & (high - low <= SAME_NORM * high)).any())
+        return bool((np.isfinite(high) & (low > 0) & (high - low <= MAX_NORM_DIFFERENCE * high)).any())
 
 
-def _agree(seen: AlignedSteps) -> Mask:
+def _agree(aligned: AlignedSteps) -> Mask:
     """Selects steps at which all scalers have the same scale and growth tracker."""
-    columns = [seen.column(name) for name in ("scale", "growth_tracker")]
-    scales, trackers = (measured(each).all(axis=0) & (each.max(axis=0) == each.min(axis=0)) for each in columns)
+    columns = [aligned.column(name) for name in ("scale", "growth_tracker")]
+    scales, trackers = (measured(column).all(axis=0) & (column.max(axis=0) == column.min(axis=0)) for column in columns)
     found: Mask = scales & trackers
     return found
 
@@ -163,84 +163,90 @@ def _first(where: Mask, otherwise: int) -> int:
 
 
 def _conclude(state: State) -> Finding:
-    who = _who(state)
+    ranks_text = _ranks_text(state)
     if state.ahead:
-        title = f"{who.capitalize()} stands at step {state.opened.first} while the others go on"
+        title = f"{wording.sentence(ranks_text)} stopped at step {state.opened.first} while other ranks continue"
         cause = (
-            f"{who.capitalize()} is alive and has made no step since step {state.opened.first}; the others of the"
-            f" {state.ranks} are {wording.count(state.ahead, 'step')} ahead, {AHEAD_SECONDS // 60} minutes and more."
-            " They had shared their gradients before, so what they train on without it is another model."
+            f"{wording.sentence(ranks_text)} has completed no step since step {state.opened.first}, while other ranks"
+            f" continue: they are up to {wording.count(state.ahead, 'step')} and at least {AHEAD_SECONDS // 60} minutes"
+            f" ahead. The {state.ranks} ranks shared their gradients before, so those that continue train another"
+            " model."
         )
     else:
-        title = f"{who.capitalize()} {'holds' if state.odd_count == 1 else 'hold'} another loss scale than the rest"
-        cause = f"{_cause(state, who)} Each of these scalers decides by itself: {_harm(state)}"
+        verb = "has" if state.differing_count == 1 else "have"
+        title = f"{wording.sentence(ranks_text)} {verb} another loss scale than the other ranks"
+        cause = f"{_cause(state, ranks_text)} The scaler of each rank decides independently: {_harm(state)}"
     return Finding(
         verdict=VERDICT.id,
         severity="page",
         title=title,
         cause=cause,
         fix=_fix(state),
-        ranks=state.odd,
+        ranks=state.differing,
         evidence={
-            "ranks": list(state.odd),
+            "ranks": list(state.differing),
             "of": state.ranks,
             "scale": state.scale or None,
             "scale_of_the_others": state.usual or None,
-            "skipped_alone": state.lone if state.lone >= 0 else None,
-            "first_nonfinite_loss": list(state.broken) if state.lone >= 0 else [],
+            "skipped_alone": state.lone_skip if state.lone_skip >= 0 else None,
+            "first_nonfinite_loss": list(state.broken) if state.lone_skip >= 0 else [],
             "steps_behind": state.ahead,
         },
         **lifecycle_fields(state.opened),
     )
 
 
-def _who(state: State) -> str:
-    if state.odd_count == 1:
-        return f"rank {state.odd[0]}"
-    named = ", ".join(str(rank) for rank in state.odd)
-    more = f" and {state.odd_count - len(state.odd)} more" if state.odd_count > len(state.odd) else ""
+def _ranks_text(state: State) -> str:
+    if state.differing_count == 1:
+        return f"rank {state.differing[0]}"
+    named = ", ".join(str(rank) for rank in state.differing)
+    more = (
+        f" and {state.differing_count - len(state.differing)} more"
+        if state.differing_count > len(state.differing)
+        else ""
+    )
     return f"ranks {named}{more}"
 
 
-def _cause(state: State, who: str) -> str:
+def _cause(state: State, ranks_text: str) -> str:
     scales = f"{wording.scale(state.scale)} against {wording.scale(state.usual)} on the other ranks"
-    if state.lone < 0:
-        when = "from the first step on that was compared" if not state.agreed else state.opened.since
-        return f"The loss scale of {who} differs from that of the others {when}: {scales}."
+    if state.lone_skip < 0:
+        when = "from the first compared step on" if not state.agreed else state.opened.since
+        return f"The loss scale of {ranks_text} differs from that of the other ranks {when}: {scales}."
     loss = ""
     if state.broken:
         ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"
-        loss = f" The loss of {ranks} was not finite in that step: look there."
+        loss = f" In that step, the loss of {ranks} was not finite: examine that batch."
     return (
-        f"Step {state.lone} was skipped on some ranks and applied on others, and since then the loss scale of {who} is"
-        f" another one: {scales}.{loss}"
+        f"Step {state.lone_skip} was skipped on some ranks and applied on others, and the loss scale of {ranks_text}"
+        f" has differed since then: {scales}.{loss}"
     )
 
 
 def _harm(state: State) -> str:
-    if state.lone < 0:
-        return "gradients that were scaled differently are averaged, and one rank will skip steps that others apply."
-    return "a step that is applied on some ranks and not on others makes their weights part, and they stay apart."
+    if state.lone_skip < 0:
+        return "gradients with different scales are averaged, and one rank will skip steps that other ranks apply."
+    return "a step that is applied on some ranks and skipped on others makes their weights differ from then on."
 
 
 def _fix(state: State) -> str:
     if state.ahead:
         return (
-            f"See where it stands: `py-spy dump` of the process of rank {state.odd[0]} on its host. Then end the run"
-            f" and resume it on all ranks from a checkpoint of step {state.opened.first} or before: the weights of the"
-            " others have gone on without it."
+            f"Run `py-spy dump --pid PID` for the process of rank {state.differing[0]} on its host to see where it"
+            f" waits. Then stop the run, and resume all ranks from a checkpoint of step {state.opened.first} or"
+            " earlier: the weights of the other ranks have changed since."
         )
-    if state.lone < 0:
+    if state.lone_skip < 0:
         return (
-            "Load the same state into the scaler of every rank: torch.load and scaler.load_state_dict belong on all"
-            " ranks, not only on rank 0, and GradScaler gets the same init_scale everywhere. Then start again."
+            "Load the same scaler state on every rank: call torch.load and scaler.load_state_dict on all ranks, not"
+            " only on rank 0, and give every GradScaler the same init_scale. Then start the run again."
         )
     return (
-        "Let one decision hold for all ranks. With sharded weights use"
-        " torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler in place of torch.amp.GradScaler; with"
-        " DistributedDataParallel call the wrapper, not model.module, and change no gradient of a single rank behind"
-        f" backward(). Then restore a checkpoint from before step {max(1, state.lone)} on all ranks, for their weights"
-        " are no longer the same."
+        "Use a scaler that decides for all ranks together. With sharded weights, use"
+        " torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler instead of torch.amp.GradScaler. With"
+        " DistributedDataParallel, call the wrapper instead of model.module, and do not change the gradients of a"
+        f" single rank after backward(). Then restore a checkpoint from before step {max(1, state.lone_skip)} on all"
+        " ranks, because their weights differ."
     )
 
 
@@ -248,7 +254,7 @@ VERDICT = Verdict(
     id="ranks-disagree",
     severity="page",
     title="Ranks disagree",
-    question="Do ranks of one model hold other loss scales, skip alone, or stand while others go on?",
+    question="Do ranks of one model have different loss scales, skip different steps, or stop while others continue?",
     columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm"),
     events=(),
     state=State,

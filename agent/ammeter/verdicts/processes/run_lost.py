@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from ammeter.verdicts.framework import run_endings
+from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import path_in
+from ammeter.verdicts.framework.single_event import path_of
+from ammeter.verdicts.processes import run_endings
 from ammeter.wire.columns import Tick, View, measured
 from ammeter.wire.frames import Bye, Event, Hello
 
@@ -16,16 +17,16 @@ SILENCE_SECONDS = 15.0
 """Seconds of silence. A live shipper sends every 2 s even if the run has nothing to send; seven missed heartbeats in a
 row are no short network fault, which its retries would have bridged."""
 
-MAX_WORDS = 200
+MAX_REASON_CHARS = 200
 """Maximum characters of the stored reason of an end."""
 
-NEVER = -1
+NO_STEP = -1
 """Stands for a missing step, because steps count from 0."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
-    step: int = NEVER
+    step: int = NO_STEP
     rank: int = 0
     host: str = ""
     pid: int = 0
@@ -41,7 +42,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Memory limit of the process in bytes; 0 if unknown."""
     memory: float = 0.0
     """Memory of the process in bytes at the last reading."""
-    saved: int = NEVER
+    saved: int = NO_STEP
     """Step of the last checkpoint that was seen."""
     path: str = ""
 
@@ -75,14 +76,16 @@ def _saved(state: State, event: Event) -> State:
     contents = event.data.get("contents")
     if not isinstance(contents, dict) or not contents.get("weights"):
         return state
-    return replace(state, saved=event.step, path=path_in(event.data))
+    return replace(state, saved=event.step, path=path_of(event.data))
 
 
 def _bye(state: State, bye: Bye) -> State:
     step, by = max(state.step, bye.step), run_endings.ended_by(bye)
     if not by or not state.watched:
         return replace(state, step=step, ended=True, opened=state.opened.over())
-    known = replace(state, step=step, ended=True, died=True, how=bye.message[:MAX_WORDS], by=by, limit=bye.memory_limit)
+    known = replace(
+        state, step=step, ended=True, died=True, how=bye.message[:MAX_REASON_CHARS], by=by, limit=bye.memory_limit
+    )
     return replace(known, opened=_at(state.opened, step))
 
 
@@ -107,7 +110,7 @@ def _at(opened: Lifecycle, step: int) -> Lifecycle:
 
 def _conclude(state: State) -> Finding:
     who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
-    last = f"Its last step was {state.step}." if state.step != NEVER else "No step of it was recorded."
+    last = f"Its last recorded step is {state.step}." if state.step != NO_STEP else "It recorded no step."
     by = state.by if state.died else run_endings.SILENCE
     return Finding(
         verdict=VERDICT.id,
@@ -127,7 +130,7 @@ def _conclude(state: State) -> Finding:
             "memory_bytes": int(state.memory) or None,
             "memory_limit_bytes": state.limit or None,
             "last_checkpoint": state.path,
-            "last_saved_step": state.saved if state.saved != NEVER else None,
+            "last_saved_step": state.saved if state.saved != NO_STEP else None,
         },
         **lifecycle_fields(state.opened),
     )
@@ -135,11 +138,11 @@ def _conclude(state: State) -> Finding:
 
 def _severity(by: str) -> Severity:
     """Returns `ticket` for requested ends and for out-of-memory errors of the program, else `page`."""
-    return "ticket" if by in (*run_endings.ASKED, *run_endings.OUT_OF_MEMORY) else "page"
+    return "ticket" if by in (*run_endings.REQUESTED, *run_endings.OUT_OF_MEMORY) else "page"
 
 
 _TITLES = {
-    "oom-killer": "Run killed for want of memory",
+    "oom-killer": "Run killed by the OOM killer",
     run_endings.DEVICE: "Run out of device memory",
     run_endings.PROCESS: "Run out of memory",
     "crash": "Run crashed",
@@ -152,39 +155,41 @@ _TITLES = {
 
 
 def _where(state: State) -> str:
-    return f"after step {state.step}" if state.step != NEVER else "before its first step"
+    return f"after step {state.step}" if state.step != NO_STEP else "before its first step"
 
 
 def _story(state: State, who: str) -> str:
     if not state.died:
         silent = f"{state.silent_seconds:.0f} s"
         return (
-            f"Nothing was heard of {who} for {silent}, neither from the process nor from the shipper beside it: the"
-            " host, its container or the network between is gone, or both processes are."
+            f"The collector has received no data from {who} for {silent}, neither from the process nor from its"
+            " shipper: the host, its container or the network connection is down, or both processes have ended."
         )
-    if state.by in run_endings.ASKED:
-        return f"The process of {who} was told to end: {_ASKED[state.by]} ({state.how or 'SIGTERM'})."
+    if state.by in run_endings.REQUESTED:
+        return f"The process of {who} was terminated from outside: {_REQUESTS[state.by]} ({state.how or 'SIGTERM'})."
     if state.by in run_endings.OUT_OF_MEMORY:
-        what = "device" if state.by == run_endings.DEVICE else "process"
-        return f"The process of {who} ended by an error, for want of memory of the {what}: {state.how.rstrip('. ')}."
-    how = state.how or "it was killed (SIGKILL, out of memory) or crashed, which is not known from here"
-    return f"The process of {who} died without a goodbye: {how}.{_memory(state)}"
+        memory = "device memory" if state.by == run_endings.DEVICE else "memory"
+        return f"The process of {who} ran out of {memory} and ended with an exception: {state.how.rstrip('. ')}."
+    how = state.how or "it was killed (SIGKILL, out of memory) or it crashed; the cause is unknown"
+    return f"The process of {who} ended unexpectedly: {how}.{_memory(state)}"
 
 
-_ASKED = {
-    "sigterm": "it got SIGTERM, which a person, a launcher or a scheduler sends; who did is not known beyond this",
-    "job": "its whole job or pod was ended from outside; why is not known from here",
+_REQUESTS = {
+    "sigterm": "it received SIGTERM from a person, a launcher or a scheduler; the sender is unknown",
+    "job": "its whole job or pod ended; the reason is unknown",
     "slurm": "Slurm ended its job before the time limit, so it was preempted or cancelled, or its node was drained",
-    "kubernetes": "its pod was ended from outside, so it was evicted, preempted or deleted, or its node was drained",
-    "time-limit": "its job in Slurm had come to its time limit",
+    "kubernetes": "its pod was evicted, preempted or deleted, or its node was drained",
+    "time-limit": "its Slurm job reached its time limit",
 }
 
 
 def _memory(state: State) -> str:
     if state.by != "oom-killer":
         return ""
-    had = f" It had {_size(state.memory)} in memory when that was read last." if state.memory else ""
-    return had + (f" Its limit was {_size(state.limit)}, for all processes in it." if state.limit else "")
+    used = f" It used {_size(state.memory)} of memory at the last reading." if state.memory else ""
+    return used + (
+        f" The limit was {_size(state.limit)}, for all processes of its control group." if state.limit else ""
+    )
 
 
 def _size(amount: float) -> str:
@@ -194,8 +199,9 @@ def _size(amount: float) -> str:
 def _fix(state: State) -> str:
     if not state.died:
         return (
-            f"Look whether {state.host or 'the host'} answers and whether the scheduler still has the job; if so,"
-            " look at shipper.log in the run's folder. If it is gone, resume from the last checkpoint elsewhere."
+            f"Check whether {state.host or 'the host'} responds and whether the scheduler still lists the job. If both"
+            " do, read shipper.log in the run's folder. If the host is down, resume from the last checkpoint on another"
+            " host."
         )
     return f"{_remedy(state)} Then resume from {_checkpoint(state)}."
 
@@ -203,46 +209,48 @@ def _fix(state: State) -> str:
 def _remedy(state: State) -> str:
     if state.by == run_endings.DEVICE:
         return (
-            "Let a step need less on the device: a smaller batch with gradient accumulation, activation checkpointing,"
-            " autocast over the forward pass, no list of losses that still carry their graph."
+            "Reduce the device memory of a step: use a smaller batch with gradient accumulation, activation"
+            " checkpointing, or autocast for the forward pass, and do not keep losses with their graph"
+            " (losses.append(loss.detach()))."
         )
     if state.by in ("oom-killer", run_endings.PROCESS):
         return (
-            "Give the job more memory, or let it use less: fewer DataLoader workers, smaller batches, no list of losses"
-            " that still carry their graph."
+            "Give the job more memory, or reduce its memory: use fewer DataLoader workers or smaller batches, and do"
+            " not keep losses with their graph (losses.append(loss.detach()))."
         )
-    if state.by in run_endings.ASKED:
-        return _WHO_ASKS[state.by]
+    if state.by in run_endings.REQUESTED:
+        return _CHECKS[state.by]
     host = state.host or "its host"
     return (
-        f"Look on {host} for the reason: `dmesg -T | grep -i -E 'killed process|segfault'`, the exit code in the"
-        " launcher's log, and the memory limit of the job."
+        f"Find the cause on {host}: run `dmesg -T | grep -i -E 'killed process|segfault'`, and check the exit code in"
+        " the launcher's log and the memory limit of the job."
     )
 
 
-_WHO_ASKS = {
-    "sigterm": "See who sent it: torchrun ends the other ranks when one has failed, so look at those first; a scheduler"
-    " at its time limit or for preemption; a person.",
-    "job": "Ask the scheduler why the job ended: `sacct -j JOB` for Slurm, `kubectl describe pod` for Kubernetes.",
-    "slurm": "See why with `sacct -j JOB -o State,Reason,ExitCode`. Submit with --requeue where jobs are preempted.",
-    "kubernetes": "See why with `kubectl describe pod` and `kubectl get events`.",
-    "time-limit": "Ask for more time (`sbatch --time`), or save before the limit (`sbatch --signal=USR1@300`).",
+_CHECKS = {
+    "sigterm": "Find the sender: torchrun sends SIGTERM to the other ranks when one fails, so check those ranks first."
+    " A scheduler sends it at the time limit or for a preemption.",
+    "job": "Find out why the job ended: `sacct -j JOB` for Slurm, `kubectl describe pod` for Kubernetes.",
+    "slurm": "Find the reason with `sacct -j JOB -o State,Reason,ExitCode`. If jobs are preempted, submit them with"
+    " --requeue.",
+    "kubernetes": "Find the reason with `kubectl describe pod` and `kubectl get events`.",
+    "time-limit": "Request more time (`sbatch --time`), or save before the limit (`sbatch --signal=USR1@300`).",
 }
 
 
 def _checkpoint(state: State) -> str:
-    if state.saved == NEVER:
-        return "the last checkpoint" + (", of which none was seen in this run" if state.rank == 0 else "")
+    if state.saved == NO_STEP:
+        return "the last checkpoint" + (", although none was seen in this run" if state.rank == 0 else "")
     behind = state.step - state.saved
-    again = f": {behind} steps are to be made again" if behind > 0 else ""
-    return f"the checkpoint of step {state.saved}" + (f" ({state.path})" if state.path else "") + again
+    repeated = f", which repeats {wording.count(behind, 'step')}" if behind > 0 else ""
+    return f"the checkpoint of step {state.saved}" + (f" ({state.path})" if state.path else "") + repeated
 
 
 VERDICT = Verdict(
     id="run-lost",
     severity="page",
-    title="The run is lost",
-    question="Did the process or its host go without saying goodbye, for want of memory, or because it was told to?",
+    title="Run lost",
+    question="Did the process end unexpectedly or by request, did it run out of memory, or is its host unreachable?",
     columns=("host_rss_bytes",),
     events=("checkpoint.saved",),
     clock=True,

@@ -11,11 +11,11 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import Tick, View
 from ammeter.wire.frames import Bye, Hello
 
-MIN_SECONDS = 900.0
+MIN_STALL_SECONDS = 900.0
 """Minimum seconds without a step. Shorter waits are normal: torch waits ten minutes for a collective (NCCL) before it
 raises by itself, and first validations, saves and compilations take minutes."""
 
-TIMES = 10.0
+PAUSE_FACTOR = 10.0
 """Multiple of the run's longest pause so far. Pauses of one kind, such as a validation, differ by a factor of two or
 three; a pause of ten times the longest is not one of them."""
 
@@ -23,13 +23,13 @@ PAGE_SECONDS = 3600.0
 """Seconds from which the severity is `page`: torch's longest default timeout is half an hour, so the run will not
 continue after an hour."""
 
-FEW = 5
+MIN_STEPS = 5
 """Steps from which a run has pauses for a comparison. Before, it may still load, compile or warm up."""
 
-ENDED_WAITING = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
+WAIT_ENDED_TEXTS = ("KeyboardInterrupt", "imeout", "imed out", "atchdog")
 """Parts of exception messages that show that a person or a timeout ended the waiting."""
 
-NANOSECONDS = 1e9
+NS_PER_SECOND = 1e9
 """Nanoseconds per second: times of frames are whole nanoseconds."""
 
 
@@ -69,7 +69,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _rows(state: State, rows: View) -> State:
     times = rows.times if not state.rows else np.concatenate(([state.time], rows.times))
     pauses = np.diff(times)
-    pause = max(state.pause, float(pauses.max()) / NANOSECONDS) if pauses.size else state.pause
+    pause = max(state.pause, float(pauses.max()) / NS_PER_SECOND) if pauses.size else state.pause
     return replace(
         state,
         opened=state.opened.over(),
@@ -89,10 +89,10 @@ def _ended(state: State, bye: Bye) -> State:
     """
     if bye.reason in ("closed", "exit"):
         return replace(state, watched=False, opened=state.opened.over())
-    seen = bye.reason == "lost" and bye.message
-    tired = bye.reason == "exception" and any(word in bye.message for word in ENDED_WAITING)
-    if seen or tired:
-        state = _without_a_step(state, (bye.time - state.time) / NANOSECONDS, bye.message[:80])
+    observed = bye.reason == "lost" and bye.message
+    gave_up = bye.reason == "exception" and any(word in bye.message for word in WAIT_ENDED_TEXTS)
+    if observed or gave_up:
+        state = _without_a_step(state, (bye.time - state.time) / NS_PER_SECOND, bye.message[:80])
     return replace(state, watched=False)
 
 
@@ -104,15 +104,19 @@ def _tick(state: State, tick: Tick) -> State:
     if not tick.alive:
         return state
     if tick.offline:
-        return _without_a_step(state, (tick.now - state.time) / NANOSECONDS)
+        return _without_a_step(state, (tick.now - state.time) / NS_PER_SECOND)
     state = state if state.since else replace(state, since=tick.now)
-    return _without_a_step(state, (tick.now - state.since) / NANOSECONDS)
+    return _without_a_step(state, (tick.now - state.since) / NS_PER_SECOND)
 
 
 def _without_a_step(state: State, seconds: float, how: str = "") -> State:
     """Opens the finding at the limit, and updates it once when its severity rises."""
-    grave = state.seconds < PAGE_SECONDS <= seconds
-    if state.rows < FEW or seconds < max(MIN_SECONDS, TIMES * state.pause) or (state.opened.active and not grave):
+    becomes_page = state.seconds < PAGE_SECONDS <= seconds
+    if (
+        state.rows < MIN_STEPS
+        or seconds < max(MIN_STALL_SECONDS, PAUSE_FACTOR * state.pause)
+        or (state.opened.active and not becomes_page)
+    ):
         return state
     return replace(state, opened=state.opened.at(state.step, state.step), seconds=seconds, how=how)
 
@@ -121,14 +125,14 @@ def _conclude(state: State) -> Finding:
     severity: Severity = "page" if state.seconds >= PAGE_SECONDS else "ticket"
     who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
     waited = _duration(state.seconds)
-    ended = f" Then it was ended: {state.how}." if state.how else ""
+    ended = f" Then the process ended: {state.how}." if state.how else ""
     return Finding(
         verdict=VERDICT.id,
         severity=severity,
         title=f"No step for {waited} after step {state.step}",
-        cause=f"The process of {who} is there, but after step {state.step} no step ended for {waited}; its longest"
-        f" pause before was {_duration(state.pause)}.{ended} It waits for another rank in a collective, the data, a"
-        " disk or a lock, or it works on something that is no step.",
+        cause=f"The process of {who} completed no step for {waited} after step {state.step}; its longest pause before"
+        f" was {_duration(state.pause)}.{ended} Possible reasons: it waits for another rank in a collective, for data,"
+        " for a disk or for a lock, or it does work that is not a training step.",
         fix=_fix(state),
         evidence={
             "last_step": state.step,
@@ -146,14 +150,14 @@ def _fix(state: State) -> str:
     on = f" on {state.host}" if state.host else ""
     if state.how:
         return (
-            "Next time look where it stands before it is ended: `py-spy dump --pid PID` of every rank, or call"
-            " faulthandler.dump_traceback_later(900, repeat=True) in the program. Give"
-            " init_process_group(timeout=...) and the DataLoader (timeout=120) a limit, and resume."
+            "Resume from the last checkpoint with init_process_group(timeout=...) and DataLoader(timeout=120), which"
+            " turn such a wait into an error. Before you end a process that waits, run `py-spy dump --pid PID` for"
+            " every rank, or call faulthandler.dump_traceback_later(900, repeat=True) in the program."
         )
     return (
-        f"See where it stands: `py-spy dump --pid {state.pid}`{on}, and the same for every other rank; the one whose"
-        " stack differs is the one that all wait for. Free what it waits for, or end it and resume from the last"
-        " checkpoint; DataLoader(timeout=120) and init_process_group(timeout=...) make such a wait an error."
+        f"Run `py-spy dump --pid {state.pid}`{on} and the same for every other rank to see where each waits: the others"
+        " wait for the rank whose stack differs. Remove the obstacle, or end the run and resume from the last"
+        " checkpoint. DataLoader(timeout=120) and init_process_group(timeout=...) turn such a wait into an error."
     )
 
 
@@ -166,8 +170,8 @@ def _duration(seconds: float) -> str:
 VERDICT = Verdict(
     id="run-stalled",
     severity="ticket",
-    title="The run stands still",
-    question="Is the process alive without a step for far longer than any of its pauses so far?",
+    title="Run stalled",
+    question="Is the process alive, but without a completed step for far longer than any earlier pause?",
     columns=(),
     events=(),
     clock=True,

@@ -17,12 +17,12 @@ def test_settings_that_differ_are_named_with_both_values() -> None:
         finding.cause
     )
     assert "--ignore batch,model.width" in finding.fix
-    assert "The baseline was set up differently: batch, model.width" == finding.title
+    assert "The baseline differs in more than precision: batch, model.width" == finding.title
 
 
 def test_a_setting_that_only_one_of_them_has_is_one() -> None:
     finding = judged(course(config={**CONFIG, "dropout": 0.1}), course())["not-comparable"]
-    assert "1 setting beside their precision: dropout is 0.1 against not set" in finding.cause
+    assert "1 setting besides precision: dropout is 0.1 against not set" in finding.cause
 
 
 def test_where_it_ran_counts_too() -> None:
@@ -49,7 +49,7 @@ def test_what_differs_in_everything_says_nothing_of_speed_or_validation() -> Non
     )
     found = judged(slow, course())
     assert ["not-comparable"] == list(found)
-    assert "nothing is said of how long a step takes, memory, cost and validation." in found["not-comparable"].cause
+    assert "Ammeter does not compare step time, memory, cost and validation." in found["not-comparable"].cause
 
 
 def test_it_explains_what_it_does_not_forbid() -> None:
@@ -61,9 +61,7 @@ def test_it_explains_what_it_does_not_forbid() -> None:
         told.finding.verdict,
         [each.verdict for each in told.consequences],
     )
-    assert (
-        "nothing is said of validation. Still compared: how long a step takes, memory and cost." in told.finding.cause
-    )
+    assert "Ammeter does not compare validation. Still compared: step time, memory and cost." in told.finding.cause
 
 
 def test_many_are_counted_and_long_values_cut() -> None:

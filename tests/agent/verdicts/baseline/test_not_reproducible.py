@@ -18,16 +18,16 @@ def test_the_first_loss_that_differs_in_its_last_bit_is_named() -> None:
     check_words(finding)
     assert ("ticket", 30, 30) == (finding.severity, finding.first_step, finding.opened_step)
     assert "has the seed (0) and the settings of monday" in finding.cause
-    assert "at step 30 its loss is 2.03225827 against 2.03225803" in finding.cause
-    assert "the losses that both have before it are equal to the bit" in finding.cause
+    assert "at step 30 its loss is 2.03225827 instead of 2.03225803" in finding.cause
+    assert "all earlier losses of both runs are equal to the bit" in finding.cause
     assert "torch.use_deterministic_algorithms(True)" in finding.fix
 
 
 def test_runs_that_differ_from_the_first_step_on_are_sent_to_their_generators() -> None:
     finding = judged(course(row=lambda step: {"loss": 1.5}), course())["not-reproducible"]
     assert (0, 9) == (finding.first_step, finding.opened_step)
-    assert "they differ from the first step on" in finding.cause
-    assert "Set every generator before the model and the data are built" in finding.fix
+    assert "the losses differ from the first step on" in finding.cause
+    assert "Seed every random generator before you build the model and the data" in finding.fix
 
 
 def test_a_twin_is_silent_and_its_nans_are_equal() -> None:
@@ -52,16 +52,16 @@ def test_another_precision_has_other_numbers() -> None:
 
 
 def test_what_run_log_said_after_the_row_counts() -> None:
-    from ammeter.verdicts.framework.run_history import Reading
+    from ammeter.verdicts.framework.run_history import LifeReader
     from tests.agent.streams import Stream, views
 
     def read(late: bool) -> np.typing.NDArray[np.float32]:
-        stream, reading = Stream(), Reading()
+        stream, reading = Stream(), LifeReader()
         stream.step(loss=2.0 if late else 2.25)
         if late:
             stream.event("values.logged", loss=2.25, other="x")
         for view in views(stream.step(loss=1.0).frames):
             reading.add(view)
-        return reading.course(over=True).curve("loss").values
+        return reading.history(over=True).curve("loss").values
 
     assert [2.25, 1.0] == read(late=True).tolist() == read(late=False).tolist()

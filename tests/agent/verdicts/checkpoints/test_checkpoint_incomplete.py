@@ -41,8 +41,8 @@ def test_one_without_the_scaler_is_told_as_soon_as_training_goes_on() -> None:
     finding = found(went_on(stream))
     assert ("ticket", 29, 29) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The checkpoints lack scaler" == finding.title
-    assert "1 checkpoint since step 29 could not be resumed from" in finding.cause
-    assert "no GradScaler, so that the scale starts over" in finding.cause
+    assert "No complete checkpoint of this run was seen: 1 checkpoint since step 29 cannot resume it" in finding.cause
+    assert "no GradScaler state, so the loss scale restarts" in finding.cause
     assert '"scaler": scaler.state_dict()' in finding.fix
     assert "optimizer.state_dict()" not in finding.fix
 
@@ -56,13 +56,13 @@ def test_weights_alone_are_told_at_the_third_that_training_went_on_from() -> Non
     assert (29, 39) == (finding.first_step, finding.opened_step)
     assert "The checkpoints lack optimizer and scaler" == finding.title
     assert "3 checkpoints since step 29" in finding.cause
-    assert "the last one out/2.pt" in finding.cause
+    assert "The last one, out/2.pt," in finding.cause
     assert '"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()' in finding.fix
 
 
 def test_half_weights_with_all_else_are_told_with_their_dtype() -> None:
     finding = found(went_on(saved(warm(30), ["float32 weights"], weights="bfloat16")))
-    assert "the weights in half precision only" in finding.cause
+    assert "weights in half precision only" in finding.cause
     assert "saved before any .half()" in finding.fix
     assert "bfloat16" == finding.evidence["weights"]
 

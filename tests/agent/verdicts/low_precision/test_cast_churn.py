@@ -33,10 +33,12 @@ def found(stream: Stream) -> Finding:
 def test_it_says_how_often_and_what_to_look_for() -> None:
     finding = found(told(30.0))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "were cast again, for 154 KiB: 30.0 times what all weights take in half precision, and 88 % of all" in (
+    assert "write 154 KiB: 30.0 times the size of all weights in half precision, and 88 % of the bytes" in (
         finding.cause
     )
-    assert finding.fix.startswith("Leave cache_enabled of torch.autocast at True (look for cache_enabled=False")
+    assert finding.fix.startswith(
+        "Enter torch.autocast once around the whole forward pass, with its default cache_enabled=True"
+    )
     assert (WEIGHTS, 30.0) == (finding.evidence["weights_half_bytes"], finding.evidence["times_all_weights"])
 
 

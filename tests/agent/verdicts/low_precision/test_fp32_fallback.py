@@ -25,12 +25,13 @@ def test_it_opens_at_the_census_and_names_module_line_and_share() -> None:
     finding = found(told())
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert ("blocks.1.mlp.fc", "model.py:53") == (finding.module, finding.caller)
-    assert "25 % of the matrix work is left in float32" == finding.title
+    assert "25 % of the matrix FLOPs run in float32" == finding.title
     assert (
-        "25 % of the FLOPs of a forward pass ran in float32 instead of float16, the largest part in blocks.1.mlp.fc and"
-        " 1 module named alike at model.py:53: autocast is on for other parts of the model, but not there."
+        "25 % of the matrix FLOPs of a forward pass run in float32 instead of float16, the largest share in"
+        " blocks.1.mlp.fc and 1 similarly named module at model.py:53: autocast is enabled for other parts of the"
+        " model, but not for this call."
     ) in finding.cause
-    assert "about 2.8 times as long on a GPU with tensor cores" in finding.cause
+    assert "On a GPU with tensor cores, the matrix products then take about 2.8 times as long." in finding.cause
     assert "Move the call at model.py:53 into torch.autocast(device_type=x.device.type, dtype=torch.float16)" in (
         finding.fix
     )
@@ -51,7 +52,7 @@ def test_what_one_pass_has_in_several_places_is_added_up_but_not_over_passes() -
 @pytest.mark.parametrize(
     ("reason", "cause", "fix"),
     [
-        ("wrong-device", "for another type of device", "instead of naming a device"),
+        ("wrong-device", "for another device type", "instead of naming a device type"),
         (
             "custom-function",
             "an autograd.Function of the program",
@@ -70,7 +71,7 @@ def test_each_reason_has_its_cause_and_its_remedy(reason: str, cause: str, fix: 
 def test_the_code_of_the_model_itself_has_no_path_but_words() -> None:
     finding = found(told(module="", modules=1, caller=""))
     assert (None, None) == (finding.module, finding.caller)
-    assert "the largest part in the model's own code: autocast" in finding.cause
+    assert "the largest share in code outside the model's submodules: autocast" in finding.cause
 
 
 @pytest.mark.parametrize("reason", ["misaligned", "sdpa-math", "autocast-off"])
@@ -115,4 +116,4 @@ def test_a_layer_outside_autocast_is_found_in_a_real_run(wrong: bool, tmp_path: 
     finding = told["fp32-fallback"]
     assert ("second", 1) == (finding.module, finding.first_step)
     assert (finding.caller or "").endswith(line_of(Doubtful.forward, "self.second(x.float())"))
-    assert "33 % of the FLOPs of a forward pass ran in float32 instead of bfloat16" in finding.cause
+    assert "33 % of the matrix FLOPs of a forward pass run in float32 instead of bfloat16" in finding.cause

@@ -27,13 +27,13 @@ def test_it_opens_at_the_third_reading_with_more_retries() -> None:
     assert {} == findings(short(3))
     finding = found(short(4))
     assert ("ticket", 33, 39) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "The GPU's memory runs short again and again" == finding.title
-    assert "keep failing at first, 6 times so far" in finding.cause
-    assert "It holds 79.0 GiB, of which tensors took 70.0 GiB at their peak." in finding.cause
+    assert "GPU memory allocations fail and are retried" == finding.title
+    assert "short of GPU memory: 6 allocations failed so far and had to be retried." in finding.cause
+    assert "torch reserves 79.0 GiB, of which tensors used 70.0 GiB at their peak." in finding.cause
 
 
 def test_full_memory_and_memory_in_pieces_have_each_their_remedy() -> None:
-    assert "halve the batch and accumulate over 2" in found(short()).fix
+    assert "Halve the batch size and accumulate gradients over 2 batches" in found(short()).fix
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in found(short(used=60 * GIB)).fix
 
 
@@ -61,7 +61,7 @@ def test_ten_readings_with_twice_of_what_is_used_open_it() -> None:
     assert {} == findings(wide(9))
     finding = found(wide(10))
     assert (30, 57) == (finding.first_step, finding.opened_step)
-    assert "torch holds 50.0 GiB of the GPU's memory, and tensors took no more than 20.0 GiB" in finding.cause
+    assert "torch reserves 50.0 GiB of GPU memory, but tensors used 20.0 GiB of it at their peak" in finding.cause
     assert "expandable_segments:True" in finding.fix
     assert 2.5 == finding.evidence["reserved_over_allocated"]
 
@@ -93,8 +93,8 @@ def peaks(run: float, baseline: float, **more: Any) -> dict[str, Finding]:
 def test_half_precision_that_takes_as_much_as_its_float32_baseline_saves_nothing() -> None:
     finding = peaks(11.6, 12.0)["memory-not-saved"]
     pairs.check_words(finding)
-    assert "Half precision saves no memory: 11.6 GiB against 12.0 GiB" == finding.title
-    assert "took 11.6 GiB of the GPU's memory in float16, and 12.0 GiB in the float32 baseline base" in finding.cause
+    assert "Half precision saves no GPU memory: 11.6 GiB against 12.0 GiB" == finding.title
+    assert "tensors used 11.6 GiB at their peak in float16, and 12.0 GiB in the float32 baseline base" in finding.cause
     assert "torch.cuda.memory._record_memory_history()" in finding.fix
     assert 0.967 == finding.evidence["ratio"]
 

@@ -28,9 +28,9 @@ def found(stream: Stream) -> Finding:
 def test_it_names_the_size_and_the_one_to_take() -> None:
     finding = found(told())
     assert ("ticket", 2, 2, "head") == (finding.severity, finding.first_step, finding.opened_step, finding.module)
-    assert "31 % of the FLOPs of a forward pass are products with a size that is no multiple of 8" in finding.cause
-    assert "the largest part in head at model.py:53, with the size 50257 in (8192, 768) x (768, 50257)" in finding.cause
-    assert finding.fix.startswith("Pad 50257 to 50304 in head: for a vocabulary add words that never occur")
+    assert "31 % of the matrix FLOPs of a forward pass have a size that is not a multiple of 8" in finding.cause
+    assert "largest share is in head at model.py:53, with the size 50257 in (8192, 768) x (768, 50257)" in finding.cause
+    assert finding.fix.startswith("Pad 50257 to 50304 in head: add unused tokens to a vocabulary")
     assert ([50257], [50304]) == (finding.evidence["sizes"], finding.evidence["padded"])
 
 
@@ -54,13 +54,13 @@ def test_the_channels_of_a_convolution_count_and_not_its_window() -> None:
 
 def test_the_length_of_a_sequence_is_padded_in_the_batch() -> None:
     finding = found(told(op="bmm", module="attention", shape="(96, 197, 64) x (96, 64, 197)"))
-    assert finding.fix.startswith("Pad 197 to 200 where batches are put together (pad_to_multiple_of=8")
+    assert finding.fix.startswith("Pad 197 to 200 where batches are assembled (pad_to_multiple_of=8")
 
 
 def test_without_a_gpu_it_says_where_it_would_cost() -> None:
     finding = found(told(stream=warm(3)))
-    assert "31 % of the matrix work has sizes that tensor cores will not like" == finding.title
-    assert "Here, without a GPU, it costs no time; change it before the model is trained on one." in finding.cause
+    assert "31 % of the matrix FLOPs have sizes that are not multiples of 8" == finding.title
+    assert "This run uses no GPU, so it costs no time here; change the sizes before a run on a GPU." in finding.cause
     assert "no GPU" not in found(told()).cause
 
 

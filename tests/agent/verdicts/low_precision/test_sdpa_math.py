@@ -27,8 +27,10 @@ def found(stream: Stream) -> Finding:
 def test_it_names_the_modules_the_line_and_how_to_hear_torchs_reason() -> None:
     finding = found(told())
     assert ("ticket", 2, "blocks.0.attention") == (finding.severity, finding.opened_step, finding.module)
-    assert "in blocks.0.attention and 1 module named alike at model.py:41 took torch's math path" in finding.cause
-    assert "20 % of the FLOPs of a forward pass" in finding.cause
+    assert (
+        "in blocks.0.attention and 1 similarly named module at model.py:41 uses torch's math backend" in finding.cause
+    )
+    assert "20 % of the matrix FLOPs of a forward pass" in finding.cause
     assert "Run the call at model.py:41 once inside torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION," in (
         finding.fix
     )

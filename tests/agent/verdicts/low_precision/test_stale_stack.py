@@ -27,7 +27,7 @@ def found(stream: Stream) -> Finding:
 def test_a_torch_older_than_2_4_is_told_at_once(version: str) -> None:
     finding = found(on(Stream(), torch=version))
     assert ("ticket", 0, 0) == (finding.severity, finding.first_step, finding.opened_step)
-    assert f"The run trains with torch {version}, older than 2.4" in finding.cause
+    assert f"The run uses torch {version}, which is older than 2.4" in finding.cause
     assert "pip install 'torch>=2.4'" in finding.fix
 
 
@@ -38,14 +38,16 @@ def test_a_newer_torch_or_one_that_does_not_say_is_fine(version: str) -> None:
 
 def test_bfloat16_before_ampere_is_told_with_float16_as_the_way_out() -> None:
     finding = found(entered("bfloat16", "7.5"))
-    assert "No tensor cores for bfloat16 here" == finding.title
+    assert "The GPU has no tensor cores for bfloat16" == finding.title
     assert "NVIDIA Tesla with compute capability 7.5, has no tensor cores for bfloat16" in finding.cause
-    assert "dtype=torch.float16) with a torch.amp.GradScaler('cuda'), or a GPU of compute capability 8.0" in finding.fix
+    assert (
+        "dtype=torch.float16) with torch.amp.GradScaler('cuda'), or use a GPU of compute capability 8.0" in finding.fix
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_before_volta_there_is_no_dtype_that_pays(dtype: str) -> None:
-    assert found(entered(dtype, "6.1")).fix.startswith("Train in float32 on this GPU, or take a GPU of")
+    assert found(entered(dtype, "6.1")).fix.startswith("Train in float32 on this GPU, or use a GPU of")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_both_are_one_finding() -> None:
     stream = on(entered("bfloat16", "7.5"), **{**GPU, "torch": "2.1.0", "capability": "7.5"})
     finding = found(stream)
     assert 1 == finding.times
-    assert "torch 2.1.0, older than 2.4" in finding.cause
+    assert "torch 2.1.0, which is older than 2.4" in finding.cause
     assert "compute capability 7.5" in finding.cause
 
 

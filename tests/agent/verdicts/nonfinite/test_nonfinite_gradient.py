@@ -33,7 +33,7 @@ def test_nan_without_inf_at_a_scale_that_left_room_is_found_at_once_with_its_pla
     assert ("ticket", 40, 40) == (finding.severity, finding.first_step, finding.opened_step)
     assert "blocks.1.fc.weight" == finding.tensor
     assert "blocks.1.fc" == finding.module
-    assert "and 2 behind it were read and are finite. That points to the backward pass of blocks.1.fc." in finding.cause
+    assert "the 2 gradients read after it are finite. That points to the backward pass of blocks.1.fc." in finding.cause
     assert "none of them is Inf. An overflow is unlikely" in finding.cause
     assert "the same batch at init_scale=1 tells" in finding.cause
     assert "The scaler skipped that step, so no weight was changed." in finding.cause

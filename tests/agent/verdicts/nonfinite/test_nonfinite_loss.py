@@ -34,7 +34,7 @@ def test_an_applied_step_with_broken_gradients_poisons_the_weights() -> None:
     finding = found(warm(scale=None).bad(last=5, loss=math.nan))
     assert "The step was applied with gradients that are not finite. The weights were not seen" in finding.cause
     assert "No scaler is in use that would have skipped it." in finding.cause
-    assert "All 6 gradients that were read are non-finite: they do not say where it began." in finding.cause
+    assert "All 6 gradients that were read are non-finite, so they do not show the origin." in finding.cause
     assert "restore a checkpoint from before step 40" in finding.fix
     assert finding.evidence["weights_at_risk"]
 

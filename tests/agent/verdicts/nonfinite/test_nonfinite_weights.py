@@ -133,4 +133,6 @@ def test_a_real_run_whose_weight_turns_nan_is_told_to_go_back(scaled: bool, tmp_
 
 def test_before_its_first_step_a_run_has_no_checkpoint_to_go_back_to() -> None:
     stream = poisoned(warm(1), "embed.weight", last_finite=None).good(65536)
-    assert "Stop the run and go back to what this run began from." in findings(stream)["nonfinite-weights"].fix
+    assert (
+        "Stop the run and go back to the state that this run started from." in findings(stream)["nonfinite-weights"].fix
+    )

@@ -15,12 +15,12 @@ def test_a_probe_that_failed_is_named_with_its_error() -> None:
     stream = warm(7).event("probe.failed", probe="origin", error="KeyError: 'x'")
     finding = findings(stream)["agent-blind"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "Ammeter no longer sees where a NaN began" == finding.title
+    assert "Ammeter no longer records the origin of NaN and Inf" == finding.title
     assert (
-        "The origin probe failed and is switched off (KeyError: 'x'). From here on nobody sees where a NaN began."
-        in finding.cause
+        "The origin probe of Ammeter failed and is switched off (KeyError: 'x'). Since then, Ammeter does not record"
+        " the origin of NaN and Inf." in finding.cause
     )
-    assert "Report the error above" in finding.fix
+    assert "Report the error with the versions" in finding.fix
 
 
 def test_a_few_rows_of_many_may_be_gone() -> None:
@@ -31,15 +31,15 @@ def test_a_few_rows_of_many_may_be_gone() -> None:
 
 def test_an_event_that_is_gone_is_told_in_any_case() -> None:
     finding = findings(lost(warm(7), "journal-cap", steps=900, events=1))["agent-blind"]
-    assert "900 steps and 1 event are gone because the journal's folder reached its cap." in finding.cause
+    assert "900 steps and 1 event are missing because the journal folder reached its size limit." in finding.cause
     assert "ammeter doctor" in finding.fix
 
 
 def test_each_reason_is_said_in_words_and_one_that_is_not_known_by_its_name() -> None:
     torn = findings(lost(warm(7), "torn", events=1))["agent-blind"]
-    assert torn.cause.startswith("1 event is gone because a crash cut off what was being written")
+    assert torn.cause.startswith("1 event is missing because a crash interrupted a write")
     unknown = findings(lost(warm(7), "gremlins", events=2))["agent-blind"]
-    assert unknown.cause.startswith("2 events are gone (reason: gremlins).")
+    assert unknown.cause.startswith("2 events are missing (reason: gremlins).")
 
 
 def test_losses_add_up_and_each_reason_has_its_remedy() -> None:
@@ -48,8 +48,8 @@ def test_losses_add_up_and_each_reason_has_its_remedy() -> None:
     )
     finding = findings(stream)["agent-blind"]
     assert {"journal-unwritable": [12, 0], "rejected": [3, 0]} == finding.evidence["lost"]
-    assert "Give AMMETER_DIR a folder with space" in finding.fix
-    assert "shipper.log names what was refused" in finding.fix
+    assert "Set AMMETER_DIR to a folder that has free space" in finding.fix
+    assert "shipper.log lists the rejected records" in finding.fix
 
 
 def test_many_reasons_and_long_words_of_a_hostile_stream_stay_bounded() -> None:

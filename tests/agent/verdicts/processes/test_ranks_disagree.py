@@ -14,7 +14,7 @@ import pytest
 from ammeter import verdicts
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.verdicts.framework.rank_alignment import AlignedSteps, Standing, in_step
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps, Standing, align_steps
 from ammeter.wire.frames import Hello, Schema, Tensor
 from tests import forked
 from tests.agent.streams import SECOND, TENSORS, Stream, views
@@ -49,7 +49,7 @@ def skip_alone(made: Ranks, rank: int, **more: Any) -> Ranks:
 
 
 def seen(made: Ranks, cuts: Sequence[int] = (), over: Sequence[int] = ()) -> list[AlignedSteps]:
-    return list(in_step({rank: views(stream.frames, cuts) for rank, stream in made.items()}, over))
+    return list(align_steps({rank: views(stream.frames, cuts) for rank, stream in made.items()}, over))
 
 
 def judged(looks: Sequence[AlignedSteps]) -> tuple[dict[str, bytes], list[Finding]]:
@@ -70,10 +70,10 @@ def last(made: Ranks) -> Finding:
 def test_a_rank_that_skips_alone_is_named_with_its_loss_and_both_scales() -> None:
     finding = last(go_on(skip_alone(ranks(4), 2, loss=np.nan), 3, 65536.0, 65536.0, 32768.0, 65536.0))
     assert ("page", 10, 13, (2,)) == (finding.severity, finding.first_step, finding.opened_step, finding.ranks)
-    assert "Rank 2 holds another loss scale than the rest" == finding.title
+    assert "Rank 2 has another loss scale than the other ranks" == finding.title
     assert "Step 10 was skipped on some ranks and applied on others" in finding.cause
     assert "32768 (2^15) against 65536 (2^16)" in finding.cause
-    assert "The loss of rank 2 was not finite in that step: look there." in finding.cause
+    assert "In that step, the loss of rank 2 was not finite: examine that batch." in finding.cause
     assert "ShardedGradScaler" in finding.fix
     assert "from before step 10 on all ranks" in finding.fix
 
@@ -100,7 +100,7 @@ def test_a_scaler_that_only_one_rank_has_loaded_is_told_from_the_first_step_on()
         "differs from that of the others from the first step on that was compared: 2048 (2^11) against 65536 (2^16)"
         in finding.cause
     )
-    assert "scaler.load_state_dict belong on all ranks" in finding.fix
+    assert "scaler.load_state_dict on all ranks" in finding.fix
 
 
 def test_steps_that_all_skip_and_scales_that_all_have_are_fine() -> None:
@@ -154,12 +154,12 @@ def test_what_a_rank_has_not_reached_waits_and_one_that_ended_holds_nobody_up() 
 
 
 def test_only_the_steps_behind_those_that_were_judged_are_read_again() -> None:
-    looks = list(in_step({rank: views(each.frames) for rank, each in ranks().items()}, (), after=6))
+    looks = list(align_steps({rank: views(each.frames) for rank, each in ranks().items()}, (), after=6))
     assert [7, 8, 9] == [step for each in looks for step in each.steps.tolist()]
 
 
-def standing(rank: int, step: int, seconds: float, stands: bool = True) -> Standing:
-    return Standing(rank, step, int(seconds * SECOND), stands)
+def standing(rank: int, step: int, seconds: float, may_wait: bool = True) -> Standing:
+    return Standing(rank, step, int(seconds * SECOND), may_wait)
 
 
 def test_a_rank_that_stands_while_the_others_go_on_is_named() -> None:
@@ -167,13 +167,13 @@ def test_a_rank_that_stands_while_the_others_go_on_is_named() -> None:
     where = (standing(0, 500, 400), standing(1, 9, 1), standing(2, 499, 399))
     (finding,) = verdicts.judge_ranks(shared, AlignedSteps(standings=where)).findings
     assert ((1,), 9, 500) == (finding.ranks, finding.first_step, finding.opened_step)
-    assert "Rank 1 stands at step 9 while the others go on" == finding.title
-    assert "the others of the 3 are 491 steps ahead, 5 minutes and more" in finding.cause
+    assert "Rank 1 stopped at step 9 while other ranks continue" == finding.title
+    assert "they are up to 491 steps and at least 5 minutes ahead. The 3 ranks shared" in finding.cause
     assert "py-spy dump" in finding.fix
 
 
 @pytest.mark.parametrize(
-    "slow", [standing(1, 450, 1), standing(1, 9, 200), standing(1, 9, 1, stands=False)], ids=["near", "new", "ended"]
+    "slow", [standing(1, 450, 1), standing(1, 9, 200), standing(1, 9, 1, may_wait=False)], ids=["near", "new", "ended"]
 )
 def test_a_rank_that_is_near_or_moved_lately_or_has_ended_does_not_stand(slow: Standing) -> None:
     shared = judged(seen(ranks(2)))[0]

@@ -23,15 +23,15 @@ def found(stream: Stream, looked: Tick | None = None) -> Finding:
 def test_a_bye_with_reason_lost_is_a_process_that_died() -> None:
     finding = found(warm(40).bye("lost"))
     assert ("page", 39, 39) == (finding.severity, finding.first_step, finding.last_step)
-    assert "The process of rank 0 (process 4711 on node7) died without a goodbye" in finding.cause
-    assert "Its last step was 39." in finding.cause
+    assert "The process of rank 0 (process 4711 on node7) ended unexpectedly" in finding.cause
+    assert "Its last recorded step is 39." in finding.cause
     assert "dmesg" in finding.fix
     assert "process" == finding.evidence["cause"]
 
 
 def test_what_is_known_of_the_end_is_said() -> None:
     finding = found(warm(40).bye("lost", "killed by SIGKILL"))
-    assert "died without a goodbye: killed by SIGKILL. Its last step was 39." in finding.cause
+    assert "ended unexpectedly: killed by SIGKILL. Its last recorded step is 39." in finding.cause
     assert "killed by SIGKILL" == finding.evidence["how"]
     assert "dmesg" in finding.fix
 
@@ -45,14 +45,14 @@ def test_who_ran_out_of_memory_is_told_what_to_do_about_memory() -> None:
 def test_silence_that_nobody_can_explain_is_a_lost_host() -> None:
     stream = warm(40)
     finding = found(stream, tick(stream, 15, alive=None))
-    assert "Nothing was heard of rank 0 (process 4711 on node7) for 15 s" in finding.cause
-    assert "Look whether node7 answers" in finding.fix
+    assert "has received no data from rank 0 (process 4711 on node7) for 15 s" in finding.cause
+    assert "Check whether node7 responds" in finding.fix
     assert "host" == finding.evidence["cause"]
 
 
 def test_silence_with_a_free_lock_is_a_process_that_died() -> None:
     stream = warm()
-    assert "died without a goodbye" in found(stream, tick(stream, 20, alive=False)).cause
+    assert "ended unexpectedly" in found(stream, tick(stream, 20, alive=False)).cause
 
 
 @pytest.mark.parametrize(("seconds", "alive"), [(14, None), (14, False), (3600, True)])
@@ -63,7 +63,7 @@ def test_it_is_not_lost_yet(seconds: float, alive: bool | None) -> None:
 
 def test_offline_a_free_lock_says_it_at_once() -> None:
     stream = warm()
-    assert "died without a goodbye" in found(stream, tick(stream, 0, alive=False, offline=True)).cause
+    assert "ended unexpectedly" in found(stream, tick(stream, 0, alive=False, offline=True)).cause
     assert {} == findings(stream, tick(stream, 10, alive=True, offline=True))
     assert {"run-stalled"} == set(findings(stream, tick(stream, 3600, alive=True, offline=True)))
 
@@ -110,39 +110,49 @@ def ended(reason: str, message: str = "", by: str = "", limit: int = 0, stream: 
 
 ENDS = {
     ("lost", "killed by SIGKILL; the kernel's OOM killer did it", "oom-killer"): (
-        *("oom-killer", "page", "Run killed for want of memory after step 39"),
+        *("oom-killer", "page", "Run killed by the OOM killer after step 39"),
         "Give the job more memory",
     ),
     ("lost", "killed by SIGKILL; the kernel's OOM killer did it", ""): (
-        *("oom-killer", "page", "Run killed for want of memory after step 39"),
+        *("oom-killer", "page", "Run killed by the OOM killer after step 39"),
         "Give the job more memory",
     ),
-    ("lost", "killed by SIGKILL", ""): ("sigkill", "page", "Run lost after step 39", "Look on node7"),
-    ("lost", "killed by SIGSEGV", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
-    ("lost", "killed by SIGBUS", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
-    ("lost", "killed by SIGABRT", ""): ("crash", "page", "Run crashed after step 39", "Look on node7"),
-    ("lost", "ended with exit code 1", ""): ("error", "page", "Run lost after step 39", "Look on node7"),
-    ("lost", "ended with exit code 17", ""): ("exit", "page", "Run lost after step 39", "Look on node7"),
-    ("lost", "", ""): ("unknown", "page", "Run lost after step 39", "Look on node7"),
-    ("lost", "", "something newer"): ("unknown", "page", "Run lost after step 39", "Look on node7"),
-    ("signal", "SIGTERM", ""): ("sigterm", "ticket", "Run ended by SIGTERM after step 39", "See who sent it"),
+    ("lost", "killed by SIGKILL", ""): ("sigkill", "page", "Run lost after step 39", "Find the cause on node7"),
+    ("lost", "killed by SIGSEGV", ""): ("crash", "page", "Run crashed after step 39", "Find the cause on node7"),
+    ("lost", "killed by SIGBUS", ""): ("crash", "page", "Run crashed after step 39", "Find the cause on node7"),
+    ("lost", "killed by SIGABRT", ""): ("crash", "page", "Run crashed after step 39", "Find the cause on node7"),
+    ("lost", "ended with exit code 1", ""): ("error", "page", "Run lost after step 39", "Find the cause on node7"),
+    ("lost", "ended with exit code 17", ""): ("exit", "page", "Run lost after step 39", "Find the cause on node7"),
+    ("lost", "", ""): ("unknown", "page", "Run lost after step 39", "Find the cause on node7"),
+    ("lost", "", "something newer"): ("unknown", "page", "Run lost after step 39", "Find the cause on node7"),
+    ("signal", "SIGTERM", ""): ("sigterm", "ticket", "Run ended by SIGTERM after step 39", "Find the sender"),
     ("signal", "SIGTERM", "time-limit"): (
         *("time-limit", "ticket", "Run ended at its time limit after step 39"),
-        "Ask for more time",
+        "Request more time",
     ),
-    ("signal", "SIGTERM", "slurm"): ("slurm", "ticket", "Run ended by Slurm after step 39", "See why with `sacct"),
+    ("signal", "SIGTERM", "slurm"): (
+        "slurm",
+        "ticket",
+        "Run ended by Slurm after step 39",
+        "Find the reason with `sacct",
+    ),
     ("signal", "SIGTERM", "kubernetes"): (
         *("kubernetes", "ticket", "Run ended by Kubernetes after step 39"),
-        "See why with `kubectl",
+        "Find the reason with `kubectl",
     ),
-    ("signal", "SIGTERM", "job"): ("job", "ticket", "Run ended with its job after step 39", "Ask the scheduler"),
+    ("signal", "SIGTERM", "job"): (
+        "job",
+        "ticket",
+        "Run ended with its job after step 39",
+        "Find out why the job ended",
+    ),
     ("exception", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""): (
         *("device-memory", "ticket", "Run out of device memory after step 39"),
-        "Let a step need less on the device",
+        "Reduce the device memory of a step",
     ),
     ("exception", "torch.AcceleratorError: CUDA error: out of memory", ""): (
         *("device-memory", "ticket", "Run out of device memory after step 39"),
-        "Let a step need less on the device",
+        "Reduce the device memory of a step",
     ),
     ("exception", "MemoryError", ""): (
         *("process-memory", "ticket", "Run out of memory after step 39"),
@@ -181,7 +191,7 @@ def test_of_a_free_lock_no_reason_is_claimed() -> None:
     stream = warm()
     finding = found(stream, tick(stream, 20, alive=False))
     assert ("unknown", "page") == (finding.evidence["ended_by"], finding.severity)
-    assert "which is not known from here" in finding.cause
+    assert "the cause is unknown" in finding.cause
 
 
 def test_a_silent_host_keeps_its_own_words() -> None:
@@ -199,7 +209,7 @@ def test_who_was_killed_for_memory_is_told_what_it_had_and_might_have() -> None:
         finding.evidence["memory_bytes"],
         finding.evidence["memory_limit_bytes"],
     )
-    assert "It had 3.5 GiB in memory when that was read last. Its limit was 4.0 GiB" in finding.cause
+    assert "It used 3.5 GiB of memory at the last reading. The limit was 4.0 GiB" in finding.cause
 
 
 def test_the_checkpoint_to_go_back_to_is_named() -> None:
@@ -210,6 +220,8 @@ def test_the_checkpoint_to_go_back_to_is_named() -> None:
     saved = next(each.step for each in stream.frames if isinstance(each, Event) and each.name == "checkpoint.saved")
     finding = ended("signal", "SIGTERM", "slurm", stream=stream)
     last = finding.evidence["last_step"]
-    assert f"resume from the checkpoint of step {saved} (/data/run.pt): {last - saved} steps" in finding.fix
+    assert (
+        f"resume from the checkpoint of step {saved} (/data/run.pt), which repeats {last - saved} step" in finding.fix
+    )
     assert (saved, "/data/run.pt") == (finding.evidence["last_saved_step"], finding.evidence["last_checkpoint"])
-    assert "of which none was seen in this run" in ended("signal", "SIGTERM").fix
+    assert "although none was seen in this run" in ended("signal", "SIGTERM").fix

@@ -40,10 +40,10 @@ def test_a_quarter_of_an_hour_without_a_step_is_told_with_the_process() -> None:
     finding = looked(warm(40), 60, 60 + 15 * MINUTE)["run-stalled"]
     assert ("ticket", 39, 39) == (finding.severity, finding.first_step, finding.opened_step)
     assert "No step for 15 min after step 39" == finding.title
-    assert "The process of rank 0 (process 4711 on node7) is there" in finding.cause
+    assert "The process of rank 0 (process 4711 on node7) completed no step for 15 min after step 39" in finding.cause
     assert "its longest pause before was 0.1 s" in finding.cause
     assert "py-spy dump --pid 4711` on node7" in finding.fix
-    assert "end it and resume from the last checkpoint" in finding.fix
+    assert "end the run and resume from the last checkpoint" in finding.fix
 
 
 @pytest.mark.parametrize("minutes", [1, 5, 14])
@@ -117,8 +117,8 @@ def test_one_that_was_ended_after_a_long_wait_stood_still(reason: str, message: 
     found = findings(ended(reason, message, minutes=40))
     (cause,) = explain([("stream", each) for each in found.values()])
     assert "run-stalled" == cause.finding.verdict
-    assert f"Then it was ended: {message[:80]}." in cause.finding.cause
-    assert "Next time look where it stands before it is ended" in cause.finding.fix
+    assert f"Then the process ended: {message[:80]}." in cause.finding.cause
+    assert "Resume from the last checkpoint with init_process_group(timeout=...)" in cause.finding.fix
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ UNKNOWN, SILENCE = "unknown", "silence"
 
 DEVICE, PROCESS = "device-memory", "process-memory"
 
-ASKED = ("sigterm", "job", "slurm", "kubernetes", "time-limit")
+REQUESTED = ("sigterm", "job", "slurm", "kubernetes", "time-limit")
 """Ends that a person or a scheduler requested. The training is not broken, and must be continued elsewhere."""
 
 OUT_OF_MEMORY = (DEVICE, PROCESS)
@@ -27,11 +27,11 @@ _PROCESS_ERRORS = (
     "numpy._core._exceptions._ArrayMemoryError",
     "numpy.core._exceptions._ArrayMemoryError",
 )
-_TORCHS_ERRORS = ("RuntimeError", "torch.AcceleratorError")
+_TORCH_ERRORS = ("RuntimeError", "torch.AcceleratorError")
 """Exception types of torch for CUDA errors and for errors of its CPU allocator."""
 
-_OF_DEVICE = re.compile(r"(CUDA|HIP) (error: )?out of memory")
-_OF_PROCESS = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
+_DEVICE_MESSAGE = re.compile(r"(CUDA|HIP) (error: )?out of memory")
+_PROCESS_MESSAGE = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 
 
 def ended_by(bye: Bye) -> str:
@@ -47,10 +47,10 @@ def ended_by(bye: Bye) -> str:
         return ""
     if bye.ended_by in ENDED_BY:
         return bye.ended_by
-    return "sigterm" if bye.reason == "signal" else _by_words(bye.message)
+    return "sigterm" if bye.reason == "signal" else _by_message(bye.message)
 
 
-def _by_words(how: str) -> str:
+def _by_message(how: str) -> str:
     """Classifies by the text of the record, for agents that do not write `ended_by`."""
     if "OOM killer" in how:
         return "oom-killer"
@@ -67,10 +67,10 @@ def _by_words(how: str) -> str:
 
 def _by_error(message: str) -> str:
     """Classifies by the type of the exception, which precedes the first colon."""
-    kind, _, said = message.partition(":")
+    kind, _, text = message.partition(":")
     kind = kind.strip()
-    if kind in _DEVICE_ERRORS or (kind in _TORCHS_ERRORS and _OF_DEVICE.search(said)):
+    if kind in _DEVICE_ERRORS or (kind in _TORCH_ERRORS and _DEVICE_MESSAGE.search(text)):
         return DEVICE
-    if kind in _PROCESS_ERRORS or (kind in _TORCHS_ERRORS and _OF_PROCESS.search(said)):
+    if kind in _PROCESS_ERRORS or (kind in _TORCH_ERRORS and _PROCESS_MESSAGE.search(text)):
         return PROCESS
     return ""

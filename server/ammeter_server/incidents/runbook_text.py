@@ -27,7 +27,11 @@ def first_steps(name: str) -> str:
         found = text(name)
     except FileNotFoundError:  # of a verdict that this version has no more
         return ""
-    sections = re.findall(r"^## (?:Look here first|Do this)$(.*?)(?=^## |\Z)", found, re.MULTILINE | re.DOTALL)
+    sections = re.findall(
+        r"^## (?:How to check|What to do first|Look here first|Do this)$(.*?)(?=^## |\Z)",
+        found,
+        re.MULTILINE | re.DOTALL,
+    )
     steps = re.findall(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", "\n".join(sections), re.MULTILINE | re.DOTALL)
     lines = (" ".join(_plain(step).split()) for step in steps[:MAX_STEPS])
     said = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))

@@ -28,20 +28,20 @@ DEFAULT_LINKS = Links(DEFAULT_URL)
 HEAD = "# Generated: python -m ammeter_server.ops.prometheus_rules > alerts/ammeter.rules.yaml\n"
 
 
-LAGGING = 64 * 2**20
+LAGGING_BYTES = 64 * 2**20
 """Bytes of unsent journal of a run that raise an alert. From 256 MiB per rank on, the agent keeps only every tenth
 step, then fewer."""
 
 
-REMEMBERED = "5m"
+REMEMBERED_TIME = "5m"
 """How long an incident stays active without a sample: a failed scrape must not end it and page again. A closed incident
 is exposed with 0 for as long."""
 
-LINGER = "1m"
+LINGER_TIME = "1m"
 """How long an incident alert fires on after its expression is no longer true. It equals Alertmanager's wait before the
 next change of a group, so that an incident that returns within a minute is not a new page."""
 
-UNHEARD = 'absent(up{job="ammeter"} == 1)'
+NO_SCRAPE = 'absent(up{job="ammeter"} == 1)'
 """1 while no scrape of /metrics succeeds: the collector is down or frozen, or is not scraped. Meanwhile the end of an
 incident is unknown."""
 
@@ -96,9 +96,9 @@ def rule_file(
     groups: dict[str, list[Alert]] = {"ammeter-incidents": incident_alerts(links)} if incidents else {}
     groups["ammeter-collector"] = collector_alerts()
     rules = {name: [alert.rule(links) for alert in alerts] for name, alerts in groups.items()}
-    for each in wanted:
-        recorded = [recording.rule() for recording in slo.recordings(each)]
-        rules[f"ammeter-{each.name}"] = [*recorded, *(alert.rule(links) for alert in slo.alerts(each))]
+    for objective in wanted:
+        recorded = [recording.rule() for recording in slo.recordings(objective)]
+        rules[f"ammeter-{objective.name}"] = [*recorded, *(alert.rule(links) for alert in slo.alerts(objective))]
     named = [{"name": name, "rules": those} for name, those in rules.items()]
     return HEAD + yaml.safe_dump({"groups": named}, sort_keys=False, width=1000, allow_unicode=True)
 
@@ -118,16 +118,16 @@ def _incident_alert(verdict: Verdict, links: Links) -> Alert:
     evaluation. It ends if the last sample showed a closed incident.
     """
     labels = "run, project, verdict, severity"
-    active = f'last_over_time(ammeter_incident_active{{verdict="{verdict.id}"}}[{REMEMBERED}])'
+    active = f'last_over_time(ammeter_incident_active{{verdict="{verdict.id}"}}[{REMEMBERED_TIME}])'
     fired = f'ALERTS{{alertname="{alert_name(verdict.id)}",alertstate="firing"}}'
     return Alert(
         id=verdict.id,
         expr=f"max by ({labels}) ({active}) == 1 or "
-        f"(max by ({labels}) ({fired}) and on () {UNHEARD} unless max by ({labels}) ({active}) == 0)",
+        f"(max by ({labels}) ({fired}) and on () {NO_SCRAPE} unless max by ({labels}) ({active}) == 0)",
         severity="{{ $labels.severity }}",
         summary=f"{verdict.title}: run {{{{ $labels.run }}}} of project {{{{ $labels.project }}}}",
-        description=f"{verdict.question} Yes. Cause and fix: {links.run('{{ $labels.run }}')}",
-        linger=LINGER,
+        description=f"{verdict.question} Yes. The run's page has cause and fix: {links.run('{{ $labels.run }}')}",
+        linger=LINGER_TIME,
         labels={"run": "{{ $labels.run }}"},
     )
 
@@ -142,37 +142,39 @@ def collector_alerts() -> list[Alert]:
             id="watchdog",
             expr="vector(1)",
             severity="none",
-            summary="Prometheus and Alertmanager can tell people of Ammeter",
-            description="Always fires, and means that alerts arrive. Let a service that hears it every minute page "
-            "when it does not: nobody else can say that Prometheus or Alertmanager is down.",
+            summary="Prometheus and Alertmanager deliver alerts of Ammeter",
+            description="Always fires, and shows that alerts arrive. An external service receives it every minute and "
+            "pages when it stops: nothing else reports that Prometheus or Alertmanager is down.",
         ),
         Alert(
             id="collector-down",
-            expr=UNHEARD,
+            expr=NO_SCRAPE,
             wait="2m",
             severity="page",
-            summary="Prometheus gets no metrics from any Ammeter collector",
-            description="It is down or frozen, its database is away, the way there or the token is wrong, or no scrape "
-            "job is called ammeter. Training runs go on and keep their journals, but while no collector works nobody "
-            "is told about a broken one. Once it works again, agents send what they kept.",
+            summary="Prometheus receives no metrics from any Ammeter collector",
+            description="The collector is down or frozen, its database is down, its address or token is wrong, or no "
+            "scrape job is called ammeter. Training runs continue and keep their journals, but nobody is notified of "
+            "a broken run until a collector works. Then agents send their journals. First step: curl the collector's "
+            "/livez and /readyz.",
         ),
         Alert(
             id="replica-down",
-            expr=f'up{{job="ammeter-collector"}} == 0 unless on () {UNHEARD}',
+            expr=f'up{{job="ammeter-collector"}} == 0 unless on () {NO_SCRAPE}',
             wait="2m",
             severity="ticket",
             summary="The Ammeter collector at {{ $labels.instance }} does not answer; another one does",
-            description="Runs are judged and people are told by those that are left. When they go too, nobody is.",
+            description="The other collectors judge runs and send notifications. If they fail too, nobody is notified "
+            "of a broken run. First step: read the log of this collector and start it again.",
         ),
         Alert(
             id="scrape-absent",
             expr='absent(up{job="ammeter-collector"})',
             wait="5m",
             severity="ticket",
-            summary="Prometheus scrapes no job called ammeter-collector",
-            description="Alerts on the collector itself stay silent without it: a disk that fills, batches that it "
-            "refuses, notifications that do not arrive. Add a scrape job named ammeter-collector for /metrics/self of "
-            "each collector, or find out who removed it.",
+            summary="Prometheus has no scrape job called ammeter-collector",
+            description="Without it, alerts on the collector itself cannot fire: a disk that fills, rejected batches, "
+            "failed notifications. First step: add a scrape job named ammeter-collector for /metrics/self of each "
+            "collector.",
         ),
         Alert(
             id="ingest-failing",
@@ -180,19 +182,19 @@ def collector_alerts() -> list[Alert]:
             '> 0.5 * sum(rate(ammeter_collector_ingest_requests_total{code=~"[25].."}[5m]))',
             wait="5m",
             severity="page",
-            summary="The Ammeter collector takes less than half of what runs send",
-            description="It answers, but with errors of its own: a full disk, a database that is away, too much at "
-            "once. Agents keep what it refuses and send it again; meanwhile nobody is told about a broken run. First "
-            "look: the collector's log, GET /readyz, and the room on its disk.",
+            summary="The Ammeter collector rejects more than half of the requests of runs",
+            description="It answers them with server errors, because of a full disk, a database that is down, or too "
+            "much load. Agents keep the data and send it again; meanwhile nobody is notified of a broken run. First "
+            "step: read the collector's log, GET /readyz, and the free space on its disk.",
         ),
         Alert(
             id="judge-lag",
             expr=f"min(ammeter_collector_judge_lag_seconds) > {JUDGE_LAG_SECONDS}",
             wait="2m",
             severity="page",
-            summary="Runs have waited {{ $value | humanizeDuration }} to be judged by the Ammeter collector",
-            description="It takes in what runs send, and nobody looks at what is wrong with them: no incident opens, "
-            "and none is told. First look: the collector's log for runs that could not be judged.",
+            summary="The Ammeter collector has not judged runs for {{ $value | humanizeDuration }}",
+            description="The collector accepts data of runs but does not judge them, so no incident opens and nobody "
+            "is notified. First step: search the collector's log for runs that could not be judged.",
         ),
         Alert(
             id="disk-full",
@@ -200,9 +202,9 @@ def collector_alerts() -> list[Alert]:
             f"< {FREE_RATIO_PAGE}",
             wait="2m",
             severity="page",
-            summary="Of the disk of the Ammeter collector's database {{ $value | humanizePercentage }} is free",
-            description="When nothing is left the collector refuses what runs send, with 507; journals grow on the "
-            "training hosts, and nobody is told about a broken run.",
+            summary="Only {{ $value | humanizePercentage }} of the disk of the Ammeter collector's database is free",
+            description="When it is full, the collector rejects data of runs with 507, journals grow on the training "
+            "hosts, and nobody is notified of a broken run. First step: run `ammeter-server storage`.",
         ),
         Alert(
             id="disk-fills",
@@ -211,10 +213,10 @@ def collector_alerts() -> list[Alert]:
             f"< {FREE_RATIO}",
             wait="30m",
             severity="ticket",
-            summary="The disk of the Ammeter collector's database is full in a day when it fills on as it does",
-            description="By how its free space fell in six hours. AMMETER_SERVER_KEEP_DAYS and "
-            "AMMETER_SERVER_KEEP_BYTES bound what the database keeps; `ammeter-server storage` says what takes the "
-            "room.",
+            summary="The disk of the Ammeter collector's database will be full within a day",
+            description="This follows from its free space over the last six hours. First step: run "
+            "`ammeter-server storage`, which lists the size of tables, days and runs. AMMETER_SERVER_KEEP_DAYS and "
+            "AMMETER_SERVER_KEEP_BYTES limit the database.",
         ),
         Alert(
             id="delivery-failing",
@@ -222,27 +224,27 @@ def collector_alerts() -> list[Alert]:
             f"> {FAILED_DELIVERIES} unless on (channel) "
             '(sum by (channel) (increase(ammeter_collector_deliveries_total{outcome="sent"}[15m])) > 0)',
             severity="page",
-            summary="No notification of Ammeter arrives by {{ $labels.channel }}",
-            description="Every attempt of the last quarter of an hour failed, so whoever is told by this channel is "
-            "not told of broken runs. It is tried again for a day. First look: the collector's log for what the "
-            "channel answered.",
+            summary="Ammeter cannot deliver notifications through {{ $labels.channel }}",
+            description="Every attempt of the last quarter of an hour failed, so the receivers of this channel are not "
+            "notified of broken runs. The collector retries for a day. First step: search the collector's log for the "
+            "channel's answer.",
         ),
         Alert(
             id="verdict-faults",
             expr="sum by (verdict) (increase(ammeter_collector_verdict_faults_total[1h])) > 0",
             severity="ticket",
-            summary="The verdict {{ $labels.verdict }} failed by a fault of its own",
-            description="It is switched off for the streams in which that happened, which are not looked at for this "
-            "trouble any more; everything else goes on. It is a fault of Ammeter's: please report it.",
+            summary="The verdict {{ $labels.verdict }} failed because of a bug in Ammeter",
+            description="The verdict is switched off for the affected streams, so this problem is not detected there; "
+            "everything else continues. First step: report the error from the run's page.",
         ),
         Alert(
             id="limits-hit",
             expr="sum by (limit) (increase(ammeter_collector_limited_total[15m])) > 0",
             wait="5m",
             severity="ticket",
-            summary="The limit {{ $labels.limit }} of the Ammeter collector refuses requests",
-            description="Somebody sends or asks for more than the collector takes of one: what it refuses of a run is "
-            "missing, or waits.",
+            summary="The limit {{ $labels.limit }} of the Ammeter collector rejects requests",
+            description="A client sends or requests more than the limit allows. Rejected data of a run is missing or "
+            "late. First step: find the client in the collector's log, request.refused.",
         ),
         Alert(
             id="records-lost",
@@ -250,28 +252,27 @@ def collector_alerts() -> list[Alert]:
             severity="ticket",
             summary="{{ $value | humanize }} steps and events of runs were lost in a quarter of an hour: "
             "{{ $labels.reason }}",
-            description="They will not come any more: curves have gaps, and verdicts did not see them. The run's page "
-            "says which run it is, ammeter_agent_lost_records_total by run and reason.",
+            description="They cannot be recovered: curves have gaps, and verdicts did not see them. First step: find "
+            "the runs with ammeter_agent_lost_records_total by run and reason.",
         ),
         Alert(
             id="ingest-lag",
-            expr=f"count(max by (run) (ammeter_agent_journal_bytes) > {LAGGING})",
+            expr=f"count(max by (run) (ammeter_agent_journal_bytes) > {LAGGING_BYTES})",
             wait="10m",
             severity="ticket",
-            summary="Runs with more than 64 MiB that have been waiting to be sent for ten minutes: {{ $value }}",
-            description="What the page and the alerts say of them is behind what happens. From 256 MiB of a "
-            "rank on not every step is kept. Look whether the collector or the way to it is too slow: "
-            "ammeter_agent_journal_bytes says which runs they are, ammeter_collector_ingest_duration_seconds how long "
-            "a batch takes to be stored.",
+            summary="Runs with more than 64 MiB of unsent journal for ten minutes: {{ $value }}",
+            description="The web page and the alerts show these runs late. From 256 MiB per rank on, agents keep only "
+            "some of the steps. First step: check whether the collector or the network is too slow, with "
+            "ammeter_agent_journal_bytes by run and ammeter_collector_ingest_duration_seconds per batch.",
         ),
         Alert(
             id="delivery-stuck",
             expr="max(ammeter_collector_outbox_pending) > 0",
             wait="10m",
             severity="ticket",
-            summary="Notifications that have been waiting for ten minutes: {{ $value }}",
-            description="Somebody should have heard of a run and has not: a channel does not take it. It is tried "
-            "again for a day. First look: the collector's log for what the channel answered, and "
+            summary="Notifications that have not been delivered for ten minutes: {{ $value }}",
+            description="A channel does not accept them, so somebody was not notified of a run. The collector retries "
+            "for a day. First step: search the collector's log for the channel's answer, and compare "
             "ammeter_collector_deliveries_total by channel and outcome.",
         ),
     ]

@@ -20,17 +20,17 @@ from ammeter_server.incidents import runbook_text
 router = APIRouter(tags=["runbooks"])
 
 OF_ALERTS = {
-    "watchdog": "The Watchdog is silent",
+    "watchdog": "The watchdog is silent",
     "collector-down": "The collector is down",
     "replica-down": "One of several collectors is down",
-    "scrape-absent": "Nobody scrapes the collectors themselves",
-    "ingest-failing": "The collector refuses what runs send",
-    "judge-lag": "Nothing is judged",
+    "scrape-absent": "No scrape job for the collectors",
+    "ingest-failing": "The collector rejects data of runs",
+    "judge-lag": "Runs are not judged",
     "disk-full": "The database's disk is nearly full",
     "disk-fills": "The database's disk fills",
     "delivery-failing": "Notifications do not arrive",
     "verdict-faults": "A verdict failed",
-    "limits-hit": "A limit refuses requests",
+    "limits-hit": "A limit rejects requests",
     "records-lost": "Records of runs are lost",
     "ingest-lag": "Runs are behind with sending",
     "delivery-stuck": "Notifications are stuck",
@@ -45,7 +45,11 @@ OF_ALERTS = {
 }
 """Titles of the alerts that only Prometheus raises; see prometheus_rules.py and prometheus/slo.py."""
 
-TITLES = {**{verdict.id: verdict.title for verdict in ALL}, **OF_ALERTS, "checklist": "Checklist for an incident"}
+TITLES = {
+    **{verdict.id: verdict.title for verdict in ALL},
+    **OF_ALERTS,
+    "checklist": "Checklist for an unknown problem",
+}
 """Titles of all pages."""
 
 

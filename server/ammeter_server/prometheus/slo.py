@@ -82,17 +82,17 @@ def objectives(
     time: float = Settings.objective_time,
 ) -> tuple[Objective, ...]:
     """All objectives, with the shares of the collector's settings."""
-    look = "Look which runs they are, on the page or at /api/v1/runs, and what their incidents have in common"
+    look = "First step: find these runs on the web page or at /api/v1/runs, and compare their incidents"
     return (
         Objective("runs", runs, "ended", "failed", LEAST_RUNS, "failed or were lost", look),
         Objective("steps", steps, "applied", "skipped", LEAST_STEPS, "were skipped", look),
         Objective(
-            *("runs", finite, "ended", "diverged", LEAST_RUNS, "ended with numbers that are not finite", look),
+            *("runs", finite, "ended", "diverged", LEAST_RUNS, "ended with non-finite numbers", look),
             of=("ended", "diverged"),
             called="divergence",
         ),
         Objective(
-            *("validations", validation, "held", "drifted", LEAST_RUNS, "were worse than agreed on", look),
+            *("validations", validation, "held", "drifted", LEAST_RUNS, "were worse than the limit allows", look),
             called="validation",
             pages=False,
         ),
@@ -132,8 +132,8 @@ def alerts(objective: Objective) -> list[Alert]:
             expr=_burning(objective, PAGE_BURN, "6h", "30m"),
             severity="page",
             summary=_summary(objective, "six hours"),
-            description=f"{_room(objective)}; more than {PAGE_BURN} times as many {objective.verb}, in the last "
-            f"thirty minutes too. {objective.look}.",
+            description=f"{_room(objective)}; more than {PAGE_BURN} times as many {objective.verb}, also in the last "
+            f"thirty minutes. {objective.look}.",
             labels={"objective": objective.name},
         ),
         Alert(
@@ -141,8 +141,8 @@ def alerts(objective: Objective) -> list[Alert]:
             expr=_burning(objective, 1, "3d", "6h"),
             severity="ticket",
             summary=_summary(objective, "three days"),
-            description=f"{_room(objective)}; more {objective.verb}, in the last six hours too. Nobody has "
-            f"to get up for it. {objective.look}.",
+            description=f"{_room(objective)}; more {objective.verb}, also in the last six hours. It can wait for the "
+            f"morning. {objective.look}.",
             labels={"objective": objective.name},
         ),
     ]
@@ -167,6 +167,4 @@ def _summary(objective: Objective, stretch: str) -> str:
 
 
 def _room(objective: Objective) -> str:
-    return (
-        f"The collector's objective leaves room for {round(100 * objective.allowed, 10):g} % of the {objective.subject}"
-    )
+    return f"The collector's objective allows {round(100 * objective.allowed, 10):g} % of the {objective.subject}"

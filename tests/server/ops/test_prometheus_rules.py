@@ -276,5 +276,5 @@ def test_the_collector_serves_the_objectives_that_its_settings_ask_for(tmp_path:
     runs, steps = served["AmmeterRunsFailed"], served["AmmeterStepsObjectiveMissed"]
     assert burning.format("runs_failed:ratio_increase6h", 0.2, "runs_failed:ratio_increase30m") in runs["expr"]
     assert burning.format("steps_skipped:ratio_increase3d", 0.005, "steps_skipped:ratio_increase6h") in steps["expr"]
-    assert "leaves room for 10 % of the runs" in runs["annotations"]["description"]
-    assert "leaves room for 0.5 % of the steps" in steps["annotations"]["description"]
+    assert "allows 10 % of the runs" in runs["annotations"]["description"]
+    assert "allows 0.5 % of the steps" in steps["annotations"]["description"]

@@ -13,7 +13,7 @@ def test_settings_that_differ_are_named_with_both_values() -> None:
     finding = judged(course(config=other), course())["not-comparable"]
     check_words(finding)
     assert ("ticket", 0, 199) == (finding.severity, finding.first_step, finding.last_step)
-    assert "differ in 2 settings beside their precision: batch is 4 against 8; model.width is 128 against 64." in (
+    assert "differ in 2 settings besides precision: batch is 4 against 8; model.width is 128 against 64." in (
         finding.cause
     )
     assert "--ignore batch,model.width" in finding.fix

@@ -58,8 +58,8 @@ def test_what_one_pass_has_in_several_places_is_added_up_but_not_over_passes() -
             "an autograd.Function of the program",
             'custom_fwd(device_type="cuda", cast_inputs=',
         ),
-        ("policy", "autocast runs addmm in the precision of what", "with .to(torch.float16), or write it as"),
-        ("float64", "is float64, which autocast leaves", "to float32 with .float() where it comes into the program"),
+        ("policy", "autocast runs addmm in the dtype of its inputs", "with .to(torch.float16), or use torch.matmul"),
+        ("float64", "is float64, which autocast does not cast", "to float32 with .float() where it enters the program"),
     ],
 )
 def test_each_reason_has_its_cause_and_its_remedy(reason: str, cause: str, fix: str) -> None:

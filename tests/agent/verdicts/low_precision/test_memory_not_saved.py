@@ -61,7 +61,7 @@ def test_ten_readings_with_twice_of_what_is_used_open_it() -> None:
     assert {} == findings(wide(9))
     finding = found(wide(10))
     assert (30, 57) == (finding.first_step, finding.opened_step)
-    assert "torch reserves 50.0 GiB of GPU memory, but tensors used 20.0 GiB of it at their peak" in finding.cause
+    assert "torch reserves 50.0 GiB of GPU memory, but tensors used 20.0 GiB at their peak" in finding.cause
     assert "expandable_segments:True" in finding.fix
     assert 2.5 == finding.evidence["reserved_over_allocated"]
 

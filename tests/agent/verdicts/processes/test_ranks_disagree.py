@@ -97,7 +97,7 @@ def test_a_scaler_that_only_one_rank_has_loaded_is_told_from_the_first_step_on()
     finding = last(made)
     assert (0, 19) == (finding.first_step, finding.opened_step)
     assert (
-        "differs from that of the others from the first step on that was compared: 2048 (2^11) against 65536 (2^16)"
+        "differs from that of the other ranks from the first compared step on: 2048 (2^11) against 65536 (2^16)"
         in finding.cause
     )
     assert "scaler.load_state_dict on all ranks" in finding.fix

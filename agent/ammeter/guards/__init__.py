@@ -24,15 +24,15 @@ def checked(given: Any, models: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the validated guards of watch(). Raises TypeError or ValueError for invalid arguments."""
     if not isinstance(given, list | tuple):
         raise TypeError(f"guards is a {type(given).__name__}; watch() takes a list, such as [ammeter.guards.Stop()]")
-    for at, each in enumerate(given):
-        if not isinstance(each, KINDS):
+    for at, guard in enumerate(given):
+        if not isinstance(guard, KINDS):
             names = ", ".join(kind.__name__ for kind in KINDS)
             raise TypeError(
-                f"guards[{at}] is a {type(each).__name__}; use the guards of ammeter.guards: {names}, such as"
+                f"guards[{at}] is a {type(guard).__name__}; use the guards of ammeter.guards: {names}, such as"
                 " ammeter.guards.Stop()"
             )
-        if not isinstance(each, OnIncident) and any(type(other) is type(each) for other in given[:at]):
-            raise ValueError(f"guards has two of {type(each).__name__}; one is enough, leave the other out")
-        if isinstance(each, Precision):
-            each.check(models)
+        if not isinstance(guard, OnIncident) and any(type(other) is type(guard) for other in given[:at]):
+            raise ValueError(f"guards has two of {type(guard).__name__}; one is enough, leave the other out")
+        if isinstance(guard, Precision):
+            guard.check(models)
     return tuple(given)

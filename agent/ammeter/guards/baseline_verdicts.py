@@ -51,7 +51,7 @@ class Beside:
         self, held: Held, ids: Collection[str], stream: Path | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self._baseline = held.course
-        self._verdicts = [each for each in verdicts.BASELINE_VERDICTS if each.id in ids]
+        self._verdicts = [verdict for verdict in verdicts.BASELINE_VERDICTS if verdict.id in ids]
         self._earlier = _earlier(stream, held.metrics) if stream is not None else []
         self._reading = LifeReader(stream.name if stream is not None else "", held.metrics)
         self._metrics = held.metrics
@@ -96,7 +96,7 @@ def _earlier(stream: Path, metrics: Sequence[str]) -> list[LifeReader]:
         found, _, _ = baseline.lives(stream.parent, metrics)
     except (NoJournal, OSError):  # unreadable: the comparison starts with this attempt
         return []
-    return [each for each in found if each.stream != stream.name]
+    return [reading for reading in found if reading.stream != stream.name]
 
 
 def held_for(

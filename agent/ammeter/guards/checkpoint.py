@@ -70,7 +70,7 @@ class Checkpoint:
         """
         if self._written:
             return self._written[-1][0]
-        saved = [each for each in self._duty.saved if not each.missing] if self._duty else []
+        saved = [checkpoint for checkpoint in self._duty.saved if not checkpoint.missing] if self._duty else []
         return Path(saved[-1].path) if saved else None
 
     def attach(self, duty: GuardRunner) -> None:
@@ -91,7 +91,7 @@ class Checkpoint:
         """
         if self._child is not None:
             self._read_back(self._child, frames, last)
-        if any(not each.missing and not each.sure for each in self._known().saved):
+        if any(not checkpoint.missing and not checkpoint.sure for checkpoint in self._known().saved):
             return
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("missing"):
@@ -166,11 +166,11 @@ class Checkpoint:
     def _keep(self, path: Path, step: int) -> None:
         """Deletes this guard's oldest files. Other runs may use the same folder."""
         duty = self._known()
-        self._written = [each for each in self._written if each[0] != path] + [(path, step)]
+        self._written = [entry for entry in self._written if entry[0] != path] + [(path, step)]
         while len(self._written) > self.keep:
             self._written.pop(0)[0].unlink(missing_ok=True)
         kept = [Saved(str(own), at, (), sure=True) for own, at in self._written]
-        duty.saved = [each for each in duty.saved if not each.sure] + kept
+        duty.saved = [saved for saved in duty.saved if not saved.sure] + kept
 
     def _refusal(self) -> str:
         """Returns why no checkpoint is written, or '' if one is."""
@@ -179,9 +179,9 @@ class Checkpoint:
             return "the model is sharded: its state is on all ranks"
         weights = [(watched.tensors[index].name, tensor) for index, tensor in watched.alive()]
         for optimizer in watched.optimizers:
-            states = [each for each in optimizer.state.values() if isinstance(each, dict)]
-            weights += [(f"the optimizer's {name}", each) for state in states for name, each in state.items()]
-        bad = unseen(lambda: [name for name, each in weights if not _is_finite(each)], ())
+            states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+            weights += [(f"the optimizer's {name}", tensor) for state in states for name, tensor in state.items()]
+        bad = unseen(lambda: [name for name, tensor in weights if not _is_finite(tensor)], ())
         return f"{len(bad)} tensors are not finite, {bad[0]} first" if bad else ""
 
     def _state(self) -> dict[str, Any]:
@@ -190,8 +190,8 @@ class Checkpoint:
         models = [model for ref in watched.models if (model := ref()) is not None]
         return {
             "models": [model.state_dict() for model in models],
-            "optimizers": [each.state_dict() for each in watched.optimizers],
-            "scalers": [each.state_dict() for each in watched.scalers],
+            "optimizers": [optimizer.state_dict() for optimizer in watched.optimizers],
+            "scalers": [scaler.state_dict() for scaler in watched.scalers],
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
             "run": session._hello.run,
         }

@@ -67,13 +67,13 @@ def _add(found: Any, value: Any) -> None:
         found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, dict):
         found.update(b"{")
-        for name, each in value.items():
+        for name, element in value.items():
             found.update(f"{name!r}:".encode())
-            _add(found, each)
+            _add(found, element)
     elif isinstance(value, list | tuple):
         found.update(b"[")
-        for each in value:
-            _add(found, each)
+        for member in value:
+            _add(found, member)
     else:
         found.update(f"{value!r},".encode())
 

@@ -71,12 +71,12 @@ def _widened(given: Any) -> Any:
     if isinstance(given, torch.Tensor):
         return given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
     if type(given) in (list, tuple):
-        return type(given)(_widened(each) for each in given)
+        return type(given)(_widened(value) for value in given)
     if type(given) is dict:
-        return {name: _widened(each) for name, each in given.items()}
+        return {name: _widened(value) for name, value in given.items()}
     return given
 
 
 def _device_of(module: torch.nn.Module, args: tuple[Any, ...]) -> str:
-    tensors = [*(each for each in args if isinstance(each, torch.Tensor)), *module.parameters()]
+    tensors = [*(arg for arg in args if isinstance(arg, torch.Tensor)), *module.parameters()]
     return tensors[0].device.type if tensors else "cpu"

@@ -66,18 +66,18 @@ class OnIncident:
 
     def attach(self, duty: GuardRunner) -> None:
         self._duty = duty
-        ids = [each.id for each in ALL] if self.verdicts is None else self.verdicts
+        ids = [verdict.id for verdict in ALL] if self.verdicts is None else self.verdicts
         folder = duty.session.journal.folder
         compared = baseline_verdicts.Beside(self._held, ids, folder) if self._held is not None else None
         self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE, beside=compared)
 
     def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
-        new = {each.verdict for each in self._judging.hear(frames, last=last)}
+        new = {finding.verdict for finding in self._judging.hear(frames, last=last)}
         if new:
-            causes = explain([("", each) for each in self._judging.findings.values()])
-            for each in causes:
-                if each.finding.verdict in new:
-                    self._call(each.finding)
+            causes = explain([("", finding) for finding in self._judging.findings.values()])
+            for cause in causes:
+                if cause.finding.verdict in new:
+                    self._call(cause.finding)
 
     def _call(self, finding: Finding) -> None:
         try:

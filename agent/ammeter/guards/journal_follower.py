@@ -53,9 +53,9 @@ class Judging:
         clock: Callable[[], float] = monotonic,
         beside: Beside | None = None,
     ) -> None:
-        self._all = [each for each in verdicts.ALL if each.id in ids]
-        self._verdicts = [each for each in self._all if each.judge is not no_op]
-        self._states: dict[str, Any] = {each.id: each.state() for each in self._verdicts}
+        self._all = [verdict for verdict in verdicts.ALL if verdict.id in ids]
+        self._verdicts = [verdict for verdict in self._all if verdict.judge is not no_op]
+        self._states: dict[str, Any] = {verdict.id: verdict.state() for verdict in self._verdicts}
         self._beside = beside
         self._schema: Schema | None = None
         self._waiting: list[Frame] = []
@@ -80,9 +80,9 @@ class Judging:
         if self._beside is not None:
             for finding in self._beside.judge(last=last):
                 self.findings.setdefault(finding.verdict, finding)
-        found = [self.findings[each.id] for each in self._all if each.id in self.findings]
-        new = [each for each in found if each.active and each.times > self._opened.get(each.verdict, 0)]
-        self._opened |= {each.verdict: each.times for each in new}
+        found = [self.findings[verdict.id] for verdict in self._all if verdict.id in self.findings]
+        new = [finding for finding in found if finding.active and finding.times > self._opened.get(finding.verdict, 0)]
+        self._opened |= {finding.verdict: finding.times for finding in new}
         return new
 
     def _judge(self, view: columns.View) -> None:

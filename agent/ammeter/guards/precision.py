@@ -166,10 +166,10 @@ class Precision:
             return "" if self._entered else "the program does not enter run.autocast()"
         found = self._find(self._models())
         if found is None or not any(
-            each is found for model in self._models() for _, each in hookable(innermost(model))
+            module is found for model in self._models() for _, module in hookable(innermost(model))
         ):
             return f"{self.module} runs inside what torch.compile made"
-        half = {each.dtype for each in found.parameters()} - {torch.float32, torch.float64}
+        half = {parameter.dtype for parameter in found.parameters()} - {torch.float32, torch.float64}
         return f"the weights of {self.module} are in {half.pop()}" if half else ""
 
     def _tell(self, action: str, reason: str, before: str | None, after: str) -> None:
@@ -187,7 +187,7 @@ class Precision:
         return found.get(str(self.module))
 
     def _device(self) -> str:
-        return next((each.device.type for model in self._models() for each in model.parameters()), "cpu")
+        return next((parameter.device.type for model in self._models() for parameter in model.parameters()), "cpu")
 
 
 def _begin_anew(models: Sequence[torch.nn.Module]) -> int:
@@ -196,17 +196,22 @@ def _begin_anew(models: Sequence[torch.nn.Module]) -> int:
     A forward pass that overflows leaves NaN in running statistics even if its step is skipped. They would never be
     finite again, which makes evaluation useless.
     """
-    norms = [
-        each for model in models for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._NormBase)
+    nonfinite = [
+        module
+        for model in models
+        for module in model.modules()
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+        and module.running_mean is not None
+        and not _is_finite(module)
     ]
-    bad = [each for each in norms if each.running_mean is not None and not _is_finite(each)]
-    for each in bad:
-        each.reset_running_stats()
-    return len(bad)
+    for norm in nonfinite:
+        norm.reset_running_stats()
+    return len(nonfinite)
 
 
 def _is_finite(norm: torch.nn.modules.batchnorm._NormBase) -> bool:
-    return all(bool(torch.isfinite(each).all()) for each in (norm.running_mean, norm.running_var) if each is not None)
+    statistics = (norm.running_mean, norm.running_var)
+    return all(bool(torch.isfinite(statistic).all()) for statistic in statistics if statistic is not None)
 
 
 def _has_bfloat16(device: str) -> bool:

@@ -107,8 +107,8 @@ def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Ten
         yield name or "it", value
     elif depth < DEEPEST and isinstance(value, dict | list | tuple):
         inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, each in inside:
-            yield from _tensors(each, f"{name}.{key}" if name else str(key), depth + 1)
+        for key, element in inside:
+            yield from _tensors(element, f"{name}.{key}" if name else str(key), depth + 1)
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -138,7 +138,7 @@ def compared(told: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     lost = [name for name in ("optimizer", "scaler") if was.get(name) and not now.get(name)]
     if lost:
         return {**told, "outcome": "failed", "reason": f"it was saved with {' and '.join(lost)}, which was not read"}
-    missing = [str(each) for each in saved.get("missing") or ()]
+    missing = [str(part) for part in saved.get("missing") or ()]
     if missing:
         return {**told, "outcome": "partial", "reason": f"it loads and is finite, and has no {', '.join(missing)}"}
     return told

@@ -152,18 +152,23 @@ class GuardRunner:
         If some were read back, only these and the guards' own count. finite: a checkpoint known to be finite may be
         newer than the step.
         """
-        good = [each for each in self.saved if not each.missing and not each.broken]
-        good = [each for each in good if (finite and each.sure) or each.step < step]
-        read = [each for each in good if each.verified or each.sure] if any(each.verified for each in good) else good
-        return max(read, key=lambda each: (each.step, each.sure), default=None)
+        usable = [
+            checkpoint
+            for checkpoint in self.saved
+            if not checkpoint.missing
+            and not checkpoint.broken
+            and ((finite and checkpoint.sure) or checkpoint.step < step)
+        ]
+        if any(checkpoint.verified for checkpoint in usable):
+            usable = [checkpoint for checkpoint in usable if checkpoint.verified or checkpoint.sure]
+        return max(usable, key=lambda checkpoint: (checkpoint.step, checkpoint.sure), default=None)
 
     def verified(self, path: str, step: int, outcome: str) -> None:
         """Stores the result of reading a checkpoint back, unless it was overwritten meanwhile."""
         passed, failed = outcome == "passed", outcome == "failed"
-        self.saved = [
-            replace(each, verified=passed, broken=failed) if (each.path, each.step) == (path, step) else each
-            for each in self.saved
-        ]
+        for at, checkpoint in enumerate(self.saved):
+            if (checkpoint.path, checkpoint.step) == (path, step):
+                self.saved[at] = replace(checkpoint, verified=passed, broken=failed)
 
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:
         """Returns a guard's method that never raises and does nothing once the guard is off."""
@@ -212,7 +217,7 @@ class GuardRunner:
         An urgent row is written when its step closes.
         """
         row = self.session.row
-        bad = any(each.here and not math.isfinite(each.number()) for each in row.transfers.get("loss", ()))
+        bad = any(transfer.here and not math.isfinite(transfer.number()) for transfer in row.transfers.get("loss", ()))
         row.urgent = row.urgent or bad
         return bad
 
@@ -253,7 +258,7 @@ class GuardRunner:
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("path"):
                 saved = Saved(frame.data["path"], frame.step, tuple(frame.data.get("missing") or ()))
-                self.saved = [each for each in self.saved if each.path != saved.path or each.sure]
+                self.saved = [other for other in self.saved if other.path != saved.path or other.sure]
                 self.saved.append(saved)
 
     def _is_ours(self, scaler: Any) -> bool:

@@ -214,9 +214,11 @@ class Scale:
         if not self._duty.alone:
             return True
         watched = self._duty.session.watched
-        found = [each for optimizer in watched.optimizers for each in gradients(watched.parameters(optimizer)[0])]
-        here = [each for each in found if each is not None]
-        return unseen(lambda: any(bool(torch.isinf(each).any()) for each in here), here)
+        found = [
+            gradient for optimizer in watched.optimizers for gradient in gradients(watched.parameters(optimizer)[0])
+        ]
+        here = [gradient for gradient in found if gradient is not None]
+        return unseen(lambda: any(bool(torch.isinf(gradient).any()) for gradient in here), here)
 
     def _set(self, scaler: torch.amp.GradScaler, before: float, after: float, action: str, reason: str) -> None:
         """Sets the scale as update(new_scale) would, but without counting another update."""
@@ -238,10 +240,10 @@ class Scale:
 
 def _largest(parameters: list[torch.Tensor]) -> float:
     """Returns the largest gradient magnitude; not finite if a gradient is not finite."""
-    found = [each for each in gradients(parameters) if each is not None]
+    found = [gradient for gradient in gradients(parameters) if gradient is not None]
 
     def read() -> float:
-        extremes = [torch.aminmax(each) for each in found]
+        extremes = [torch.aminmax(gradient) for gradient in found]
         return max((max(-float(low), float(high)) for low, high in extremes), default=math.nan)
 
     return unseen(read, found)

@@ -14,10 +14,10 @@ ELSEWHERE = {
 }
 """Verdicts that no guard can act on, and why."""
 
-REACHED = tuple(each.id for each in STREAM_VERDICTS if each.id not in ELSEWHERE)
+REACHED = tuple(verdict.id for verdict in STREAM_VERDICTS if verdict.id not in ELSEWHERE)
 """Verdicts that the rows and events of one process decide."""
 
-COMPARED = tuple(each.id for each in BASELINE_VERDICTS if each.id not in REACHED)
+COMPARED = tuple(verdict.id for verdict in BASELINE_VERDICTS if verdict.id not in REACHED)
 """Verdicts that also need the journal of a baseline."""
 
 
@@ -29,18 +29,18 @@ def known(ids: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(ids, str):
         raise TypeError(f"verdicts is {ids!r}; use a list, such as [{ids!r}]")
-    for each in ids:
-        if each not in BY_ID:
-            near = difflib.get_close_matches(str(each), BY_ID, n=1)
+    for verdict_id in ids:
+        if verdict_id not in BY_ID:
+            near = difflib.get_close_matches(str(verdict_id), BY_ID, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "docs/verdicts.md lists them"
-            raise ValueError(f"there is no verdict {each!r}; {hint}")
-        if each in ELSEWHERE:
+            raise ValueError(f"there is no verdict {verdict_id!r}; {hint}")
+        if verdict_id in ELSEWHERE:
             usable = ", ".join((*REACHED, *COMPARED))
             raise ValueError(
-                f"no guard can act on {each!r}: {ELSEWHERE[each]}. Leave it out, or use of these: {usable}"
+                f"no guard can act on {verdict_id!r}: {ELSEWHERE[verdict_id]}. Leave it out, or use of these: {usable}"
             )
     return tuple(ids)
 
 
 def needs_baseline(ids: Sequence[str]) -> tuple[str, ...]:
-    return tuple(each for each in ids if each in COMPARED)
+    return tuple(verdict_id for verdict_id in ids if verdict_id in COMPARED)

@@ -84,7 +84,7 @@ class Gradients:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
-        self._found = {id(each) for each in self._session.watched.optimizers if _has_gradients(each)}
+        self._found = {id(optimizer) for optimizer in self._session.watched.optimizers if _has_gradients(optimizer)}
         return self._session.while_awake(
             [
                 patch.backward(before=guard(self._backward)),
@@ -183,7 +183,7 @@ class Gradients:
         """Reads the gradients before a clip by value, or before another clipping function of torch."""
         session = self._session
         asked = session.row.raw.get("gradients_read", ())
-        if not all(id(each) in asked for each in session.watched.optimizers):
+        if not all(id(optimizer) in asked for optimizer in session.watched.optimizers):
             for optimizer in session.watched.optimizers_of_gradients(about_to_change(args)):
                 self._read_before_change(optimizer)
 
@@ -231,12 +231,12 @@ class Gradients:
         """
         parameters, indices = self._session.watched.parameters(optimizer)
         found = [parameter.grad for parameter in parameters]
-        there = [each for each in found if each is not None]
+        there = [gradient for gradient in found if gradient is not None]
         if not self._host(optimizer).fits(there):
             found = gradients(parameters)
-            there = [each for each in found if each is not None]
+            there = [gradient for gradient in found if gradient is not None]
         if len(there) < len(found):
-            indices = [index for index, each in zip(indices, found, strict=True) if each is not None]
+            indices = [index for index, gradient in zip(indices, found, strict=True) if gradient is not None]
         return np.array(indices, np.int64), there
 
     def _scale(self, optimizer: torch.optim.Optimizer) -> async_copy.Transfer:
@@ -256,9 +256,9 @@ class Gradients:
         whole: bool,
     ) -> None:
         parts = row.raw.setdefault("gradients", [])
-        on = [each.device for each in found]
+        on = [gradient.device for gradient in found]
         for device in set(on):
-            at = [place for place, each in enumerate(on) if each == device]
+            at = [place for place, location in enumerate(on) if location == device]
             here, chosen = (indices, found) if len(at) == len(on) else (indices[at], [found[place] for place in at])
             if device.type == HOST:
                 part = self._on_host(row, self._host(optimizer), here, chosen, scale, whole)
@@ -313,9 +313,13 @@ class Gradients:
         """
         for optimizer in self._session.watched.optimizers:
             parameters = self._session.watched.parameters(optimizer)[0]
-            for device in {each.device for each in parameters if each.device.type == "cuda"}:
-                here = [each.detach() for each in parameters if each.device == device and each.requires_grad]
-                if readable := [each for each in here if has_numbers(each)]:
+            for device in {parameter.device for parameter in parameters if parameter.device.type == "cuda"}:
+                here = [
+                    parameter.detach()
+                    for parameter in parameters
+                    if parameter.device == device and parameter.requires_grad
+                ]
+                if readable := [weight for weight in here if has_numbers(weight)]:
                     self._device(optimizer, device).read(readable)
 
     def _device(self, optimizer: torch.optim.Optimizer, device: torch.device) -> Device:
@@ -350,11 +354,11 @@ class Gradients:
 def _is_whole(row: Row) -> bool:
     """Whether the gradients of all optimizers that stepped or were skipped have been read."""
     asked: dict[int, bool] = row.raw.get("gradients_read", {})
-    return all(asked.get(each, True) for each in row.stepped | row.skipped)
+    return all(asked.get(optimizer, True) for optimizer in row.stepped | row.skipped)
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _counts(row: Row, index: int) -> dict[str, int]:

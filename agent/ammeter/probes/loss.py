@@ -49,8 +49,8 @@ class Loss:
     def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
         if note.losses:
             for caught in note.losses:
-                for each in caught.values:
-                    row.later("loss", each)
+                for value in caught.values:
+                    row.later("loss", value)
             row.raw["losses"] = [*row.raw.get("losses", ()), *note.losses]
         if note.backwards:
             row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + note.backwards
@@ -61,9 +61,11 @@ class Loss:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
             watched, asked = self._session.watched, row.stepped | row.skipped
-            in_turn = not watched.optimizers.at_most_one() and any(id(each) not in asked for each in watched.optimizers)
+            in_turn = not watched.optimizers.at_most_one() and any(
+                id(optimizer) not in asked for optimizer in watched.optimizers
+            )
             row.scalars |= self._session.losses(caught, row.raw.get("attempts", ()), in_turn=in_turn)
-            row.loss = sum([each.number() for each in caught])
+            row.loss = sum([loss.number() for loss in caught])
         if backwards:
             row.scalars["micro_batches"] = backwards
 
@@ -76,14 +78,14 @@ class Loss:
 
     def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
         if args[0].is_enabled():
-            self._out_of_scale.update(id(each) for each in _several(result))
+            self._out_of_scale.update(id(output) for output in _several(result))
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if patch.inside_backward():
             return
         row, outputs = self._session.row, patch.outputs(args, kwargs)
         row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
-        if not row.raw.get("scaled") and not any(id(each) in self._out_of_scale for each in _several(outputs)):
+        if not row.raw.get("scaled") and not any(id(output) in self._out_of_scale for output in _several(outputs)):
             self._catch(row, outputs)
         if self._out_of_scale:
             self._out_of_scale.clear()
@@ -96,13 +98,13 @@ class Loss:
             return
         before, self._before = self._before, {}
         touched = frozenset(key for key, state in self._gradients().items() if state != before.get(key))
-        for each in self._session.row.raw.get("losses", ()):
-            if each.touched is None:
-                each.touched = touched
+        for loss in self._session.row.raw.get("losses", ()):
+            if loss.touched is None:
+                loss.touched = touched
 
     def _gradients(self) -> dict[int, State]:
         """Identity and version of one gradient of each optimizer."""
-        return {id(each): _state(each) for each in self._session.watched.optimizers}
+        return {id(optimizer): _state(optimizer) for optimizer in self._session.watched.optimizers}
 
     def _catch(self, row: Row, outputs: Any) -> None:
         """Records a loss. Several outputs are one loss, their sum.
@@ -111,12 +113,12 @@ class Loss:
         """
         closure = self._session.closure
         roots = _several(outputs)
-        if not all(_is_number(each) for each in roots) or (closure.optimizer is not None and closure.again):
+        if not all(_is_number(root) for root in roots) or (closure.optimizer is not None and closure.again):
             return
-        values = [async_copy.of(each) for each in roots]
-        for each in values:
-            row.later("loss", each)
-        parts = tuple(part for each in roots for part in look(each)) if len(roots) > 1 else look(roots[0])
+        values = [async_copy.of(root) for root in roots]
+        for value in values:
+            row.later("loss", value)
+        parts = tuple(part for root in roots for part in look(root)) if len(roots) > 1 else look(roots[0])
         caught = Caught(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
         row.raw.setdefault("losses", []).append(caught)
         for constant in [constant for part in parts for constant in part.transfers()]:

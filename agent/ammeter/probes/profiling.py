@@ -65,7 +65,7 @@ class Profiling:
             self._finish()
 
     def _start(self) -> None:
-        if _profiler_enabled() or any(_is_profiler(each) for each in gc.get_objects()):
+        if _profiler_enabled() or any(_is_profiler(candidate) for candidate in gc.get_objects()):
             self._refuse("the program has a profiler of its own")
             return
         self._ours = True
@@ -98,9 +98,9 @@ def _is_profiler(thing: Any) -> bool:
 
 def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
     """The MAX_KERNELS slowest entries: kernels of a device, else operators of the CPU."""
-    rows = [_row(each) for each in profiler.key_averages()]
-    devices = [each for each in rows if each["device"] != "cpu"]
-    rows = sorted(devices or rows, key=lambda each: -float(each["seconds"]))
+    rows = [_row(average) for average in profiler.key_averages()]
+    devices = [row for row in rows if row["device"] != "cpu"]
+    rows = sorted(devices or rows, key=lambda row: -float(row["seconds"]))
     return rows[:MAX_KERNELS]
 
 

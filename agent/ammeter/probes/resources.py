@@ -81,7 +81,7 @@ class Resources:
         self._work(row)
         if row.time - self._memory_read >= MEMORY_NS:
             self._memory_read = row.time
-            row.scalars |= memory(each.device for _, each in self._session.watched.alive())
+            row.scalars |= memory(tensor.device for _, tensor in self._session.watched.alive())
 
     def _schedule(self, row: Row) -> None:
         seconds = row.scalars.get("step_seconds")
@@ -104,7 +104,7 @@ class Resources:
         rested, parts = "rested" in row.raw, row.raw.get("micro_batches", 0)
         self._heard += bool(heard)
         for at, name in enumerate(_COUNTS):
-            count: float = min((each[at] for each in heard.values() if each[at]), default=0)
+            count: float = min((counted[at] for counted in heard.values() if counted[at]), default=0)
             if rested:
                 count = parts * self._usual[name]
             elif heard and parts:
@@ -177,7 +177,7 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """
     several = list(stats)
     return {
-        column: float(sum(each.get(name, 0) for each in several))
+        column: float(sum(statistics.get(name, 0) for statistics in several))
         for column, name in (
             ("device_allocated_bytes", "allocated_bytes.all.peak"),
             ("device_reserved_bytes", "reserved_bytes.all.current"),
@@ -196,9 +196,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, Mapping):
-            yield from (each for each in value.values() if isinstance(each, torch.Tensor))
+            yield from (element for element in value.values() if isinstance(element, torch.Tensor))
         elif isinstance(value, list | tuple):
-            yield from (each for each in value if isinstance(each, torch.Tensor))
+            yield from (element for element in value if isinstance(element, torch.Tensor))
 
 
 def _resident() -> float | None:

@@ -50,9 +50,9 @@ class Scaler:
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", _NONE)
-        found = sum([is_positive(each) for update in updates for each in update.found.values()])
+        found = sum([is_positive(found_inf) for update in updates for found_inf in update.found.values()])
         skipped = len(skipped_in(row)) if found or row.skipped else 0
-        scales = [(each.scale.number(), each.growth_tracker.number()) for each in updates]
+        scales = [(update.scale.number(), update.growth_tracker.number()) for update in updates]
         scalars = row.scalars
         scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0
@@ -84,9 +84,11 @@ class Scaler:
         row.wait_for(update.scale)
         row.wait_for(update.growth_tracker)
         for optimizer, state in scaler._per_optimizer_states.items():
-            update.found[optimizer] = found = [async_copy.of(each) for each in state["found_inf_per_device"].values()]
-            for each in found:
-                row.wait_for(each)
+            update.found[optimizer] = found = [
+                async_copy.of(tensor) for tensor in state["found_inf_per_device"].values()
+            ]
+            for transfer in found:
+                row.wait_for(transfer)
         updates = row.raw.get("updates")
         if updates is None:
             row.raw["updates"] = [update]

@@ -49,7 +49,7 @@ class User:
 
     def take(self, values: dict[str, Any]) -> None:
         arriving = {name: _arriving(value) for name, value in values.items()}
-        columns = self._session.columns([name for name, each in arriving.items() if each], MAX_NAMES)
+        columns = self._session.columns([name for name, transfer in arriving.items() if transfer], MAX_NAMES)
         session, row = self._session, self._session.loggable()
         session.resting.logs(arriving, early=session.working and not (session.row.stepped or session.row.skipped))
         late: dict[str, float] = {}
@@ -81,13 +81,13 @@ class User:
             return
         told: dict[str, float] = {}
         for name, value in values.items():
-            each = _arriving(value)
-            if each is None:
+            transfer = _arriving(value)
+            if transfer is None:
                 self._tell_once(name, f"a {type(value).__name__} that is neither a number nor a tensor of one")
-            elif each.ready():
-                told[name] = float(each.array().mean())
+            elif transfer.ready():
+                told[name] = float(transfer.array().mean())
             else:
-                self._session.row.later(f"late:{step}:{name}", each)
+                self._session.row.later(f"late:{step}:{name}", transfer)
         if told:
             self._session.emit_late("values.logged", told, step)
 

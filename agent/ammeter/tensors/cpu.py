@@ -50,7 +50,7 @@ def read(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
 
     Takes about twenty times as long.
     """
-    return np.array([_row(each.detach()) for each in tensors], np.float64).reshape(-1, COLUMNS)
+    return np.array([_row(tensor.detach()) for tensor in tensors], np.float64).reshape(-1, COLUMNS)
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -59,12 +59,12 @@ def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     All gradients are on one device; none is copied. If doubtful() marks a norm, its squares left the range of float32
     and norm() gives the exact value.
     """
-    dtypes = {each.dtype for each in gradients}
+    dtypes = {gradient.dtype for gradient in gradients}
     if dtypes == {torch.float32}:
         return torch.stack(torch._foreach_norm(list(gradients), 2))
     found: list[torch.Tensor | None] = [None] * len(gradients)
     for dtype in dtypes:
-        at = [index for index, each in enumerate(gradients) if each.dtype == dtype]
+        at = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         for index, norm in zip(at, torch._foreach_norm([gradients[i] for i in at], 2, dtype=wide), strict=True):
             found[index] = norm if wide is torch.float32 else norm.to(torch.float32)
@@ -98,7 +98,7 @@ def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
     row = np.zeros(COLUMNS)
     if tensor.numel():
         with np.errstate(invalid="ignore"):
-            parts = np.array([_part(each) for each in torch.split(tensor.reshape(-1), PART)], np.float64)
+            parts = np.array([_part(piece) for piece in torch.split(tensor.reshape(-1), PART)], np.float64)
         row += parts.sum(0)
         row[ABSMAX], row[NORM] = parts[:, ABSMAX].max(), math.sqrt(row[NORM])
         if tensor.dtype is torch.float64 and not TINY64 <= row[NORM] < math.inf:

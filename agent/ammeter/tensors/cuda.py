@@ -101,7 +101,7 @@ def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     if not tensors:
         return torch.zeros((0, COLUMNS), dtype=torch.float64)
-    return torch.stack([_row(each.detach()) for each in tensors])
+    return torch.stack([_row(tensor.detach()) for tensor in tensors])
 
 
 def _nothing(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -111,7 +111,7 @@ def _nothing(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _row(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         return torch.zeros(COLUMNS, dtype=torch.float64, device=tensor.device)
-    parts = torch.stack([_part(each) for each in torch.split(tensor.reshape(-1), PART)])
+    parts = torch.stack([_part(piece) for piece in torch.split(tensor.reshape(-1), PART)])
     row = parts.sum(0)
     row[NORM] = row[NORM].sqrt()
     row[ABSMAX] = parts[:, ABSMAX].amax()
@@ -136,7 +136,7 @@ def _part(part: torch.Tensor) -> torch.Tensor:
         small.sum() - zeros,
         (small & (nearest.view(known.integer) == bits)).sum() - zeros,
     )
-    return torch.stack([each.double() for each in found])
+    return torch.stack([statistic.double() for statistic in found])
 
 
 class _Plan:
@@ -149,7 +149,9 @@ class _Plan:
         self._where = tensors[0].device
         self._stream = _stream(self._where)
         self._number = len(tensors)
-        chosen = [at for at, each in enumerate(tensors) if each.device == self._where and in_one_piece(each, KINDS)]
+        chosen = [
+            at for at, tensor in enumerate(tensors) if tensor.device == self._where and in_one_piece(tensor, KINDS)
+        ]
         self.others = sorted(set(range(len(tensors))) - set(chosen))
         self._chosen = chosen
         self._same = looks([tensors[at] for at in chosen])
@@ -213,7 +215,7 @@ class _Plan:
         """Sends the addresses if they have changed; queued kernels still see the old ones."""
         if self.others:
             left_out = set(self.others)
-            pointers = [0 if at in left_out else each.data_ptr() for at, each in enumerate(tensors)]
+            pointers = [0 if at in left_out else tensor.data_ptr() for at, tensor in enumerate(tensors)]
         else:
             pointers = list(map(torch.Tensor.data_ptr, tensors))
         if pointers == self._pointers:

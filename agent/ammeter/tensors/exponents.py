@@ -41,15 +41,15 @@ def spectrum(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
 
 def _sampled(tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[np.float64]]:
     """Returns the sampled elements, concatenated per dtype."""
-    total = sum(each.numel() for each in tensors)
+    total = sum(map(torch.Tensor.numel, tensors))
     every = 1 if total <= SAMPLE else math.ceil(total / max(1, SAMPLE - len(tensors)))
     parts: dict[torch.dtype, list[torch.Tensor]] = {}
-    for each in tensors:
-        parts.setdefault(each.dtype, []).append(each.detach().reshape(-1)[:: _beside(every, each)])
+    for tensor in tensors:
+        parts.setdefault(tensor.dtype, []).append(tensor.detach().reshape(-1)[:: _coprime_stride(every, tensor)])
     return [torch.cat(group).double().numpy() for group in parts.values()]
 
 
-def _beside(every: int, tensor: torch.Tensor) -> int:
+def _coprime_stride(every: int, tensor: torch.Tensor) -> int:
     """Returns a stride >= every that is coprime to the number of columns.
 
     Samples therefore do not fall on the same columns in each row.

@@ -72,7 +72,7 @@ class Reader:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             if self._plan is None or not self._plan.fits(tensors):
                 self._plan = None
-                dense = [at for at, each in enumerate(tensors) if each.is_cpu and in_one_piece(each, KINDS)]
+                dense = [at for at, tensor in enumerate(tensors) if tensor.is_cpu and in_one_piece(tensor, KINDS)]
                 if len(dense) == len(tensors):
                     self._plan = _Plan(tensors)
             if self._plan is not None:
@@ -96,11 +96,11 @@ class _Plan:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._number = len(tensors)
         self._same = looks(tensors)
-        self._counts = array("q", [each.numel() for each in tensors])
-        self._kinds = bytes(KINDS[each.dtype] for each in tensors)
+        self._counts = array("q", [tensor.numel() for tensor in tensors])
+        self._kinds = bytes(KINDS[tensor.dtype] for tensor in tensors)
         self._out = {width: np.empty((len(tensors), width)) for width in (1, COLUMNS)}
         self._places = {width: out.ctypes.data for width, out in self._out.items()}
-        self._calls = _CALLS[sum(each.nbytes for each in tensors) >= LONG_BYTES]
+        self._calls = _CALLS[sum(tensor.nbytes for tensor in tensors) >= LONG_BYTES]
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         return len(tensors) == self._number and self._same(*tensors)
@@ -137,8 +137,8 @@ def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
     if version != VERSION:
         return 0, f"{LIBRARY.name} is of version {version}, not {VERSION}: install Ammeter again", {}
     calls = {long: {1: library.ammeter_norms, COLUMNS: library.ammeter_read} for long, library in kinds.items()}
-    for each in (call for functions in calls.values() for call in functions.values()):
-        each.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
+    for function in (call for functions in calls.values() for call in functions.values()):
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
     return min(compiled, _known()), "", calls
 
 

@@ -109,7 +109,7 @@ class Slices:
         """Takes results of readable(), of one device, either all float64 or none."""
         self.device = tensors[0].device
         self.dtype = torch.float64 if tensors[0].dtype is torch.float64 else torch.float32
-        self.numels = [each.numel() for each in tensors]
+        self.numels = [tensor.numel() for tensor in tensors]
         self.sizes = [min(numel, most // TOGETHER * TOGETHER) for numel in self.numels]
         self.shapes = [_shape(numel, most) for numel in self.numels]
         self._strides = [_strides(numel, most) for numel in self.numels]
@@ -125,8 +125,8 @@ class Slices:
         If a tensor is None or has changed its size or device, its place becomes zero.
         """
         usable = [
-            each is not None and each.numel() == numel and each.device == self.device
-            for each, numel in zip(tensors, self.numels, strict=True)
+            tensor is not None and tensor.numel() == numel and tensor.device == self.device
+            for tensor, numel in zip(tensors, self.numels, strict=True)
         ]
         if not all(usable):
             into.blocks.zero_()

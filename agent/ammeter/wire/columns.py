@@ -74,7 +74,7 @@ class View:
 
         Of several losses, the first that was measured, or one that is not finite.
         """
-        found, (_, *others) = self.scalar(LOSS), (LOSS, *(each for each in self.schema.losses if each != LOSS))
+        found, (_, *others) = self.scalar(LOSS), (LOSS, *(column for column in self.schema.losses if column != LOSS))
         if not others:
             return found
         found = found.copy()
@@ -209,14 +209,14 @@ def unpack(block: Block, schema: Schema) -> View:
 
 def join(schema: Schema, views: Iterable[View]) -> View:
     """Concatenates the rows of several views with one schema."""
-    several = list(views)
-    if not several:
+    parts = list(views)
+    if not parts:
         return view(schema, ())
     return View(
         schema,
-        np.concatenate([each.steps for each in several]),
-        np.concatenate([each.times for each in several]),
-        np.concatenate([each.values for each in several], axis=1),
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.values for part in parts], axis=1),
     )
 
 

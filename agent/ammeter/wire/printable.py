@@ -65,7 +65,7 @@ def json(value: Any) -> str:
     import msgspec  # the doctor prints its lines even without msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value)).decode()
-    return "\n".join("".join(map(_escaped, each)) for each in text.split("\n"))
+    return "\n".join("".join(map(_escaped, row)) for row in text.split("\n"))
 
 
 def _inert(value: str) -> str:

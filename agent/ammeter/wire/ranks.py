@@ -47,14 +47,18 @@ def lives(streams: Iterable[Life]) -> list[list[Life]]:
 
     A restart by the launcher begins a new group: a rank appears again, or another rank ended before this one began.
     """
-    together: list[list[Life]] = []
-    for each in sorted(streams, key=lambda life: (life.began, life.rank, life.stream)):
-        present = together[-1] if together else []
-        again = any(other.rank == each.rank or (other.ended or each.began) < each.began for other in present)
-        if again or not together:
-            together.append([])
-        together[-1].append(each)
-    return [sorted(each, key=lambda life: life.rank) for each in together]
+    groups: list[list[Life]] = []
+    for life in sorted(streams, key=_start):
+        group = groups[-1] if groups else []
+        restarted = any(other.rank == life.rank or (other.ended or life.began) < life.began for other in group)
+        if restarted or not groups:
+            groups.append([])
+        groups[-1].append(life)
+    return [sorted(group, key=lambda member: member.rank) for group in groups]
+
+
+def _start(life: Life) -> tuple[int, int, str]:
+    return life.began, life.rank, life.stream
 
 
 def is_sharded(schema: Schema) -> bool:
@@ -99,8 +103,8 @@ def _at(view: View, steps: Ints) -> View:
 def _whole(steps: Ints, views: Sequence[View], world_size: int) -> View:
     """Merges views, one of each rank, all at these steps."""
     places = [_places(view.schema) for view in views]
-    tensors = list(dict.fromkeys(place for each in places for place in each))
-    holders = np.array([[each.get(place, -1) for place in tensors] for each in places]).reshape(len(views), -1)
+    tensors = list(dict.fromkeys(place for table in places for place in table))
+    holders = np.array([[table.get(place, -1) for place in tensors] for table in places]).reshape(len(views), -1)
     weights = _weights(views, holders, world_size)
     columns = {stat: _stacked(views, holders, stat) for stat in STATS}
     norms, whole = _summed(columns["grad.norm"], weights[:, :, None], 2)

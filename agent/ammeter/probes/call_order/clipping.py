@@ -38,7 +38,7 @@ class Clipping:
         by_value, done = guard(self._by_value), guard(self._done)
         return [
             *self._session.while_awake([patch.function(*clip_function(), before=guard(self._by_norm))]),
-            *self._session.while_following([patch.function(*each, after=done) for each in CLIP_ENDS]),
+            *self._session.while_following([patch.function(*function, after=done) for function in CLIP_ENDS]),
             patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", after=by_value),
             patch.function(torch.nn.utils, "clip_grad_value_", after=by_value),
         ]

@@ -85,7 +85,7 @@ class Judge:
         optimizer = name_of(account.optimizer())
         if account.marks:
             behind = {mark.scaler for mark in account.marks}
-            scaler = next((each for each in self._session.watched.scalers if id(each) in behind), None)
+            scaler = next((scaler for scaler in self._session.watched.scalers if id(scaler) in behind), None)
             self._telling.once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
         elif account.float16:
             self._telling.once("usage.fp16_without_scaler", line=account.float16, optimizer=optimizer)
@@ -113,14 +113,20 @@ class Judge:
         )
 
     def _another_stepped(self, account: OptimizerGradients, since: int) -> bool:
-        return any(each is not account and each.attempted >= since for each in self._ledger.ours())
+        return any(other is not account and other.attempted >= since for other in self._ledger.ours())
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
     """Transfer of the largest absolute value in sampled gradients; NaN counts as infinity."""
-    found = [each for parameter in parameters[:MAX_READ] if (each := gradient(parameter)) is not None]
-    near = [each for each in found if each.device == found[0].device]
-    return unseen(lambda: async_copy.of(torch.stack([_part(each) for each in near]).max()), near) if near else None
+    found = [
+        found_gradient for parameter in parameters[:MAX_READ] if (found_gradient := gradient(parameter)) is not None
+    ]
+    near = [candidate for candidate in found if candidate.device == found[0].device]
+    return (
+        unseen(lambda: async_copy.of(torch.stack([_part(candidate) for candidate in near]).max()), near)
+        if near
+        else None
+    )
 
 
 def _part(found: torch.Tensor) -> torch.Tensor:

@@ -130,7 +130,7 @@ class OptimizerGradients:
         if optimizer is None:
             return
         chosen = unseen(lambda: self._choose(optimizer, everything), ())
-        self.samples = [weakref.ref(each) for each in chosen]
+        self.samples = [weakref.ref(parameter) for parameter in chosen]
         self._only = self.samples[0] if self.samples else _nobody
         self.everything = everything
         self.seen = self.now()
@@ -139,7 +139,9 @@ class OptimizerGradients:
         first = None if everything or self._first is None else self._first()
         if first is not None:
             return [first]
-        trained = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        trained = [
+            parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+        ]
         return trained[:: max(1, len(trained) // MOST)] if everything else trained[:1]
 
     def _look(self) -> State:
@@ -185,8 +187,8 @@ class Ledger:
 
     def open(self) -> None:
         """Updates the accounts to the optimizers that are watched now."""
-        here = [each for each in self._watched.optimizers if not self._is_foreign(each)]
-        present = {id(each): account for each in here if (account := self.of(each)) is not None}
+        here = [optimizer for optimizer in self._watched.optimizers if not self._is_foreign(optimizer)]
+        present = {id(optimizer): account for optimizer in here if (account := self.of(optimizer)) is not None}
         self._accounts = present
         self.accounts = list(present.values())
 

@@ -28,20 +28,20 @@ class Loose:
         self._kept: dict[int, tuple[weakref.ref[torch.Tensor], int, Returned]] = {}
 
     def keep(self, results: Iterable[torch.Tensor | None], marks: tuple[Mark, ...], line: str) -> None:
-        for each in results:
-            if each is not None:
-                self._kept[id(each)] = weakref.ref(each), each._version, Returned(marks, line)
+        for result in results:
+            if result is not None:
+                self._kept[id(result)] = weakref.ref(result), result._version, Returned(marks, line)
 
     def behind(self, parameters: Sequence[torch.Tensor]) -> Returned | None:
         """The origin of these parameters' gradients, if all are unchanged results of torch.autograd.grad."""
         if not self._kept:
             return None
-        found = [self._of(each.grad) for each in parameters if each.grad is not None]
-        known = [each for each in found if each is not None]
+        found = [self._of(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        known = [returned for returned in found if returned is not None]
         if not known or len(known) < len(found):
             return None
-        marks = tuple(mark for each in known for mark in each.marks)
-        return Returned(marks, next((each.line for each in known if each.line), ""))
+        marks = tuple(mark for returned in known for mark in returned.marks)
+        return Returned(marks, next((returned.line for returned in known if returned.line), ""))
 
     def forget(self) -> None:
         if self._kept:

@@ -67,7 +67,7 @@ class Marks:
                 node.metadata[self._key] = mark
             return True
         if isinstance(outputs, list | tuple):
-            marked = [self.put(each, mark) for each in outputs]
+            marked = [self.put(output, mark) for output in outputs]
             return all(marked)
         return False
 
@@ -101,18 +101,18 @@ class Marks:
         for _ in range(FAR):
             if not left:
                 return found
-            each = left.popleft()
-            inputs = _inputs(each)
-            if self._key not in each.metadata and (len(inputs) == 1 or each.name().startswith(_SUMS)) and inputs:
+            current = left.popleft()
+            inputs = _inputs(current)
+            if self._key not in current.metadata and (len(inputs) == 1 or current.name().startswith(_SUMS)) and inputs:
                 left.extend(inputs)
             else:
-                found.append(each)
+                found.append(current)
         return [node]
 
     def _behind(self, node: Any) -> frozenset[Mark]:
         found = set()
-        for each in nodes(node, FAR, until=self._key):
-            mark = each.metadata.get(self._key)
+        for ancestor in nodes(node, FAR, until=self._key):
+            mark = ancestor.metadata.get(self._key)
             if mark is not None:
                 found.add(mark)
         return frozenset(found)
@@ -123,8 +123,8 @@ def dtypes(root: torch.Tensor, most: int) -> set[torch.dtype]:
     node = _node(root)
     if node is None:
         return set()
-    found = (each.dtype for at in nodes(node, most) for each in getattr(at, "_input_metadata", ()))
-    return {each for each in found if each.is_floating_point}
+    found = (metadata.dtype for at in nodes(node, most) for metadata in getattr(at, "_input_metadata", ()))
+    return {dtype for dtype in found if dtype.is_floating_point}
 
 
 def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
@@ -136,10 +136,10 @@ def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
     """
     left, seen = deque([start]), {start}
     while left and len(seen) <= most:
-        each = left.popleft()
-        yield each
-        if until not in each.metadata:
-            fresh = [other for other in _inputs(each) if other not in seen]
+        node = left.popleft()
+        yield node
+        if until not in node.metadata:
+            fresh = [other for other in _inputs(node) if other not in seen]
             seen.update(fresh)
             left.extend(fresh)
 
@@ -147,11 +147,11 @@ def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
 def roots(given: Any) -> list[torch.Tensor]:
     """The tensors that backward() is called on; other roots, such as edges, are omitted."""
     several: Iterable[Any] = (given,) if isinstance(given, torch.Tensor) else given
-    return [each for each in several if isinstance(each, torch.Tensor)] if isinstance(several, list | tuple) else []
+    return [root for root in several if isinstance(root, torch.Tensor)] if isinstance(several, list | tuple) else []
 
 
 def _inputs(node: Any) -> list[Any]:
-    return [each for each, _ in node.next_functions if each is not None]
+    return [ancestor for ancestor, _ in node.next_functions if ancestor is not None]
 
 
 def _node(tensor: torch.Tensor) -> Any:

@@ -121,7 +121,7 @@ class Order:
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
             sampled = {id(parameter) for account in self._ledger.ours() for parameter in account.parameters()}
-            chosen = [each for at, each in zip(inputs, results, strict=False) if id(at) in sampled]
+            chosen = [result for at, result in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
                 origin = self._origin(given, explicit)
                 line = call_site.line() if origin.raw else ""
@@ -220,8 +220,8 @@ class Order:
         if not self._scaling or self._unmarkable:
             return UNKNOWN
         origins = [self._marks.origin(root) for root in found]
-        raw = not explicit and any(each.raw for each in origins)
-        return Origin(tuple(mark for each in origins for mark in each.marks), raw)
+        raw = not explicit and any(origin.raw for origin in origins)
+        return Origin(tuple(mark for origin in origins for mark in origin.marks), raw)
 
     def _note(self, account: OptimizerGradients, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if origin.raw and not account.raw:
@@ -244,4 +244,8 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
 
 def any_of(gradients: Any) -> bool:
     """Whether the caller of backward() gave it any gradient."""
-    return any(each is not None for each in gradients) if isinstance(gradients, list | tuple) else gradients is not None
+    return (
+        any(gradient is not None for gradient in gradients)
+        if isinstance(gradients, list | tuple)
+        else gradients is not None
+    )

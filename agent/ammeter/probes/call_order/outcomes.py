@@ -158,7 +158,7 @@ class Outcomes:
         The first parameter distinguishes two optimizers of one class.
         """
         watched = self._session.watched
-        optimizer = next((each for each in watched.optimizers if id(each) == key), None)
+        optimizer = next((candidate for candidate in watched.optimizers if id(candidate) == key), None)
         if optimizer is None:
             return ""
         indices = watched.parameters(optimizer)[1]
@@ -171,7 +171,7 @@ _NONE: frozenset[int] = frozenset()
 def _kinds(kind: type) -> list[type]:
     """A class and all its subclasses."""
     derived: list[type] = type.__subclasses__(kind)
-    return [kind, *(each for one in derived for each in _kinds(one))]
+    return [kind, *(subclass for one in derived for subclass in _kinds(one))]
 
 
 def _is_being_built(scheduler: Any) -> bool:

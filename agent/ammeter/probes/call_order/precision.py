@@ -63,7 +63,11 @@ class Precision:
         sharded = "sharded" in type(scaler).__name__.lower()
         if sharded or getattr(optimizer, "_step_supports_amp_scaling", False):
             return
-        refused = [each for each in _trained(optimizer) if each.dtype is torch.float16 and each.grad is not None]
+        refused = [
+            parameter
+            for parameter in _trained(optimizer)
+            if parameter.dtype is torch.float16 and parameter.grad is not None
+        ]
         if refused:
             self._tell_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
 
@@ -82,11 +86,11 @@ class Precision:
             self._judge_norms()
 
     def _judge_weights(self, optimizer: torch.optim.Optimizer) -> None:
-        half = [each for each in _trained(optimizer) if each.dtype in HALF]
+        half = [parameter for parameter in _trained(optimizer) if parameter.dtype in HALF]
         if not half or self._telling.told("usage.half_weights"):
             return
         largest = max(half, key=torch.Tensor.numel)
-        held = _same(largest, [each for each in _kept_for(optimizer, largest) if each.dtype is torch.float32])
+        held = _same(largest, [state for state in _kept_for(optimizer, largest) if state.dtype is torch.float32])
         self._tell_weights(optimizer, half, {} if held is None else {"held": held}, refused=False)
 
     def _tell_weights(self, optimizer: Any, half: list[torch.Tensor], numbers: dict[str, Any], **more: Any) -> None:
@@ -100,11 +104,11 @@ class Precision:
             "usage.half_weights",
             holds=(lambda data: data["held"] < 1) if numbers else None,
             optimizer=name_of(optimizer),
-            dtypes=sorted({_word(each.dtype) for each in half}),
+            dtypes=sorted({_word(parameter.dtype) for parameter in half}),
             count=len(half),
             of=sum(1 for _ in _trained(optimizer)),
-            tensors=[tensors[places[id(each)]].name for each in half[:NAMED]],
-            state=sorted({_word(each.dtype) for each in _kept_for(optimizer, half[0])}),
+            tensors=[tensors[places[id(parameter)]].name for parameter in half[:NAMED]],
+            state=sorted({_word(tensor.dtype) for tensor in _kept_for(optimizer, half[0])}),
             **numbers,
             **more,
         )
@@ -115,7 +119,7 @@ class Precision:
             if not isinstance(eps, float) or group.get("fused"):  # a fused kernel computes in float32
                 continue
             for parameter in group["params"]:
-                kept = [each.dtype for each in _kept_for(optimizer, parameter)]
+                kept = [state.dtype for state in _kept_for(optimizer, parameter)]
                 used = next((dtype for dtype in kept if vanishes(eps, dtype)), None)
                 if used is not None:
                     data: dict[str, Any] = {"where": name_of(optimizer), "eps": eps, "dtype": _word(used)}
@@ -124,7 +128,9 @@ class Precision:
 
     def _judge_norms(self) -> None:
         for module, name in self._norms():
-            weight = next((each for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))), None)
+            weight = next(
+                (tensor for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))), None
+            )
             eps = getattr(module, "eps", None)
             if (
                 weight is None
@@ -167,26 +173,26 @@ def _bad_share(kind: str, weight: torch.Tensor, eps: float) -> Transfer:
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (each for group in optimizer.param_groups for each in group["params"] if each.requires_grad)
+    return (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad)
 
 
 def _kept_for(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> list[torch.Tensor]:
     """Floating-point tensors with the parameter's shape in the optimizer's state or in its list attributes."""
     state = optimizer.state.get(parameter, {})
-    listed = [each for value in vars(optimizer).values() if isinstance(value, list) for each in _flat(value)]
+    listed = [tensor for value in vars(optimizer).values() if isinstance(value, list) for tensor in _flat(value)]
     found = [*(state.values() if isinstance(state, dict) else ()), *listed]
     return [
-        each
-        for each in found
-        if isinstance(each, torch.Tensor)
-        and each.is_floating_point()
-        and each.shape == parameter.shape
-        and each is not parameter
+        tensor
+        for tensor in found
+        if isinstance(tensor, torch.Tensor)
+        and tensor.is_floating_point()
+        and tensor.shape == parameter.shape
+        and tensor is not parameter
     ]
 
 
 def _flat(values: list[Any]) -> list[Any]:
-    return [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return [element for value in values for element in (value if isinstance(value, list) else [value])]
 
 
 def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
@@ -197,7 +203,7 @@ def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
     if not kept or not all(map(has_numbers, (weight, *kept))):
         return None
     part = weight.detach().flatten()[:COMPARED]
-    shares = [(each.detach().flatten()[:COMPARED].to(weight.dtype) == part).float().mean() for each in kept]
+    shares = [(candidate.detach().flatten()[:COMPARED].to(weight.dtype) == part).float().mean() for candidate in kept]
     return async_copy.of(torch.stack(shares).max())
 
 

@@ -89,12 +89,12 @@ class AtEnd:
 def dtypes_in(message: str) -> list[str]:
     """The dtypes in an error about rejected dtypes; empty for other errors."""
     first = message.partition("\n")[0]
-    found = [each.lower() for each in _DTYPE.findall(first)]
+    found = [dtype.lower() for dtype in _DTYPE.findall(first)]
     if "unsafe to autocast" in first:
         return ["float16"]
     mixed = first.startswith("mixed dtype")  # from batch_norm on the CPU, for parameters that are not float32
     told = _MISMATCH.search(first) and (mixed or _LOW & set(found))
-    return sorted({_NAMES.get(each, each) for each in found}) if told else []
+    return sorted({_NAMES.get(dtype, dtype) for dtype in found}) if told else []
 
 
 def _operator(message: str, trace: TracebackType | None) -> str:
@@ -123,4 +123,4 @@ def _module(frames: list[FrameType]) -> str:
 
 
 def _name_in(outer: torch.nn.Module, module: torch.nn.Module) -> str:
-    return next((name for name, each in outer.named_modules() if each is module and name), "")
+    return next((name for name, candidate in outer.named_modules() if candidate is module and name), "")

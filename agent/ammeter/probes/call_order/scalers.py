@@ -170,4 +170,4 @@ def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
 
 def _is_compiled(root: torch.Tensor) -> bool:
     node = root.grad_fn
-    return node is not None and any("CompiledFunction" in each.name() for each in nodes(node, FAR))
+    return node is not None and any("CompiledFunction" in ancestor.name() for ancestor in nodes(node, FAR))

@@ -63,12 +63,12 @@ class Telling:
         waiting = Waiting(event, {"caller": line or call_site.line(), **plain}, numbers, holds or (lambda _: True))
         row.urgent = True
         settled = holds is None and not any(map(callable, plain.values()))
-        if settled and all(each.ready() for each in numbers.values()):
+        if settled and all(number.ready() for number in numbers.values()):
             row.events.append(self._complete(waiting))
             return
         row.raw.setdefault("usage", []).append(waiting)
-        for each in numbers.values():
-            row.later("usage", each)
+        for number in numbers.values():
+            row.later("usage", number)
 
     def finish(self, row: Row) -> None:
         if "usage" not in row.raw:
@@ -87,7 +87,7 @@ class Telling:
             row.events.append((event, data))
 
     def _complete(self, waiting: Waiting) -> tuple[str, dict[str, Any]]:
-        numbers = {name: float(each.array().reshape(-1)[0]) for name, each in waiting.numbers.items()}
+        numbers = {name: float(transfer.array().reshape(-1)[0]) for name, transfer in waiting.numbers.items()}
         known = {name: value() if callable(value) else value for name, value in waiting.data.items()}
         return waiting.event, {**known, **numbers}
 

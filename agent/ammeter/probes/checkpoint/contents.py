@@ -164,9 +164,9 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, torch.nn.Module):
         yield from torch.nn.Module.named_parameters(value)
     elif isinstance(value, dict):
-        yield from ((key if isinstance(key, str) else "", each) for key, each in dict.items(value))
+        yield from ((key if isinstance(key, str) else "", element) for key, element in dict.items(value))
     elif isinstance(value, list | tuple) and not _are_numbers(value):
-        yield from (("", each) for each in value)
+        yield from (("", element) for element in value)
 
 
 def _are_numbers(values: Collection[Any]) -> bool:

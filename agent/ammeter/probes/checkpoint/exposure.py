@@ -69,10 +69,10 @@ def exposure(path: str, others: Sequence[Account] | None = None) -> Exposure:
     real = os.path.realpath(path)
     file = os.stat(real)
     ways = [list(_above(real)), list(_above(path))]
-    owners = {each.st_uid for each in (file, *ways[0], *ways[1])}
-    present = [each for each in (accounts() if others is None else others) if each.user not in owners]
-    readers = [each for each in present if _can_read(each, file, ways[0])]
-    writers = [each for each in (*present, STRANGER) if _can_replace(each, file, ways)]
+    owners = {entry.st_uid for entry in (file, *ways[0], *ways[1])}
+    present = [account for account in (accounts() if others is None else others) if account.user not in owners]
+    readers = [account for account in present if _can_read(account, file, ways[0])]
+    writers = [account for account in (*present, STRANGER) if _can_replace(account, file, ways)]
     abilities = [name for name, found in (("read", readers), ("replace", writers)) if found]
     return Exposure(f"{stat.S_IMODE(file.st_mode):04o}", abilities, _by({*readers, *writers}, file, ways))
 
@@ -92,7 +92,7 @@ def accounts() -> tuple[Account, ...]:
         for name, _, user, group, _, _, shell in _lines(PASSWD, 7)
         if user.isdigit() and group.isdigit() and int(user) in PEOPLE and os.path.basename(shell) not in _NO_LOGIN
     ]
-    others = [each for each in found if each.user != os.geteuid()]
+    others = [account for account in found if account.user != os.geteuid()]
     return (*others, STRANGER) if _has_directory_service() else tuple(others)
 
 
@@ -140,15 +140,15 @@ def _can_replace(account: Account, file: os.stat_result, ways: Sequence[Sequence
 
 
 def _gets_to(account: Account, folders: Sequence[os.stat_result]) -> bool:
-    return all(_may(account, each, stat.S_IXOTH) for each in folders)
+    return all(_may(account, folder, stat.S_IXOTH) for folder in folders)
 
 
 def _can_exchange(account: Account, folders: Sequence[os.stat_result]) -> bool:
     """Whether an account can reach one of these folders and replace an entry in it."""
-    for each in folders:
-        if not _may(account, each, stat.S_IXOTH):
+    for folder in folders:
+        if not _may(account, folder, stat.S_IXOTH):
             return False
-        if _may(account, each, stat.S_IWOTH) and not each.st_mode & stat.S_ISVTX:
+        if _may(account, folder, stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
             return True
     return False
 

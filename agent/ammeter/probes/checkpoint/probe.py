@@ -373,7 +373,7 @@ def _of_file(path: str) -> dict[str, Any]:
     """
     try:
         files = _files(path)[:MAX_FILES]
-        size = sum(os.stat(each).st_size for each in files) if files else None
+        size = sum(os.stat(file).st_size for file in files) if files else None
         found = exposure(files[0]) if files else NOT_THERE
     except OSError:
         size, found = None, NOT_THERE

@@ -207,8 +207,8 @@ class Kernels:
 
     def _tell_fallback(self, row: Row, work: Work, found: Summary) -> None:
         key = _key(work)
-        same = [each for each in found.fallbacks if _key(each) == key]
-        flops = sum(each.flops for each in same)
+        same = [fallback for fallback in found.fallbacks if _key(fallback) == key]
+        flops = sum(fallback.flops for fallback in same)
         if key in self._fallbacks or len(self._fallbacks) >= FALLBACKS or flops < LEAST * found.eligible:
             return
         self._fallbacks.add(key)

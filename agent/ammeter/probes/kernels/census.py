@@ -136,7 +136,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count_work(self, func: Any, packet: Any, flops: int, args: Any, output: Any) -> None:
         several = output if isinstance(output, tuple | list) else (output,)
-        first = next((each for each in several if isinstance(each, torch.Tensor)), None)
+        first = next((candidate for candidate in several if isinstance(candidate, torch.Tensor)), None)
         if first is None or not first.is_floating_point() or not flops:
             return
         op = str(packet).removeprefix("aten.")
@@ -151,7 +151,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(self.work) >= MOST:
                 return
             where = caller.line() if reason else ""
-            shape = " x ".join(str(tuple(each.shape)) for each in operands)
+            shape = " x ".join(str(tuple(operand.shape)) for operand in operands)
             work = self.work[key] = Work(*key, shape=shape, caller=where)
         work.flops += flops
 
@@ -197,7 +197,7 @@ def summary(census: Census, *, region: bool) -> Summary:
             work.reason = "autocast-disabled"
         if work.reason:
             found.fallbacks.append(work)
-    found.fallbacks.sort(key=lambda each: -each.flops)
+    found.fallbacks.sort(key=lambda work: -work.flops)
     return found
 
 
@@ -211,7 +211,7 @@ def _of_attention(work: Work) -> bool:
 
 def _operands(op: str, args: Any) -> list[torch.Tensor]:
     """The two tensors that an operator multiplies."""
-    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     return tensors[1:3] if op in ("addmm", "baddbmm") else tensors[:2]
 
 

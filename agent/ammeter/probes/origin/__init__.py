@@ -208,8 +208,8 @@ class Origin:
             if self._bad_steps < LOOKED_AT or self._bad_steps % TOLD_AGAIN == 0:
                 step.inputs.look()
                 self._replay(row, step)
-        looked = [each.readings for each in (step.inputs, step.visits, step.replayed) if each]
-        for arriving in [each for readings in looked if readings for each in readings.send()]:
+        looked = [source.readings for source in (step.inputs, step.visits, step.replayed) if source]
+        for arriving in [transfer for readings in looked if readings for transfer in readings.send()]:
             row.later("origin", arriving)
 
     def _replay(self, row: Row, step: _Step) -> None:
@@ -254,8 +254,8 @@ class Origin:
     def _look(self) -> bool:
         """Applies the directives that have arrived; returns whether there were any."""
         asked = self._directives.take()
-        for each in asked:
-            self._obey(each)
+        for directive in asked:
+            self._obey(directive)
         return bool(asked)
 
     def _obey(self, asked: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ class Origin:
 
 def _loss_is_bad(row: Row) -> bool:
     """Whether a loss that has already arrived on the host is not finite."""
-    for each in row.transfers.get("loss", ()):  # noqa: SIM110 - in every step: a generator costs more than its body
-        if each.ready() and not math.isfinite(each.number()):
+    for loss in row.transfers.get("loss", ()):  # noqa: SIM110 - in every step: a generator costs more than its body
+        if loss.ready() and not math.isfinite(loss.number()):
             return True
     return False

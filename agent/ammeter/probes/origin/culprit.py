@@ -47,7 +47,7 @@ def peaks(visits: Visits) -> list[dict[str, Any]]:
             numbers = read[place]
             if dtype == "float16" and numbers is not None:
                 most[visit.module] = max(most.get(visit.module, 0.0), numbers.absmax)
-    top = sorted(most.items(), key=lambda each: -each[1])[:PEAKS]
+    top = sorted(most.items(), key=lambda peak: -peak[1])[:PEAKS]
     return [{"module": module, "absmax": absmax, "share": absmax / FLOAT16_MAX} for module, absmax in top]
 
 
@@ -73,7 +73,9 @@ def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
 def _input(visits: Visits, read: Read) -> dict[str, Any]:
     """Describes a non-finite input of the model; the argument's name is not known here."""
     places = (place for visit in visits.visits if visit.parent < 0 for place in visit.inputs)
-    numbers = next(each for each in map(read.__getitem__, places) if each is not None and _faulty(each))
+    numbers = next(
+        candidate for candidate in map(read.__getitem__, places) if candidate is not None and _faulty(candidate)
+    )
     told = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
     return told | {"nans": int(numbers.nans), "infs": int(numbers.positive + numbers.negative)}
 
@@ -107,7 +109,7 @@ def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
     }
     if not weights:
         return told
-    name = next((each for each in weights if each not in visit.buffers), weights[0])
+    name = next((weight for weight in weights if weight not in visit.buffers), weights[0])
     tensor = ".".join(filter(None, (visit.module, name)))
     return told | {"tensor": tensor, **({"buffer": True} if name in visit.buffers else {})}
 
@@ -136,7 +138,7 @@ def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
     numbers = came[first]
     assert numbers is not None
     visit = _consumer(visits, came, first)
-    passed = [each for each in map(visits.visits.__getitem__, reversed(visits.ended)) if _clean(each, came)]
+    passed = [visit for visit in map(visits.visits.__getitem__, reversed(visits.ended)) if _clean(visit, came)]
     return {
         "kind": "backward",
         "module": visit.module if visit else "",
@@ -148,7 +150,9 @@ def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
         "nans": int(numbers.nans),
         "infs": int(numbers.positive + numbers.negative),
         "sample": int(numbers.sample),
-        "last": [{"module": each.module, "absmax": _came(each, came)} for each in passed[-LAST:]],
+        "last": [
+            {"module": passed_visit.module, "absmax": _came(passed_visit, came)} for passed_visit in passed[-LAST:]
+        ],
     }
 
 
@@ -157,11 +161,15 @@ def _consumer(visits: Visits, came: dict[int, Numbers | None], place: int) -> Vi
 
     None if there is no such module: the non-finite gradient then came from the loss.
     """
-    takers = [each for each in visits.visits if each.last >= 0 and place in each.inputs and place not in each.outputs]
-    for visit in sorted(takers, key=lambda each: each.last - each.first):
+    takers = [
+        candidate
+        for candidate in visits.visits
+        if candidate.last >= 0 and place in candidate.inputs and place not in candidate.outputs
+    ]
+    for visit in sorted(takers, key=lambda visit: visit.last - visit.first):
         if _clean(visit, came):
             return visit
-    maker = next((each for each in visits.visits if place in each.outputs), None)
+    maker = next((candidate for candidate in visits.visits if place in candidate.outputs), None)
     while maker is not None and maker.parent >= 0:
         maker = visits.visits[maker.parent]
         if place not in maker.outputs and _clean(maker, came):
@@ -171,7 +179,7 @@ def _consumer(visits: Visits, came: dict[int, Numbers | None], place: int) -> Vi
 
 def _clean(visit: Visit, came: dict[int, Numbers | None]) -> bool:
     back = [came[place] for place in visit.outputs if place in came]
-    return bool(back) and not any(_not_finite(each) for each in back)
+    return bool(back) and not any(_not_finite(numbers) for numbers in back)
 
 
 def _came(visit: Visit, came: dict[int, Numbers | None]) -> float:
@@ -180,8 +188,8 @@ def _came(visit: Visit, came: dict[int, Numbers | None]) -> float:
 
 def _last(visits: Visits, read: Read, at: int) -> list[dict[str, Any]]:
     ended = visits.ended[: visits.ended.index(at) + 1][-LAST:]
-    each = (visits.visits[before] for before in ended)
-    return [{"module": visit.module, "absmax": _absmax(read, visit.outputs)} for visit in each]
+    path = (visits.visits[before] for before in ended)
+    return [{"module": visit.module, "absmax": _absmax(read, visit.outputs)} for visit in path]
 
 
 def _any(read: Read, places: Iterable[int], bad: Bad) -> bool:

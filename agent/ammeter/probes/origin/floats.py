@@ -59,8 +59,8 @@ def inside(value: Any, path: str = "", depth: int = DEPTH) -> Iterator[tuple[str
         if is_readable(value):
             yield path, value
     elif depth:
-        for key, each in _parts(value):
-            yield from inside(each, path + key, depth - 1)
+        for key, part in _parts(value):
+            yield from inside(part, path + key, depth - 1)
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
@@ -102,7 +102,7 @@ class Readings:
         """Starts the transfer of all results on devices to the host, without waiting for it."""
         begun = []
         for several in self._away.values():
-            found = [each for _, each in several]
+            found = [statistics for _, statistics in several]
             arriving = async_copy.of(unseen(partial(torch.stack, found), found))
             self._sent.append(([place for place, _ in several], arriving))
             begun.append(arriving)
@@ -119,7 +119,7 @@ class Readings:
 
 
 def _here(tensor: torch.Tensor) -> Numbers:
-    low, high = (float(each) for each in torch.aminmax(tensor))
+    low, high = (float(extreme) for extreme in torch.aminmax(tensor))
     if math.isfinite(low) and math.isfinite(high):
         return Numbers(max(abs(low), abs(high)), 0, 0, 0, -1)
     return Numbers(*_there(tensor).tolist())
@@ -140,14 +140,14 @@ def _there(tensor: torch.Tensor) -> torch.Tensor:
         torch.isneginf(tensor).sum(),
         first,
     )
-    return torch.stack([each.to(torch.float32) for each in found])
+    return torch.stack([statistic.to(torch.float32) for statistic in found])
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        return [(f"[{key!r}]", each) for key, each in list(value.items())[:MOST]]
+        return [(f"[{key!r}]", element) for key, element in list(value.items())[:MOST]]
     if isinstance(value, list | tuple):
-        return [(f"[{at}]", each) for at, each in enumerate(value[:MOST])]
+        return [(f"[{at}]", element) for at, element in enumerate(value[:MOST])]
     if dataclasses.is_dataclass(value):
         return [(f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value)[:MOST]]
     return []

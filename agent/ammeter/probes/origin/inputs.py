@@ -101,5 +101,9 @@ class Inputs:
             names = list(inspect.signature(innermost(model).forward).parameters.values())
         except (TypeError, ValueError):
             names = []
-        named = [each.name for each in names if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        named = [
+            parameter.name
+            for parameter in names
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
         return named[argument] if argument < len(named) else f"args[{argument}]"

@@ -87,14 +87,14 @@ def _consider(kept: Kept, model: torch.nn.Module) -> None:
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     alone = not distributed or torch.distributed.get_world_size() == 1
     modules = [*kept.module.modules()]
-    kinds = {kind.__name__ for each in modules for kind in type(each).__mro__}
+    kinds = {kind.__name__ for module in modules for kind in type(module).__mro__}
     if any("FSDP" in name or "FullySharded" in name for name in kinds) or not all(map(is_plain, model.parameters())):
         raise Refused("sharded")
     if not alone and not isinstance(kept.module, DistributedDataParallel):
         raise Refused("distributed")
-    if not alone and any(isinstance(each, torch.nn.SyncBatchNorm) for each in modules):
+    if not alone and any(isinstance(module, torch.nn.SyncBatchNorm) for module in modules):
         raise Refused("distributed")
-    if any(isinstance(each, torch.jit.ScriptModule) for each in modules):
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise Refused("scripted")
 
 
@@ -113,9 +113,9 @@ def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.
     elif forward is not None:
         raise Refused("patched")
     own["_parameters"] = dict(module._parameters)
-    own["_buffers"] = {name: None if each is None else each.clone() for name, each in module._buffers.items()}
-    own["_modules"] = {name: None if each is None else _shadow(each, made) for name, each in module._modules.items()}
-    own |= {name: each.copy() for name, each in own.items() if "hooks" in name and isinstance(each, dict)}
+    own["_buffers"] = {name: None if buffer is None else buffer.clone() for name, buffer in module._buffers.items()}
+    own["_modules"] = {name: None if child is None else _shadow(child, made) for name, child in module._modules.items()}
+    own |= {name: hooks.copy() for name, hooks in own.items() if "hooks" in name and isinstance(hooks, dict)}
     own["_compiled_call_impl"] = None
     shadow.__dict__.update(own)
     return shadow

@@ -139,6 +139,6 @@ class Visits:
     def _weigh(self, module: torch.nn.Module) -> list[tuple[str, int]]:
         if id(module) not in self._weighed:
             own = (*module._parameters.items(), *module._buffers.items())
-            read = ((name, tensor) for name, each in own for _, tensor in inside(each))
+            read = ((name, tensor) for name, value in own for _, tensor in inside(value))
             self._weighed[id(module)] = [(name, self._place(tensor)) for name, tensor in read]
         return self._weighed[id(module)]

@@ -51,7 +51,7 @@ class Census:
     def finish(self, row: Row) -> None:
         """Reports a census after its comparison with possible master weights has arrived."""
         for found, arriving, behind in row.raw.get("census", ()):
-            found["masters"] = found["masters"] or any(_are_equal(each) for each in arriving)
+            found["masters"] = found["masters"] or any(_are_equal(equality) for equality in arriving)
             if self._updates is None and behind is not None:
                 self._updates = max(0, round(behind.number()) - 1)
             found["updates"] = self._updates
@@ -72,7 +72,7 @@ class Census:
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
             given = args[1] if len(args) > 1 else kwargs.get("state_dict")
-            state = _elements(each for _, _, each in _states(args[0]))
+            state = _elements(tensor for _, _, tensor in _states(args[0]))
             told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
             updates = None if self._began else self._updates_known()
             self._updates = self._updates if updates is None else updates
@@ -100,9 +100,9 @@ class Census:
             beginner: the optimizer, if this was its first step in this process.
         """
         found = self._count() | {"masters": self._has_masters()}
-        arriving = [] if found["masters"] else [async_copy.of(each) for each in self._compared()]
-        for each in arriving:
-            row.later("census", each)
+        arriving = [] if found["masters"] else [async_copy.of(equality) for equality in self._compared()]
+        for transfer in arriving:
+            row.later("census", transfer)
         behind = None if beginner is None or self._updates is not None else _updates_of(beginner)
         if behind is not None:
             row.wait_for(behind)
@@ -132,17 +132,22 @@ class Census:
 
     def _updates_known(self) -> int | None:
         """The largest step count in the optimizers' states, among those that the host knows."""
-        counts = [_updates_of(each, here=True) for each in self._session.watched.optimizers]
-        return max((round(each.number()) for each in counts if each is not None), default=None)
+        counts = [_updates_of(optimizer, here=True) for optimizer in self._session.watched.optimizers]
+        return max((round(count.number()) for count in counts if count is not None), default=None)
 
     def _has_masters(self) -> bool:
         """Whether an optimizer steps float32 weights of its own instead of the model's half-precision weights."""
         watched = self._session.watched
-        stepped = [each for optimizer in watched.optimizers for each in watched.parameters(optimizer)[0]]
-        own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
+        stepped = [parameter for optimizer in watched.optimizers for parameter in watched.parameters(optimizer)[0]]
+        own = {
+            id(parameter): parameter
+            for ref in watched.models
+            if (model := ref()) is not None
+            for parameter in model.parameters()
+        }
         left = set(own) - set(map(id, stepped))
-        strange = [each for each in stepped if id(each) not in own and each.dtype is torch.float32]
-        return bool(strange) and any(_is_half(own[each]) for each in left)
+        strange = [parameter for parameter in stepped if id(parameter) not in own and parameter.dtype is torch.float32]
+        return bool(strange) and any(_is_half(own[weight]) for weight in left)
 
     def _compared(self) -> Iterator[torch.Tensor]:
         """Compares half-precision weights with float32 state of the same shape, rounded to the weight's dtype.
@@ -178,9 +183,9 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
     """Yields (parameter, name, state) for the state tensors with dimensions; a step counter has none."""
     for parameter, state in optimizer.state.items():
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
-            for name, each in state.items():
-                if isinstance(each, torch.Tensor) and each.dim() > 0:
-                    yield parameter, str(name), each
+            for name, tensor in state.items():
+                if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
+                    yield parameter, str(name), tensor
 
 
 def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> async_copy.Transfer | None:
@@ -203,9 +208,9 @@ def _saved(given: Any) -> Iterator[torch.Tensor]:
     """Yields the state tensors with dimensions of an optimizer's state dict."""
     states = given.get("state") if isinstance(given, dict) else None
     for state in states.values() if isinstance(states, dict) else ():
-        for each in state.values() if isinstance(state, dict) else ():
-            if isinstance(each, torch.Tensor) and each.dim() > 0:
-                yield each
+        for tensor in state.values() if isinstance(state, dict) else ():
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
+                yield tensor
 
 
 def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:

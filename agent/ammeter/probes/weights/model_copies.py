@@ -72,7 +72,7 @@ class Copies:
             return
         row.raw["copies_read"] = True
         present = [ref() for _, ref, _ in copies]
-        numbers = [None if each is None else readable(each) for each in present]
+        numbers = [None if tensor is None else readable(tensor) for tensor in present]
         if fit_of(numbers) != self._fit:
             self._make_lanes(numbers)
         for lane in self._lanes:
@@ -108,12 +108,12 @@ class Copies:
 
     def _make_lanes(self, numbers: list[torch.Tensor | None]) -> None:
         places: dict[Any, list[int]] = defaultdict(list)
-        for at, each in enumerate(numbers[: most_tensors(COPIES_BYTES)]):
-            if each is not None:
-                places[each.device, each.dtype].append(at)
+        for at, tensor in enumerate(numbers[: most_tensors(COPIES_BYTES)]):
+            if tensor is not None:
+                places[tensor.device, tensor.dtype].append(at)
         self._fit, self._lanes = fit_of(numbers), []
         for chosen in places.values():
-            tensors = [each for at in chosen if (each := numbers[at]) is not None]
+            tensors = [copy for at in chosen if (copy := numbers[at]) is not None]
             cut = Slices(tensors, most_of(len(numbers), COPIES_BYTES))
             now, then, weights, flags = (Buffer(cut) for _ in range(4))
             self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, []))
@@ -150,7 +150,7 @@ def _moved(lane: _Lane) -> torch.Tensor:
     difference must exceed rounding, because a copy need not follow a weight that only fluctuates.
     """
     now, then = lane.now.blocks, lane.then.blocks
-    norms = [torch.linalg.vector_norm(each, dim=1) for each in (now, then)]
+    norms = [torch.linalg.vector_norm(blocks, dim=1) for blocks in (now, then)]
     near = torch.abs(now, out=lane.flags.blocks).mul_(2 * torch.finfo(lane.dtype).eps)
     apart = torch.gt(lane.weights.blocks.sub_(now).abs_(), near, out=lane.weights.blocks)
     update = torch.sub(now, then, out=lane.flags.blocks)

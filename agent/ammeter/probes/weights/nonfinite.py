@@ -70,10 +70,10 @@ class Poisoned:
         for part in parts:
             found = part.bad_moments()
             bad += [(int(part.indices[at]), part.moment, int(found[at])) for at in np.flatnonzero(found)]
-        if bad and self._news("moments", [each[:2] for each in bad], row.step):
+        if bad and self._news("moments", [entry[:2] for entry in bad], row.step):
             names = self._session.watched.tensors
             tensors = [f"{names[index].name}.{moment}" for index, moment, _ in bad]
-            data = {"tensors": tensors[:NAMED], "count": len(bad), "elements": sum(each[2] for each in bad)}
+            data = {"tensors": tensors[:NAMED], "count": len(bad), "elements": sum(entry[2] for entry in bad)}
             row.events.append(("moments.nonfinite", data))
 
     def _weights(self, row: Row, bad: list[int], elements: int | None) -> None:
@@ -117,7 +117,7 @@ class Poisoned:
                 places[numbers.device, numbers.dtype].append((index, numbers))
         here: list[tuple[int, int]] = []
         for (device, _), several in places.items():
-            arriving = async_copy.of(_norms([each for _, each in several]))
+            arriving = async_copy.of(_norms([tensor for _, tensor in several]))
             if device.type == "cpu":
                 here += [(several[at][0], _nonfinite(several[at][1])) for at in np.flatnonzero(_not_finite(arriving))]
             else:

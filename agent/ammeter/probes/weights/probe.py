@@ -106,8 +106,8 @@ class Weights:
         row = self._session.row
         for part in self._reads(optimizer).after(optimizer):
             row.raw.setdefault("weights", []).append(part)
-            for each in part.transfers():
-                row.later("weights", each)
+            for transfer in part.transfers():
+                row.later("weights", transfer)
 
     def _read(self, read: Callable[[], None]) -> None:
         """Runs a reading without gradients and without the program's torch modes."""

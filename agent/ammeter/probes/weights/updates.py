@@ -154,18 +154,18 @@ class Updates:
         """Reads one kind of the optimizer's state; the kinds take turns from reading to reading."""
         parameters = self._watched.parameters(optimizer)[0]
         states = [optimizer.state.get(parameters[at], {}) for at in lane.at]
-        names = sorted({name for state in states for name, each in state.items() if _is_moment(each)})
+        names = sorted({name for state in states for name, moment in state.items() if _is_moment(moment)})
         if not names:
             return
         self._readings += 1
         part.moment = str(names[self._readings % len(names)])
         found = [state.get(part.moment) for state in states]
-        lane.slices.take([readable(each) if _is_moment(each) else None for each in found], lane.before)
+        lane.slices.take([readable(moment) if _is_moment(moment) else None for moment in found], lane.before)
         part.moment_table = async_copy.of(slices.nonfinite(lane.before, lane.flags))
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor | None], list[int]]:
         parameters, indices = self._watched.parameters(optimizer)
-        return [readable(each) for each in parameters], indices
+        return [readable(parameter) for parameter in parameters], indices
 
     def _make_lanes(self, weights: list[torch.Tensor | None]) -> bool:
         """Allocates buffers for these tensors unless the present ones fit; returns whether it did."""
@@ -181,7 +181,7 @@ class Updates:
         self._lanes = []
         for chosen in places.values():
             cut = Slices(
-                [each for at in chosen if (each := weights[at]) is not None],
+                [tensor for at in chosen if (tensor := weights[at]) is not None],
                 most_of(len(self._watched.tensors), UPDATES_BYTES),
             )
             before, after, gradient, earlier, flags = (Buffer(cut) for _ in range(5))
@@ -191,12 +191,12 @@ class Updates:
 
 def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
     """The properties of these tensors that their buffers depend on."""
-    return [None if each is None else (each.numel(), each.dtype, each.device) for each in weights]
+    return [None if weight is None else (weight.numel(), weight.dtype, weight.device) for weight in weights]
 
 
 def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
     slopes = [_slope(parameters[at]) for at in lane.at]
-    lane.sloped = np.array([each is not None for each in slopes])
+    lane.sloped = np.array([slope is not None for slope in slopes])
     lane.slices.take(slopes, lane.gradient)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ammeter.probes.checkpoint.contents import contents
+from ammeter.probes.checkpoint.contents import contents_of
 
 PART = 2**20
 """Number of elements checked at once."""
@@ -75,7 +75,7 @@ def restore(path: Path, size: int) -> dict[str, Any]:
         tensors += 1
         if not _is_finite(tensor):
             bad.append(name)
-    found = contents(loaded).plain()
+    found = contents_of(loaded).plain()
     told = {"bytes": size, "tensors": tensors, "contents": found}
     if bad:
         return {

@@ -11,7 +11,7 @@ from typing import Protocol
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
-from ammeter.probes.gradients import Gradients
+from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels import Kernels
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin import Origin

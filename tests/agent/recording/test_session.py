@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.probes.gradients import Gradients
+from ammeter.probes.gradients.probe import Gradients
 from ammeter.wire.columns import measured
 from ammeter.wire.frames import Bye, Hello
 from tests.agent.training import Model, Recipe, events, stream, train

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ammeter.tensors.hidden_reads import unseen
 
 MAX_NODES = 10_000
-DEEPEST = 6
+MAX_DEPTH = 6
 
 _SCALER = {"scale", "growth_factor", "backoff_factor", "growth_interval"}
 _SCHEDULER = ({"last_epoch", "_step_count"}, {"last_epoch", "base_lrs"}, {"last_epoch", "_last_lr"})
@@ -38,7 +38,7 @@ class Contents:
         weights: dtype -> elements of all floating-point tensors outside an optimizer's state.
         shapes: elements of the weights by shape, to distinguish this model from another.
         progress: whether there is a step or epoch.
-        whole: false if the walk ended before it had visited everything.
+        complete: false if the walk ended before it had visited everything.
     """
 
     weights: Counter[str] = field(default_factory=Counter)
@@ -48,19 +48,19 @@ class Contents:
     scheduler: bool = False
     rng: bool = False
     progress: bool = False
-    whole: bool = True
+    complete: bool = True
 
     def plain(self) -> dict[str, Any]:
         """The contents as the data of an event."""
-        names = ("optimizer", "scaler", "scheduler", "rng", "progress", "whole")
-        return {"weights": dict(sorted(self.weights.items())), **{name: getattr(self, name) for name in names}}
+        parts = {name: getattr(self, name) for name in ("optimizer", "scaler", "scheduler", "rng", "progress")}
+        return {"weights": dict(sorted(self.weights.items())), **parts, "whole": self.complete}
 
     def is_state(self) -> bool:
         """Whether the contents include a state that only training needs."""
         return self.optimizer or self.scaler or self.scheduler or self.rng
 
 
-def contents(saved: Any) -> Contents:
+def contents_of(saved: Any) -> Contents:
     """Walks an object breadth first: at most 10,000 nodes and six levels.
 
     The walk calls no method of the program.
@@ -69,82 +69,82 @@ def contents(saved: Any) -> Contents:
 
 
 def _walked(saved: Any) -> Contents:
-    found = Contents()
-    waiting: deque[tuple[str, Any, int]] = deque([("", saved, 0)])
-    seen = 0
-    while waiting and seen < MAX_NODES:
-        key, value, depth = waiting.popleft()
-        seen += 1
-        if _recognise(found, key, value):
+    contents = Contents()
+    queue: deque[tuple[str, Any, int]] = deque([("", saved, 0)])
+    visited = 0
+    while queue and visited < MAX_NODES:
+        key, value, depth = queue.popleft()
+        visited += 1
+        if _recognise(contents, key, value):
             continue
-        if depth == DEEPEST:
-            found.whole = found.whole and not isinstance(value, dict | list | tuple)
+        if depth == MAX_DEPTH:
+            contents.complete = contents.complete and not isinstance(value, dict | list | tuple)
             continue
         for inner in _inside(value):
-            if len(waiting) + seen >= MAX_NODES:
-                found.whole = False
+            if len(queue) + visited >= MAX_NODES:
+                contents.complete = False
                 break
-            waiting.append((*inner, depth + 1))
-    return found
+            queue.append((*inner, depth + 1))
+    return contents
 
 
-def of_specs(specs: Mapping[str, Any]) -> Contents:
+def contents_of_specs(specs: Mapping[str, Any]) -> Contents:
     """The contents of a safetensors file.
 
     Args:
         specs: tensor name -> dtype and shape.
     """
-    found = Contents()
+    contents = Contents()
     for spec in list(specs.values())[:MAX_NODES]:
         dtype, shape = (spec["dtype"], spec["shape"]) if isinstance(spec, dict) else (spec.dtype, spec.shape)
         name = _SAFETENSORS.get(str(dtype), str(dtype))
         if "float" in name:
-            _add(found, name, tuple(shape))
-    return found
+            _add(contents, name, tuple(shape))
+    return contents
 
 
-def _recognise(found: Contents, key: str, value: Any) -> bool:
+def _recognise(contents: Contents, key: str, value: Any) -> bool:
     """Records a value if its kind is recognised.
 
     Returns:
         Whether it was recognised. The walk then skips the inside of the value.
     """
     if isinstance(value, torch.Tensor):
-        _tensor(found, key, value)
+        _tensor(contents, key, value)
     elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):
-        found.optimizer = True
+        contents.optimizer = True
     elif isinstance(value, torch.amp.GradScaler):
-        found.scaler = found.scaler or value.is_enabled()
+        contents.scaler = contents.scaler or value.is_enabled()
     elif isinstance(value, dict) and dict.keys(value) >= _SCALER:
-        found.scaler = True
+        contents.scaler = True
     elif isinstance(value, LRScheduler) or _is_scheduler(value):
-        found.scheduler = True
+        contents.scheduler = True
     elif isinstance(value, int) and not isinstance(value, bool):
-        found.progress = found.progress or bool(_PROGRESS.search(key))
+        contents.progress = contents.progress or bool(_PROGRESS.search(key))
     elif isinstance(value, dict | tuple | list | bytes | np.ndarray) and _RNG.search(key):
-        found.rng = True
+        contents.rng = True
     else:
         return False
     return True
 
 
-def _tensor(found: Contents, key: str, tensor: torch.Tensor) -> None:
+def _tensor(contents: Contents, key: str, tensor: torch.Tensor) -> None:
     if is_lazy(tensor):
         return
     if tensor.dtype is torch.uint8 and (tensor.numel() in _RNG_BYTES or _RNG.search(key)):
-        found.rng = True
+        contents.rng = True
     elif tensor.is_floating_point() or tensor.is_complex():
-        _add(found, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        _add(contents, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
     elif tensor.numel() == 1 and _PROGRESS.search(key):
-        found.progress = True
+        contents.progress = True
 
 
-def _add(found: Contents, dtype: str, shape: tuple[int, ...]) -> None:
+def _add(contents: Contents, dtype: str, shape: tuple[int, ...]) -> None:
     elements = 1
     for extent in shape:
         elements *= extent
-    found.weights[dtype] += elements
-    found.shapes[shape] += elements
+    contents.weights[dtype] += elements
+    contents.shapes[shape] += elements
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.probes.checkpoint.contents import DEEPEST, MAX_NODES, contents, of_specs
+from ammeter.probes.checkpoint.contents import MAX_DEPTH, MAX_NODES, contents_of, contents_of_specs
 from tests.agent.training import Model
 
 
@@ -26,7 +26,7 @@ WEIGHTS = sum(each.numel() for each in Model().parameters()) + 2 * 24  # and the
 
 
 def _found(saved: Any) -> dict[str, Any]:
-    return contents(saved).plain()
+    return contents_of(saved).plain()
 
 
 def _nothing(**but: Any) -> dict[str, Any]:
@@ -98,17 +98,17 @@ def test_the_flat_optimizer_of_a_distributed_checkpoint_is_known() -> None:
 
 
 def test_the_walk_is_bounded_in_width_depth_and_circles() -> None:
-    wide = contents({str(at): torch.ones(2) for at in range(3 * MAX_NODES)})
+    wide = contents_of({str(at): torch.ones(2) for at in range(3 * MAX_NODES)})
     assert not wide.whole
     assert 2 * (MAX_NODES - 2) <= wide.weights["float32"] <= 2 * MAX_NODES
     deep: Any = torch.ones(2)
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         deep = [deep]
-    assert (False, 0) == (contents(deep).whole, contents(deep).weights["float32"])
-    assert (True, 2) == (contents(deep[0]).whole, contents(deep[0]).weights["float32"])
+    assert (False, 0) == (contents_of(deep).complete, contents_of(deep).weights["float32"])
+    assert (True, 2) == (contents_of(deep[0]).complete, contents_of(deep[0]).weights["float32"])
     circle: dict[str, Any] = {"w": torch.ones(2)}
     circle["self"] = circle
-    assert not contents(circle).whole
+    assert not contents_of(circle).complete
     assert _nothing() == _found({"losses": [0.5] * 100_000, "words": ["a"] * 100_000})
 
 
@@ -126,5 +126,5 @@ def test_tensors_are_counted_as_safetensors_describes_them() -> None:
         "ids": {"dtype": "int64", "shape": [9], "data": b""},
     }
     new = {"a": SimpleNamespace(dtype="BF16", shape=[2, 3]), "b": SimpleNamespace(dtype="F32", shape=[])}
-    assert {"bfloat16": 6} == of_specs(old).plain()["weights"]
-    assert {"bfloat16": 6, "float32": 1} == of_specs(new).plain()["weights"]
+    assert {"bfloat16": 6} == contents_of_specs(old).plain()["weights"]
+    assert {"bfloat16": 6, "float32": 1} == contents_of_specs(new).plain()["weights"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.probes import gradients
+from ammeter.probes.gradients import reading
 from ammeter.tensors import native
 from ammeter.tensors.exponents import BINS, LOWEST
 from ammeter.wire.columns import View, measured
@@ -46,7 +46,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "plain":
         monkeypatch.setattr(native, "MISSING", "for this test")
     if request.param == "device":
-        monkeypatch.setattr(gradients, "HOST", "none")
+        monkeypatch.setattr(reading, "HOST", "none")
     return str(request.param)
 
 
@@ -82,9 +82,9 @@ def test_elements_that_are_not_finite_are_counted_where_they_are(reader: str, tm
 
 
 def test_the_exponents_of_the_scaled_gradients_are_told_now_and_then(reader: str, tmp_path: Path) -> None:
-    _, frames, kept = train(tmp_path, steps=gradients.SPECTRUM_EVERY + 1)
+    _, frames, kept = train(tmp_path, steps=reading.READINGS_PER_SPECTRUM + 1)
     told = events(frames, "gradient.spectrum")
-    assert [0, gradients.SPECTRUM_EVERY] == [each.step for each in told]
+    assert [0, reading.READINGS_PER_SPECTRUM] == [each.step for each in told]
     assert (LOWEST, 2.0**10) == (told[0].data["lowest"], told[0].data["scale"])
     assert BINS == len(told[0].data["counts"])
     if reader != "device":  # without a GPU no kernel runs, and plain torch makes no histogram there

@@ -1,0 +1,62 @@
+"""Decides whether a file is a checkpoint of this run, and which parts it lacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ammeter.probes.checkpoint.contents import Contents
+    from ammeter.torch_hooks.targets import Watched
+
+MIN_WEIGHTS_SHARE = 0.01
+"""Share of the trained weights below which a file without other training state is not a checkpoint of this run."""
+
+MIN_MODEL_SHARE = 0.5
+"""Minimum share of a file's weights with the shape of a watched tensor; a file with less is data or another model.
+
+It is also the minimum of float32 and float64 elements in a file, relative to those that are trained.
+"""
+
+_WIDE = ("float32", "float64")
+
+
+class Relevance:
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def is_checkpoint(self, contents: Contents) -> bool:
+        """Whether an object is a checkpoint of this run.
+
+        Data that programs save has neither training state nor weights with the shapes of watched tensors.
+        """
+        if contents.is_state():
+            return True
+        weights = sum(contents.weights.values())
+        trained = sum(self._trained().values())
+        if not weights or weights < MIN_WEIGHTS_SHARE * trained:
+            return False
+        shapes = {tensor.shape for tensor in self._watched.tensors}
+        return sum(contents.shapes[shape] for shape in shapes) >= MIN_MODEL_SHARE * weights
+
+    def missing(self, contents: Contents) -> list[str]:
+        """The missing parts that training needs to resume exactly."""
+        wide = sum(contents.weights[dtype] for dtype in _WIDE)
+        trained_wide = sum(self._trained()[dtype] for dtype in _WIDE)
+        scales = any(scaler.is_enabled() for scaler in self._watched.scalers)
+        absent = {
+            "weights": not contents.weights,
+            "float32 weights": bool(contents.weights) and wide < MIN_MODEL_SHARE * trained_wide,
+            "optimizer": not contents.optimizer,
+            "scaler": not contents.scaler and scales,
+        }
+        return [name for name, is_absent in absent.items() if is_absent]
+
+    def _trained(self) -> Counter[str]:
+        """Elements by dtype of the weights that optimizers step."""
+        elements: Counter[str] = Counter()
+        for optimizer in self._watched.optimizers:
+            for _, index in zip(*self._watched.parameters(optimizer), strict=True):
+                tensor = self._watched.tensors[index]
+                elements[tensor.dtype] += tensor.numel
+        return elements

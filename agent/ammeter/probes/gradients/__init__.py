@@ -1,0 +1,1 @@
+"""Reads gradients: norms, statistics, non-finite elements and the spectrum of exponents."""

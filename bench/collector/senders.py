@@ -15,12 +15,12 @@ from itertools import islice
 
 import msgspec
 
-from ammeter.wire import frames
+from ammeter.wire import codec, frames
 from bench.collector.servers import Connection, Server
 from bench.collector.synthetic_run import Rank
 
 HEADERS = {"Content-Type": frames.CONTENT_TYPE}
-HEARTBEAT = frames.encode_batch(frames.Batch(items=[]))
+HEARTBEAT = codec.encode_batch(frames.Batch(items=[]))
 IDLE_CHECK_SECONDS = 3.0
 """Interval after which a server's CPU time is read again until it is idle, so that deferred work is counted."""
 
@@ -67,7 +67,7 @@ class Sender:
         self.rank = rank
         blocks = [item for batch in batches for item in batch.items if isinstance(item, frames.Block)]
         self.values = sum(block.rows * block.columns for block in blocks)
-        self._bodies = deque(frames.encode_batch(batch) for batch in (*batches, *([rank.bye()] if goodbye else ())))
+        self._bodies = deque(codec.encode_batch(batch) for batch in (*batches, *([rank.bye()] if goodbye else ())))
         self.requests = len(self._bodies)
         self.sent = sum(map(len, self._bodies))
         self._offset = 0

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 import numpy as np
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from bench.collector.senders import HEADERS
 from bench.collector.servers import Connection, Server
 from bench.collector.synthetic_run import Rank, new_run
@@ -158,7 +158,7 @@ class _LiveStream:
         times = now - (steps[-1] - steps) * int(BATCH_SECONDS * 1e9 / BATCH_STEPS)
         items: list[frames.Item] = [] if self.step else [self.rank.hello]
         items.append(columns.pack(replace(repeated, steps=steps, times=times)))
-        body = frames.encode_batch(frames.Batch(items=items))
+        body = codec.encode_batch(frames.Batch(items=items))
         path = f"/api/v1/runs/{self.rank.run}/streams/{self.rank.stream}/frames"
         end = self._offset + len(body)
         connection.post(f"{path}?offset={self._offset}&end={end}", body, HEADERS)

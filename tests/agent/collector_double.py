@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ammeter.wire.codec import decode_batch
 from ammeter.wire.columns import unpack
-from ammeter.wire.frames import Batch, Block, Bye, Event, Frame, Hello, Lost, Schema, Steps, decode_batch
+from ammeter.wire.frames import Batch, Block, Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 
 @dataclass

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ammeter import journal
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from tests import forked
 from tests.e2e import stored
 
@@ -166,7 +166,7 @@ class Proxy:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 proxy.seen.append(proxy.state)
-                item = proxy.refuse(frames.decode_batch(body))
+                item = proxy.refuse(codec.decode_batch(body))
                 if proxy.state == "hang":
                     time.sleep(3)
                     self.close_connection = True

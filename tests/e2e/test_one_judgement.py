@@ -29,7 +29,8 @@ from ammeter.report import diagnosis
 from ammeter.report.stream_summary import Tally
 from ammeter.shipper.packing import parcel
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire.frames import CONTENT_TYPE, Batch, Bye, Hello, Schema, encode_batch
+from ammeter.wire.codec import encode_batch
+from ammeter.wire.frames import CONTENT_TYPE, Batch, Bye, Hello, Schema
 from ammeter_server.db import Store, connect
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import uvicorn
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Tensor
 from ammeter_server.app import create_app
 from ammeter_server.config.settings import Settings
@@ -145,7 +145,7 @@ class Stream:
         end = self.offset + 100 * (len(items) + len(batch.get("gaps", ())))
         answer = self.client.post(
             f"/api/v1/runs/{self.run}/streams/{self.stream}/frames?offset={self.offset}&end={end}",
-            content=frames.encode_batch(Batch(items=list(items), **batch)),
+            content=codec.encode_batch(Batch(items=list(items), **batch)),
             headers={"Content-Type": frames.CONTENT_TYPE, **self.headers},
         )
         assert answer.status_code == 200, answer.text

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from ammeter.wire.columns import Floats, View
 from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
 from ammeter_server.config.settings import Settings
@@ -81,7 +81,7 @@ class Fed:
         self.send(Hello(self.run, self.stream, self.schema, started=BEGIN, name="nightly"))
 
     def send(self, *items: frames.Item) -> None:
-        body = frames.encode_batch(Batch(list(items)))
+        body = codec.encode_batch(Batch(list(items)))
         (answer,) = self.intake.commit_group([IngestRequest(self.run, self.stream, self.offset, self.offset + 1, body)])
         assert self.offset + 1 == answer, answer
         self.offset += 1

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ammeter.journal.layout import OFFSETS, open_plain, segments, size_of
-from ammeter.wire.frames import HEADER_BYTES, Bye, Frame, Hello, Lost, offset_in, scan, seek
+from ammeter.wire.codec import HEADER_BYTES, offset_in, scan, seek
+from ammeter.wire.frames import Bye, Frame, Hello, Lost
 
 _TAIL_BYTES = 64 * 2**10
 """Size of a segment's end that is read to find out whether its last frame is a bye."""

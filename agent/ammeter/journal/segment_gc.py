@@ -13,7 +13,8 @@ from typing import Any
 from ammeter.journal.layout import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments, size_of
 from ammeter.journal.process_lock import lock, unlock
 from ammeter.journal.reader import behind_of, ended
-from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps, encode, scan
+from ammeter.wire.codec import encode, scan
+from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps
 
 TERMINATED = "terminated"
 """A file in the stream's folder, not empty once SIGTERM has reached a process that had no handler for it."""

@@ -11,7 +11,8 @@ from time import monotonic
 from ammeter.journal.layout import HOME, acknowledged, private_folder, replace, segment_path, usage
 from ammeter.journal.process_lock import above_standard, born_locked, identity, unlock
 from ammeter.redaction import here
-from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps, encode
+from ammeter.wire.codec import encode
+from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps
 
 SEGMENT_BYTES = 4 * 2**20
 

@@ -19,7 +19,8 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ammeter.wire.frames import CONTENT_TYPE, Ack, Batch, encode_batch
+from ammeter.wire.codec import encode_batch
+from ammeter.wire.frames import CONTENT_TYPE, Ack, Batch
 
 Say = Callable[[str, str, str], None]
 """(about, state, line): writes the line to the log if the state of the subject has changed."""

@@ -1,5 +1,6 @@
 """The public names of the protocol's frames and batches (docs/protocol.md)."""
 
+from ammeter.wire.codec import decode_batch, encode_batch
 from ammeter.wire.frames import (
     CONTENT_TYPE,
     PROTOCOL,
@@ -15,8 +16,6 @@ from ammeter.wire.frames import (
     Schema,
     Steps,
     Tensor,
-    decode_batch,
-    encode_batch,
 )
 
 __all__ = [

@@ -1,16 +1,13 @@
 """The frames and batches that a training process writes and a collector reads.
 
-The journal and the HTTP body use the same Structs, so there is one schema. A frame on disk is a 20-byte header and a
-msgpack payload. The header contains the frame's logical offset, so that a reader can continue after a torn or removed
-frame. This module imports only the standard library and msgspec.
+The journal and the HTTP body use the same Structs, so there is one schema. codec.py encodes them. This module imports
+only the standard library and msgspec.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from array import array
-from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
@@ -270,101 +267,3 @@ class Ack(msgspec.Struct, frozen=True):
 
     offset: int
     directives: list[dict[str, Any]] = []
-
-
-_HEADER = struct.Struct("<4sIQI")
-_COVERED = struct.Struct("<IQ")
-"""The part of the header that the checksum covers, before the payload: length and offset."""
-_crc = zlib.crc32
-MAGIC = b"AmJ1"
-HEADER_BYTES = _HEADER.size
-MAX_FRAME_BYTES = 64 * 2**20
-
-_encoder = msgspec.msgpack.Encoder()
-_frame_decoder = msgspec.msgpack.Decoder(Frame)
-_batch_decoder = msgspec.msgpack.Decoder(Batch)
-
-
-def encode(frame: Frame, offset: int) -> bytes:
-    """Encodes a frame for a journal.
-
-    offset: logical offset in bytes since the stream's beginning.
-    """
-    payload = _encoder.encode(frame)
-    length = len(payload)
-    return _HEADER.pack(MAGIC, length, offset, _crc(payload, _crc(_COVERED.pack(length, offset)))) + payload
-
-
-def scan(data: bytes | memoryview, start: int = 0) -> Iterator[tuple[int, int, int, Frame]]:
-    """Yields (position, size, offset, frame) for each whole frame in data from start on.
-
-    Bytes that are not a whole frame with a correct checksum are skipped; the caller sees the hole in the offsets. The
-    iteration ends before a frame that is cut off at the end of data.
-    """
-    view = memoryview(data)
-    position = start
-    while position + HEADER_BYTES <= len(view):
-        found = _frame_at(view, position)
-        if found is None:
-            data = bytes(data)
-            position = _next_magic(data, position + 1)
-            continue
-        size, offset, frame = found
-        yield position, size, offset, frame
-        position += size
-
-
-def seek(data: bytes | memoryview, offset: int) -> int:
-    """Returns a position to scan from for frames that end after a logical offset.
-
-    Reads only headers. Every frame before the position ends at or before the offset, because a frame that begins there
-    or earlier follows it.
-    """
-    view = memoryview(data)
-    position = found = 0
-    while position + HEADER_BYTES <= len(view):
-        magic, length, at, _ = _HEADER.unpack_from(view, position)
-        if magic != MAGIC or at > offset:
-            break
-        found = position
-        position += HEADER_BYTES + length
-    return found
-
-
-def offset_in(header: bytes) -> int | None:
-    """Returns the logical offset in a frame's header; None for other bytes."""
-    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
-        return None
-    offset: int = _HEADER.unpack_from(header)[2]
-    return offset
-
-
-def encode_batch(batch: Batch) -> bytes:
-    return _encoder.encode(batch)
-
-
-def decode_batch(body: bytes) -> Batch:
-    """Decodes a batch. Raises msgspec.DecodeError for any other content.
-
-    A ValidationError names the invalid field.
-    """
-    return _batch_decoder.decode(body)
-
-
-def _frame_at(view: memoryview, position: int) -> tuple[int, int, Frame] | None:
-    magic, length, offset, checksum = _HEADER.unpack_from(view, position)
-    end = position + HEADER_BYTES + length
-    if magic != MAGIC or length > MAX_FRAME_BYTES or end > len(view):
-        return None
-    payload = view[position + HEADER_BYTES : end]
-    if checksum != _crc(payload, _crc(_COVERED.pack(length, offset))):
-        return None
-    try:
-        return HEADER_BYTES + length, offset, _frame_decoder.decode(payload)
-    except msgspec.DecodeError:
-        return None
-
-
-def _next_magic(data: bytes, start: int) -> int:
-    found = data.find(MAGIC, start)
-    return len(data) if found < 0 else found

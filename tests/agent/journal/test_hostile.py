@@ -13,6 +13,7 @@ from ammeter import journal
 from ammeter.journal import segment_path
 from ammeter.report import diagnosis
 from ammeter.shipper.packing import parcel
+from ammeter.wire import codec
 from ammeter.wire import frames as wire
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Schema, Steps, Tensor
 
@@ -35,7 +36,7 @@ def stream(tmp_path: Path) -> Path:
 def write(folder: Path, *frames: Frame) -> None:
     data = b""
     for frame in frames:
-        data += wire.encode(frame, len(data))
+        data += codec.encode(frame, len(data))
     segment_path(folder, 0).write_bytes(data)
 
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from ammeter import journal
 from ammeter.journal import Journal, layout
-from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps, encode
+from ammeter.wire.codec import encode
+from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 HELLO = Hello(run="r", stream="s", schema=Schema())
 

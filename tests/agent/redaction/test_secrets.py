@@ -14,7 +14,7 @@ import torch
 
 import ammeter
 from ammeter.__main__ import main
-from ammeter.wire import frames as wire
+from ammeter.wire import codec
 from ammeter.wire.frames import Hello
 from tests.agent import programs
 from tests.agent.collector_double import collector_double
@@ -73,7 +73,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Leavings:
     (run,) = [each for each in ended.folder.glob("*") if each.is_dir()]
     return Leavings(
         ended.out,
-        b"".join(map(wire.encode_batch, batches)),
+        b"".join(map(codec.encode_batch, batches)),
         [item for batch in batches for item in batch.items if isinstance(item, Hello)],
         b"".join(each.read_bytes() for each in sorted(ended.folder.rglob("*")) if each.is_file()),
         output("report", str(run)),

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoneFreeError
 
-from ammeter.wire import frames
+from ammeter.wire import codec, frames
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Row, Store, StoreAwayError, StoreFullError, connect, migrations
 from ammeter_server.db.errors import translate_db_errors
@@ -130,7 +130,7 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
 
 def post(stream: Stream) -> httpx.Response:
     """What the collector says to what the stream would send."""
-    body = frames.encode_batch(frames.Batch(items=list(stream.items)))
+    body = codec.encode_batch(frames.Batch(items=list(stream.items)))
     place = f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames"
     span = f"?offset={stream.offset}&end={stream.offset + 100 * len(stream.items)}"
     return stream.client.post(place + span, content=body, headers={"Content-Type": frames.CONTENT_TYPE})

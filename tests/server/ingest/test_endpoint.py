@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Select, select
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from ammeter.wire.frames import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
 from ammeter_server.auth import tokens
 from ammeter_server.db import Store, connect
@@ -43,7 +43,7 @@ class Sender:
         return Hello(self.run, self.stream, schema, **{"started": 1, **said})
 
     def post(self, items: list[frames.Item], offset: int, end: int, **batch: Any) -> httpx.Response:
-        return self.post_body(frames.encode_batch(Batch(items, **batch)), offset, end)
+        return self.post_body(codec.encode_batch(Batch(items, **batch)), offset, end)
 
     def post_body(self, body: bytes, offset: int = 0, end: int = 10, **headers: str) -> httpx.Response:
         path = f"/api/v1/runs/{self.run}/streams/{self.stream}/frames?offset={offset}&end={end}"
@@ -276,11 +276,11 @@ def test_nothing_follows_a_goodbye(sender: Sender) -> None:
         (400, b"", {}),
         (400, b"\xc1", {}),
         (400, b"\x91" * 100_000, {}),
-        (400, frames.encode_batch(Batch())[:-4], {}),
-        (400, frames.encode_batch(Batch(protocol=99)), {}),
-        (422, frames.encode_batch(Batch()), {}),
-        (415, frames.encode_batch(Batch()), {"Content-Type": "application/json"}),
-        (415, frames.encode_batch(Batch()), {"Content-Encoding": "gzip"}),
+        (400, codec.encode_batch(Batch())[:-4], {}),
+        (400, codec.encode_batch(Batch(protocol=99)), {}),
+        (422, codec.encode_batch(Batch()), {}),
+        (415, codec.encode_batch(Batch()), {"Content-Type": "application/json"}),
+        (415, codec.encode_batch(Batch()), {"Content-Encoding": "gzip"}),
     ],
 )
 def test_a_body_that_is_no_batch_is_refused(sender: Sender, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -305,7 +305,7 @@ def test_a_place_that_cannot_be_is_refused(sender: Sender, path: str) -> None:
 @pytest.mark.parametrize("query", ["", "?offset=-1&end=1", "?offset=2&end=1", "?offset=0&end=99999999999999999999"])
 def test_offsets_that_cannot_be_are_refused(sender: Sender, query: str) -> None:
     path = f"/api/v1/runs/{sender.run}/streams/{sender.stream}/frames{query}"
-    answer = sender.client.post(path, content=frames.encode_batch(Batch()), headers=HEADERS)
+    answer = sender.client.post(path, content=codec.encode_batch(Batch()), headers=HEADERS)
     assert (422, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
 
 
@@ -460,7 +460,7 @@ def test_no_body_breaks_the_collector(sender: Sender, body: bytes) -> None:
 def test_no_flipped_byte_breaks_the_collector(place: Place, data: st.DataObject) -> None:
     sender = Sender(place.client, place.store)
     items: list[frames.Item] = [sender.hello(), rows(0, 5), Event("a.b", 3, 3, {"x": 1}), Bye("exit", 5, 6)]
-    body = bytearray(frames.encode_batch(Batch(items, [Lost("torn", 1, 0, 2, 4)])))
+    body = bytearray(codec.encode_batch(Batch(items, [Lost("torn", 1, 0, 2, 4)])))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     assert sender.post_body(bytes(body)).status_code in (200, 400, 413, 422)

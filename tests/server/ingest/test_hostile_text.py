@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter.wire import frames
+from ammeter.wire import codec, frames
 from ammeter.wire.frames import Batch, Event, Hello, Schema, Tensor
 from ammeter_server.config.links import Links
 from ammeter_server.db.queries import paging as pages_of
@@ -257,7 +257,7 @@ def test_a_request_that_no_client_sends_is_answered_or_closed(client: httpx.Clie
 
 def refusal(client: httpx.Client, hello: Hello, *more: frames.Item) -> tuple[int, Any]:
     path = f"/api/v1/runs/{hello.run}/streams/{hello.stream}/frames?offset=0&end=10"
-    body = frames.encode_batch(Batch([hello, *more]))
+    body = codec.encode_batch(Batch([hello, *more]))
     answer = client.post(path, content=body, headers={"Content-Type": frames.CONTENT_TYPE})
     return answer.status_code, answer.json().get("limit")
 

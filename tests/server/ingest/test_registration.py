@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ammeter.wire import frames
+from ammeter.wire import codec, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost
 from ammeter_server.api import live
 from ammeter_server.auth import tokens
@@ -90,7 +90,7 @@ def tokened(guard: Guarded) -> Place:
 def post(stream: Stream, token: str, batch: Batch, offset: int, end: int) -> httpx.Response:
     path = f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames?offset={offset}&end={end}"
     headers = {"Content-Type": frames.CONTENT_TYPE, **bearer(token)}
-    return stream.client.post(path, content=frames.encode_batch(batch), headers=headers)
+    return stream.client.post(path, content=codec.encode_batch(batch), headers=headers)
 
 
 MEANT = {

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema, Steps
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
@@ -40,12 +40,12 @@ def collectors() -> Iterator[list[AppContext]]:
 
 def batch(run: str, stream: str, index: int) -> bytes:
     if index == 0:
-        return frames.encode_batch(Batch([Hello(run, stream, SCHEMA, rank=0, started=1)]))
+        return codec.encode_batch(Batch([Hello(run, stream, SCHEMA, rank=0, started=1)]))
     row = Steps(index, index, b"\0\0\0\0")
     items: list[frames.Item] = [columns.pack(columns.view(SCHEMA, [row])), Event("a.b", index, index)]
     if index == BATCHES - 1:
         items.append(Bye("closed", index, index))
-    return frames.encode_batch(Batch(items))
+    return codec.encode_batch(Batch(items))
 
 
 def taken(here: AppContext, run: str, stream: str, offset: int, body: bytes) -> int:

@@ -21,6 +21,7 @@ from ammeter import journal
 from ammeter.journal import Entry, Journal
 from ammeter.recording.budget import PRESETS
 from ammeter.shipper.packing import fitting, parcel
+from ammeter.wire import codec
 from ammeter.wire import frames as wire
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema, Steps, Tensor
 from ammeter_server.db.queries import live
@@ -59,7 +60,7 @@ def batches(
 
 
 def check(batch: Batch, begin: int, end: int) -> None:
-    validation.check_extent(batch, len(wire.encode_batch(batch)), begin, end)
+    validation.check_extent(batch, len(codec.encode_batch(batch)), begin, end)
 
 
 def check_all(entries: Sequence[Entry], refused: Sequence[int] = (), most: Sequence[int] = (2**22,)) -> int:
@@ -225,7 +226,7 @@ def test_offsets_whose_sum_no_database_holds_do_not_blind_those_who_watch(sender
 @given(st.integers(0, HUGE), st.integers(0, HUGE))
 def test_beyond_what_the_body_can_hold_nothing_is_claimed(offset: int, extent: int) -> None:
     batch = Batch([Event("a.b", 1, 1)])
-    body = len(wire.encode_batch(batch))
+    body = len(codec.encode_batch(batch))
     try:
         validation.check_extent(batch, body, offset, offset + extent)
     except Problem:
@@ -236,4 +237,4 @@ def test_beyond_what_the_body_can_hold_nothing_is_claimed(offset: int, extent: i
 
 def test_a_row_in_a_journal_takes_no_more_than_is_reckoned() -> None:
     longest = Steps(2**63 - 1, 2**63 - 1, struct.pack("<20000f", *range(20000)))
-    assert len(wire.encode(longest, 2**63 - 1)) <= validation.ROW_BYTES + 4 * 20_000
+    assert len(codec.encode(longest, 2**63 - 1)) <= validation.ROW_BYTES + 4 * 20_000

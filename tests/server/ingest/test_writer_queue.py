@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ammeter.wire import frames
+from ammeter.wire import codec, frames
 from ammeter.wire.frames import Batch, Event, Hello, Schema
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
@@ -47,7 +47,7 @@ class Sender:
 
     def next(self, name: str = "a.b") -> IngestRequest:
         hello: list[frames.Item] = [] if self.sent else [Hello(self.run, self.stream, Schema(("loss",)), started=1)]
-        body = frames.encode_batch(Batch([*hello, Event(name, self.sent, self.sent)]))
+        body = codec.encode_batch(Batch([*hello, Event(name, self.sent, self.sent)]))
         self.sent += 1
         return IngestRequest(self.run, self.stream, self.sent - 1, self.sent, body)
 
@@ -133,7 +133,7 @@ def test_what_is_remembered_of_a_stream_counts_only_while_its_row_is_as_it_was_l
 def test_a_heartbeat_is_remembered_too(here: AppContext) -> None:
     intake, sender = Intake(here), Sender()
     intake.commit_group([sender.next()])
-    beat = IngestRequest(sender.run, sender.stream, 1, 1, frames.encode_batch(Batch(alive=False, backlog=9)))
+    beat = IngestRequest(sender.run, sender.stream, 1, 1, codec.encode_batch(Batch(alive=False, backlog=9)))
     assert [1, 2] == [intake.commit_group([beat])[0], intake.commit_group([sender.next()])[0]]
     assert [0, 1] == numbers(here, sender)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from ammeter.wire import columns, frames
+from ammeter.wire import codec, columns, frames
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema
 from ammeter_server.api import live
 from ammeter_server.app import create_app
@@ -75,7 +75,7 @@ def batches(run: str = "0" * 32, stream: str = "0" * 32) -> st.SearchStrategy[by
         st.lists(st.builds(Event, st.just("step.skipped"), st.integers(0, 50), st.just(BEGIN)), max_size=2),
     )
     more = st.builds(lambda step: Batch([Event("step.skipped", step, BEGIN), Lost("torn", 1)]), st.integers(0, 50))
-    good = st.one_of(sound, more).map(frames.encode_batch)
+    good = st.one_of(sound, more).map(codec.encode_batch)
     return st.one_of(good, good.map(bytes), good.map(bytes), whole.map(_encoded), st.binary(max_size=60))
 
 
@@ -93,7 +93,7 @@ def rows(first: int, count: int) -> frames.Block:
 def _encoded(batch: Batch) -> bytes:
     """Of numbers that msgpack has no room for nothing is left."""
     try:
-        return frames.encode_batch(batch)
+        return codec.encode_batch(batch)
     except (OverflowError, UnicodeEncodeError):
         return b""
 

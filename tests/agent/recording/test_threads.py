@@ -93,6 +93,6 @@ def test_what_another_thread_trains_is_not_looked_at(tmp_path: Path) -> None:
     in_thread(lambda: step(*theirs)).join()
     for _ in range(3):
         step(*ours)
-    looked_at = [account.optimizer() for account in usage._ledger.ours()]
+    looked_at = [account.optimizer() for account in usage._ledger.checkable()]
     run.close()
     assert [ours[1]] == looked_at

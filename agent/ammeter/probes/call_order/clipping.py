@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.ledger import Ledger
-from ammeter.probes.call_order.telling import Telling, name_of, scale_of
+from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import is_plain
 from ammeter.torch_hooks import patch
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Clipping:
-    def __init__(self, session: ProbeContext, telling: Telling, ledger: Ledger) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents, ledger: Ledger) -> None:
         self._session = session
-        self._telling = telling
+        self._events = events
         self._ledger = ledger
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        by_value, done = guard(self._by_value), guard(self._done)
+        by_value, done = guard(self._by_value), guard(self._clipped)
         return [
             *self._session.while_awake([patch.function(*clip_function(), before=guard(self._by_norm))]),
             *self._session.while_following([patch.function(*function, after=done) for function in CLIP_ENDS]),
@@ -54,27 +54,27 @@ class Clipping:
             row.clipped = watched.optimizers_of_gradients(gradients)
         if row.clipped:
             row.scalars["clip_max"] = max_norm
-            self._look(row.clipped, {"max_norm": max_norm})
+            self._report(row.clipped, {"max_norm": max_norm})
 
-    def _done(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
-        self._ledger.adopt()
+    def _clipped(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        self._ledger.accept_changes()
 
     def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """Finds the clipped optimizers by their changed gradients.
 
         The parameters are often a generator, which the call has consumed.
         """
-        clipped = [optimizer for account in self._ledger.adopt() if (optimizer := account.optimizer())]
-        self._look(clipped, {"clip_value": float(args[1] if len(args) > 1 else kwargs["clip_value"])})
+        clipped = [optimizer for account in self._ledger.accept_changes() if (optimizer := account.optimizer())]
+        self._report(clipped, {"clip_value": float(args[1] if len(args) > 1 else kwargs["clip_value"])})
 
-    def _look(self, clipped: list[torch.optim.Optimizer], limit: dict[str, float]) -> None:
+    def _report(self, clipped: list[torch.optim.Optimizer], limit: dict[str, float]) -> None:
         if not self._session.row.raw.get("scaled"):
             return
         for optimizer in clipped:
             scale = scale_of(self._session.watched.scaling(optimizer))
             if scale is not None:
                 data: dict[str, Any] = {**limit, "scale": scale, "optimizer": name_of(optimizer)}
-                self._telling.once("usage.clip_before_unscale", **data)
+                self._events.emit_once("usage.clip_before_unscale", **data)
 
 
 def _is_finite(total_norm: Any) -> bool:

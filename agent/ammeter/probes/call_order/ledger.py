@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 State = tuple[int, ...]
 """(identity, version, identity, version, ...) of the sampled gradients; two zeros for a missing gradient."""
 
-NOTHING: State = (0, 0)
+NO_GRADIENT: State = (0, 0)
 
-ALL_AT_FIRST = 4
+MAX_FIRST_FULL_CHECKS = 4
 """First steps in which all parameters are checked; later this happens at steps whose number is a power of two."""
 
-MOST = 512
+MAX_SAMPLED_PARAMETERS = 512
 """Maximum number of sampled parameters of one optimizer, which bounds the cost of a check for large models."""
 
 
@@ -36,40 +36,41 @@ class OptimizerGradients:
 
     Attributes:
         samples: the parameters whose gradients are checked.
-        everything: whether all parameters are sampled, up to MOST.
+        everything: whether all parameters are sampled, up to MAX_SAMPLED_PARAMETERS.
         seen: the sampled gradients at the last check.
         attempted: step of the run in which the optimizer was last asked to step.
         steps: number of steps that it has made.
         own: whether the training thread has stepped it.
         scaler: the scaler that unscaled or stepped it last.
-        carried: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
-        left: largest element of used gradients just before backward() adds to them.
+        outcome: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
+        leftover: largest element of used gradients just before backward() adds to them.
         stale: whether backward() has added to used gradients.
         marks: the scale() calls that the gradients are multiplied by.
-        raw: line of a backward() on a loss that was not scaled.
-        float16: line of a backward() through float16 tensors.
-        updated: line of an update() since backward().
+        unscaled_line: line of a backward() on a loss that was not scaled.
+        float16_line: line of a backward() through float16 tensors.
+        update_line: line of an update() since backward().
         scale: the scale at this update().
     """
 
     __slots__ = (
-        *("_first", "_noted", "_only", "attempted", "carried", "everything", "float16", "left", "marks"),
-        *("optimizer", "own", "raw", "samples", "scale", "scaler", "seen", "stale", "steps", "updated"),
+        *("_first", "_has_details", "_sample_ref", "attempted", "everything", "float16_line", "leftover", "marks"),
+        *("optimizer", "outcome", "own", "samples", "scale", "scaler", "seen", "stale", "steps", "unscaled_line"),
+        "update_line",
     )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.samples: list[weakref.ref[torch.Tensor]] = []
         self._first: weakref.ref[torch.Tensor] | None = None
-        self._only: Callable[[], torch.Tensor | None] = _nobody
-        self.seen: State = NOTHING
+        self._sample_ref: Callable[[], torch.Tensor | None] = _no_parameter
+        self.seen: State = NO_GRADIENT
         self.everything = False
         self.attempted = -1
         self.own = False
         self.steps = 0
         self.scaler: Callable[[], Any] = lambda: None
         self.marks: set[Mark] = set()
-        self._noted = True
+        self._has_details = True
         self.use("")
 
     def use(self, outcome: str) -> None:
@@ -78,43 +79,43 @@ class OptimizerGradients:
         Args:
             outcome: 'applied' or 'skipped'; '' if the gradients were reset or nothing is known about them.
         """
-        self.carried = outcome
+        self.outcome = outcome
         self.stale = False
         if self.marks:
             self.marks = set()
-        if self._noted:
-            self._noted = False
-            self.left: Any = None
+        if self._has_details:
+            self._has_details = False
+            self.leftover: Any = None
             self.scale: Any = None
-            self.raw = self.float16 = self.updated = ""
+            self.unscaled_line = self.float16_line = self.update_line = ""
 
-    def note(self, **what: Any) -> None:
+    def record(self, **details: Any) -> None:
         """Stores rare attributes until the gradients are used."""
-        self._noted = True
-        self.left = what.get("left", self.left)
-        self.scale = what.get("scale", self.scale)
-        self.raw = what.get("raw", self.raw)
-        self.float16 = what.get("float16", self.float16)
-        self.updated = what.get("updated", self.updated)
+        self._has_details = True
+        self.leftover = details.get("leftover", self.leftover)
+        self.scale = details.get("scale", self.scale)
+        self.unscaled_line = details.get("unscaled_line", self.unscaled_line)
+        self.float16_line = details.get("float16_line", self.float16_line)
+        self.update_line = details.get("update_line", self.update_line)
 
     def add(self, marks: Iterable[Mark], now: State) -> None:
         """Records that backward() has changed the gradients to the state `now`."""
         self.marks.update(marks)
         self.seen = now
-        if self.carried:
+        if self.outcome:
             self.stale = True
         if self.everything:
             self._first = next(ref for ref, gradient in zip(self.samples, now[::2], strict=True) if gradient)
 
-    def now(self) -> State:
+    def state(self) -> State:
         """The state of the sampled gradients, read without the program's function modes."""
         if _modes():
-            return unseen(self._look, ())
+            return unseen(self._read_state, ())
         if self.everything:
-            return self._look()
-        parameter = self._only()
+            return self._read_state()
+        parameter = self._sample_ref()
         gradient = None if parameter is None else parameter.grad
-        return NOTHING if gradient is None else (id(gradient), _version(gradient))
+        return NO_GRADIENT if gradient is None else (id(gradient), _version(gradient))
 
     def parameters(self) -> list[torch.Tensor]:
         """The sampled parameters that still exist."""
@@ -124,14 +125,15 @@ class OptimizerGradients:
         """Chooses the parameters to check.
 
         Args:
-            everything: all parameters, up to MOST; otherwise the first that had a gradient in a check of all.
+            everything: all parameters, up to MAX_SAMPLED_PARAMETERS; otherwise the first that had a gradient in a
+                check of all.
         """
         optimizer = self.optimizer()
         if optimizer is None:
             return
         chosen = unseen(lambda: self._choose(optimizer, everything), ())
         self.samples = [weakref.ref(parameter) for parameter in chosen]
-        self._only = self.samples[0] if self.samples else _nobody
+        self._sample_ref = self.samples[0] if self.samples else _no_parameter
         self.everything = everything
         self.seen = self.now()
 
@@ -142,14 +144,14 @@ class OptimizerGradients:
         trained = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
         ]
-        return trained[:: max(1, len(trained) // MOST)] if everything else trained[:1]
+        return trained[:: max(1, len(trained) // MAX_SAMPLED_PARAMETERS)] if everything else trained[:1]
 
-    def _look(self) -> State:
+    def _read_state(self) -> State:
         state: list[int] = []
         for ref in self.samples:
             parameter = ref()
             gradient = None if parameter is None else parameter.grad
-            state += NOTHING if gradient is None else (id(gradient), _version(gradient))
+            state += NO_GRADIENT if gradient is None else (id(gradient), _version(gradient))
         return tuple(state)
 
 
@@ -162,11 +164,11 @@ class Ledger:
         self.accounts: list[OptimizerGradients] = []
         self._thread = get_ident()
 
-    def trains_here(self) -> None:
+    def set_training_thread(self) -> None:
         """Records this thread as the training thread, after a call that only training makes."""
         self._thread = get_ident()
 
-    def elsewhere(self) -> bool:
+    def is_other_thread(self) -> bool:
         """Whether this is not the training thread.
 
         Another thread could crash if it read a gradient while autograd sets it.
@@ -185,14 +187,14 @@ class Ledger:
         self.accounts = list(self._accounts.values())
         return account
 
-    def open(self) -> None:
+    def refresh(self) -> None:
         """Updates the accounts to the optimizers that are watched now."""
         here = [optimizer for optimizer in self._watched.optimizers if not self._is_foreign(optimizer)]
         present = {id(optimizer): account for optimizer in here if (account := self.of(optimizer)) is not None}
         self._accounts = present
         self.accounts = list(present.values())
 
-    def ours(self) -> list[OptimizerGradients]:
+    def checkable(self) -> list[OptimizerGradients]:
         """The accounts that can be checked safely.
 
         If several threads train, these are the optimizers that this thread has stepped: reading a gradient while the
@@ -206,7 +208,7 @@ class Ledger:
     def _is_foreign(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._watched.by_several_threads and id(optimizer) not in self._accounts
 
-    def adopt(self) -> list[OptimizerGradients]:
+    def accept_changes(self) -> list[OptimizerGradients]:
         """Accepts a change of gradients by a call that keeps their scale.
 
         Such a call is, for example, a clip.
@@ -215,10 +217,10 @@ class Ledger:
             The accounts with changed gradients.
         """
         changed: list[OptimizerGradients] = []
-        if self.elsewhere():
+        if self.is_other_thread():
             return changed
-        for account in self.ours():
-            now = account.now()
+        for account in self.checkable():
+            now = account.state()
             if now != account.seen:
                 account.seen = now
                 changed.append(account)
@@ -237,7 +239,7 @@ def _version(gradient: torch.Tensor) -> int:
         return 0
 
 
-def _nobody() -> None:
+def _no_parameter() -> None:
     return None
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from ammeter.tensors.hidden_reads import unseen
 
-FAR = 256
+MAX_SEARCH_NODES = 256
 """Nodes searched before a root counts as not scaled. Only roots without a mark have the cost of this search."""
 
-NEAR = 8
+MAX_NEAR_NODES = 8
 """Nodes between scale() and backward(), such as a division or a reshape, that cause no closer check."""
 
 _SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
@@ -79,7 +79,7 @@ class Marks:
     def near(self, root: torch.Tensor) -> bool:
         """Whether a root is a result of scale(), possibly divided or reshaped since."""
         node = _node(root)
-        for _ in range(NEAR):
+        for _ in range(MAX_NEAR_NODES):
             if node is None or self._key in node.metadata:
                 return node is not None
             inputs = _inputs(node)
@@ -96,58 +96,59 @@ class Marks:
 
     def _parts(self, node: Any) -> list[Any]:
         """The summands of a root, found through nodes that only scale or reshape it."""
-        found: list[Any] = []
-        left = deque([node])
-        for _ in range(FAR):
-            if not left:
-                return found
-            current = left.popleft()
+        parts: list[Any] = []
+        queue = deque([node])
+        for _ in range(MAX_SEARCH_NODES):
+            if not queue:
+                return parts
+            current = queue.popleft()
             inputs = _inputs(current)
             if self._key not in current.metadata and (len(inputs) == 1 or current.name().startswith(_SUMS)) and inputs:
-                left.extend(inputs)
+                queue.extend(inputs)
             else:
-                found.append(current)
+                parts.append(current)
         return [node]
 
     def _behind(self, node: Any) -> frozenset[Mark]:
-        found = set()
-        for ancestor in nodes(node, FAR, until=self._key):
+        marks = set()
+        for ancestor in nodes(node, MAX_SEARCH_NODES, until=self._key):
             mark = ancestor.metadata.get(self._key)
             if mark is not None:
-                found.add(mark)
-        return frozenset(found)
+                marks.add(mark)
+        return frozenset(marks)
 
 
-def dtypes(root: torch.Tensor, most: int) -> set[torch.dtype]:
-    """Floating-point dtypes in the graph of a root, in at most about `most` nodes."""
+def dtypes(root: torch.Tensor, max_nodes: int) -> set[torch.dtype]:
+    """Floating-point dtypes in the graph of a root, in at most about `max_nodes` nodes."""
     node = _node(root)
     if node is None:
         return set()
-    found = (metadata.dtype for at in nodes(node, most) for metadata in getattr(at, "_input_metadata", ()))
-    return {dtype for dtype in found if dtype.is_floating_point}
+    inputs = (metadata for at in nodes(node, max_nodes) for metadata in getattr(at, "_input_metadata", ()))
+    return {metadata.dtype for metadata in inputs if metadata.dtype.is_floating_point}
 
 
-def nodes(start: Any, most: int, until: str = "") -> Iterator[Any]:
+def nodes(start: Any, max_nodes: int, until: str = "") -> Iterator[Any]:
     """Yields a node and the graph behind it, breadth first.
 
     Args:
-        most: nodes after which the search ends.
+        max_nodes: nodes after which the search ends.
         until: metadata key; the search does not continue behind a node that has it.
     """
-    left, seen = deque([start]), {start}
-    while left and len(seen) <= most:
-        node = left.popleft()
+    queue, seen = deque([start]), {start}
+    while queue and len(seen) <= max_nodes:
+        node = queue.popleft()
         yield node
         if until not in node.metadata:
-            fresh = [other for other in _inputs(node) if other not in seen]
-            seen.update(fresh)
-            left.extend(fresh)
+            unvisited = [other for other in _inputs(node) if other not in seen]
+            seen.update(unvisited)
+            queue.extend(unvisited)
 
 
-def roots(given: Any) -> list[torch.Tensor]:
+def roots(tensors: Any) -> list[torch.Tensor]:
     """The tensors that backward() is called on; other roots, such as edges, are omitted."""
-    several: Iterable[Any] = (given,) if isinstance(given, torch.Tensor) else given
-    return [root for root in several if isinstance(root, torch.Tensor)] if isinstance(several, list | tuple) else []
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [root for root in tensors if isinstance(root, torch.Tensor)] if isinstance(tensors, list | tuple) else []
 
 
 def _inputs(node: Any) -> list[Any]:

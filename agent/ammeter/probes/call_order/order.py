@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.probes.call_order.judging import Judge
-from ammeter.probes.call_order.ledger import ALL_AT_FIRST, Ledger, OptimizerGradients, empty
-from ammeter.probes.call_order.loose import Loose
+from ammeter.probes.call_order.gradient_checks import GradientChecks
+from ammeter.probes.call_order.ledger import MAX_FIRST_FULL_CHECKS, Ledger, OptimizerGradients, empty
 from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
-from ammeter.probes.call_order.telling import Telling, is_due, name_of, scale_of
+from ammeter.probes.call_order.returned_gradients import ReturnedGradients
+from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site
@@ -23,71 +23,71 @@ from ammeter.torch_hooks import call_site
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
-FAR_DOWN = 1024
+MAX_FLOAT16_NODES = 1024
 """Nodes behind a root that are searched for float16, a few times in a run."""
 
 
 class Order:
-    def __init__(self, session: ProbeContext, telling: Telling, ledger: Ledger, marks: Marks) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents, ledger: Ledger, marks: Marks) -> None:
         self._session = session
-        self._telling = telling
+        self._events = events
         self._ledger = ledger
         self._marks = marks
-        self._judge = Judge(session, telling, ledger)
-        self._loose = Loose()
+        self._checks = GradientChecks(session, events, ledger)
+        self._returned = ReturnedGradients()
         self._updates: dict[int, int] = {}
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
         self._root: Mark | None = None
         self._unmarkable = False
         self._walks = 0
-        self._doubts = 0
+        self._close_checks = 0
 
-    def scaled(self, scaler: Any, outputs: Any) -> None:
+    def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Marks the outputs after scale() of an enabled scaler."""
         self._scaling = True
         mark = Mark(id(scaler), self._updates.get(id(scaler), 0), self._session.row.step)
         self._unmarkable = not self._marks.put(outputs, mark) or self._unmarkable
 
-    def begin(self) -> None:
-        self._ledger.open()
+    def start(self) -> None:
+        self._ledger.refresh()
 
     def reset(self) -> None:
         """Discards the state of all gradients, which is unknown after steps that were not followed."""
-        self._loose.forget()
-        self._ledger.open()
-        for account in self._ledger.ours():
+        self._returned.clear()
+        self._ledger.refresh()
+        for account in self._ledger.checkable():
             account.use("")
-            account.seen = account.now()
+            account.seen = account.state()
             account.attempted = -1
 
-    def backward_begins(self, given: Any) -> None:
+    def before_backward(self, tensors: Any) -> None:
         """Checks the gradients before backward(); in doubt all of them.
 
         A change since the last check is a reset or a change by the program.
         """
         step = self._session.row.step
-        everything = step < ALL_AT_FIRST or not step & (step - 1)
+        everything = step < MAX_FIRST_FULL_CHECKS or not step & (step - 1)
         if self._scaling:
-            self._root = self._marks.direct(given) if isinstance(given, torch.Tensor) else None
-            everything = everything or (self._root is None and self._is_doubtful(given))
+            self._root = self._marks.direct(tensors) if isinstance(tensors, torch.Tensor) else None
+            everything = everything or (self._root is None and self._needs_close_check(tensors))
         else:
             self._walks += 1
         if everything:
-            self._ledger.open()
-        for account in self._ledger.ours():
-            now = account.now()
+            self._ledger.refresh()
+        for account in self._ledger.checkable():
+            now = account.state()
             if now != account.seen:
                 account.use("")
                 account.seen = now
-            elif account.carried and not account.stale and not empty(now):
-                self._judge.look_at_what_is_left(account)
+            elif account.outcome and not account.stale and not empty(now):
+                self._checks.check_leftover(account)
             if everything is not account.everything:
                 account.sample(everything)
 
-    def backward_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step, origin = self._session.row.step, None
-        for account in self._ledger.ours():
-            now = account.now()
+        for account in self._ledger.checkable():
+            now = account.state()
             if now == account.seen:
                 continue
             if empty(now):  # the optimizer stepped inside backward()
@@ -97,37 +97,39 @@ class Order:
             origin = origin or self._origin_of(args, kwargs)
             account.add(origin.marks, now)
             if self._root is None or account.attempted == step:
-                self._note(account, origin, args, kwargs)
-        self._loose.forget()
+                self._record_origin(account, origin, args, kwargs)
+        self._returned.clear()
 
     def _origin_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin:
         """The origin of the backward() that has just ended."""
         if not self._scaling:
             return UNKNOWN
-        return Origin((self._root,), False) if self._root is not None else self._origin(*_given(args, kwargs))
+        if self._root is not None:
+            return Origin((self._root,), False)
+        return self._origin(*_backward_arguments(args, kwargs))
 
-    def _is_doubtful(self, given: Any) -> bool:
+    def _needs_close_check(self, tensors: Any) -> bool:
         """Whether to check a backward() closely, because its roots are not near a scale().
 
         Such calls may be a habit of the program, so the check becomes rarer with their number.
         """
-        if all(self._marks.near(root) for root in roots(given)):
+        if all(self._marks.near(root) for root in roots(tensors)):
             return False
-        self._doubts += 1
-        return is_due(self._doubts)
+        self._close_checks += 1
+        return is_check_due(self._close_checks)
 
-    def grad_ended(self, given: Any, explicit: bool, inputs: Any, results: Any) -> None:
+    def after_grad(self, tensors: Any, explicit: bool, inputs: Any, results: Any) -> None:
         """Stores the origin of gradients from torch.autograd.grad, which the program may assign itself."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if self._scaling and isinstance(results, tuple) and isinstance(inputs, list | tuple):
-            sampled = {id(parameter) for account in self._ledger.ours() for parameter in account.parameters()}
+            sampled = {id(parameter) for account in self._ledger.checkable() for parameter in account.parameters()}
             chosen = [result for at, result in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
-                origin = self._origin(given, explicit)
+                origin = self._origin(tensors, explicit)
                 line = call_site.line() if origin.raw else ""
-                unseen(lambda: self._loose.keep(chosen, origin.marks, line), ())
+                unseen(lambda: self._returned.add(chosen, origin.marks, line), ())
 
-    def asked(self, scaler: Any, optimizer: Any) -> bool:
+    def before_scaler_use(self, scaler: Any, optimizer: Any) -> bool:
         """Judges the gradients before an enabled scaler unscales or steps this optimizer.
 
         Returns:
@@ -137,35 +139,35 @@ class Order:
         if account is None or account.attempted == self._session.row.step:
             return False
         account.scaler = weakref.ref(scaler)
-        self._take_in(account)
-        if account.raw:
-            self._judge.raw(account, scaler)
-        if account.updated:
-            self._judge.updates(account, scaler, self._updates.get(id(scaler), 0))
+        self._accept_changes(account)
+        if account.unscaled_line:
+            self._checks.loss_not_scaled(account, scaler)
+        if account.update_line:
+            self._checks.update_before_use(account, scaler, self._updates.get(id(scaler), 0))
         self._use(account, "skipped")
         return True
 
-    def asked_to_step(self, scaler: Any, optimizer: Any) -> None:
+    def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
         """Reports a second scaler.step() without update(), at which torch raises an error."""
         state = scaler._per_optimizer_states.get(id(optimizer))
         if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
-            self._telling.once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
+            self._events.emit_once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))
 
-    def steps(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any) -> None:
         """Judges the beginning of an optimizer's own step(), called by scaler or program."""
         account = self._ledger.of(optimizer)
         if account is None:
             return
         account.own = True
         if account.attempted == self._session.row.step and id(optimizer) in self._session.row.scaler_used:
-            account.carried = "applied"
+            account.outcome = "applied"
             return
-        edited = self._take_in(account)
+        edited = self._accept_changes(account)
         if id(optimizer) not in self._session.row.scaler_used and not edited:
-            self._judge.plain(account)
+            self._checks.step_without_scaler(account)
         self._use(account, "applied")
 
-    def stepped(self, optimizer: Any) -> int:
+    def after_step(self, optimizer: Any) -> int:
         """Records the end of an optimizer's own step().
 
         A backward() inside it, as in a closure, belongs to this step.
@@ -176,73 +178,75 @@ class Order:
         account = self._ledger.of(optimizer)
         if account is None:
             return 0
-        account.use(account.carried)
-        account.seen = account.now()
+        account.use(account.outcome)
+        account.seen = account.state()
         account.steps += 1
         return account.steps
 
-    def updating(self, scaler: Any) -> None:
+    def before_update(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1
-        for account in self._ledger.ours():
-            if account.marks and not account.updated and any(mark.scaler == id(scaler) for mark in account.marks):
-                account.note(updated=call_site.line(), scale=async_copy.of(scaler._scale))
+        for account in self._ledger.checkable():
+            if account.marks and not account.update_line and any(mark.scaler == id(scaler) for mark in account.marks):
+                account.record(update_line=call_site.line(), scale=async_copy.of(scaler._scale))
 
-    def _take_in(self, account: OptimizerGradients) -> bool:
+    def _accept_changes(self, account: OptimizerGradients) -> bool:
         """Checks the gradients just before they are used.
 
         Returns:
             Whether the program has changed them itself, other than by assigning results of torch.autograd.grad.
         """
-        now = account.now()
+        now = account.state()
         if now == account.seen:
             return False
         account.seen = now
-        loose = unseen(lambda: self._loose.behind(account.parameters()), ())
-        if empty(now) or loose is not None:
+        returned = unseen(lambda: self._returned.origin_of(account.parameters()), ())
+        if empty(now) or returned is not None:
             account.use("")
-        if loose is not None:
-            account.marks.update(loose.marks)
-            account.note(raw=loose.line)
-        return loose is None
+        if returned is not None:
+            account.marks.update(returned.marks)
+            account.record(unscaled_line=returned.line)
+        return returned is None
 
     def _use(self, account: OptimizerGradients, outcome: str) -> None:
         """Records that a step uses the gradients; reports used gradients without a reset."""
         if account.stale:
-            self._judge.not_reset(account)
+            self._checks.not_reset(account)
         account.use(outcome)
         account.attempted = self._session.row.step
 
-    def _origin(self, given: Any, explicit: bool) -> Origin:
-        found = roots(given)
-        marks = [self._marks.direct(root) for root in found]
-        if found and all(marks):
+    def _origin(self, tensors: Any, explicit: bool) -> Origin:
+        tensor_roots = roots(tensors)
+        marks = [self._marks.direct(root) for root in tensor_roots]
+        if tensor_roots and all(marks):
             return Origin(tuple(mark for mark in marks if mark), False)
         if not self._scaling or self._unmarkable:
             return UNKNOWN
-        origins = [self._marks.origin(root) for root in found]
+        origins = [self._marks.origin(root) for root in tensor_roots]
         raw = not explicit and any(origin.raw for origin in origins)
         return Origin(tuple(mark for origin in origins for mark in origin.marks), raw)
 
-    def _note(self, account: OptimizerGradients, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if origin.raw and not account.raw:
-            account.note(raw=call_site.line())
+    def _record_origin(
+        self, account: OptimizerGradients, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if origin.raw and not account.unscaled_line:
+            account.record(unscaled_line=call_site.line())
         if origin.marks and account.attempted == self._session.row.step:
-            self._judge.stage(account)
-        if not self._scaling and is_due(self._walks) and not self._telling.told("usage.fp16_without_scaler"):
-            self._look_for_float16(account, _given(args, kwargs)[0])
+            self._checks.added_to_unscaled(account)
+        if self._scaling or not is_check_due(self._walks) or self._events.was_emitted("usage.fp16_without_scaler"):
+            return
+        if any(
+            torch.float16 in dtypes(root, MAX_FLOAT16_NODES) for root in roots(_backward_arguments(args, kwargs)[0])
+        ):
+            account.record(float16_line=call_site.line())
 
-    def _look_for_float16(self, account: OptimizerGradients, given: Any) -> None:
-        if any(torch.float16 in dtypes(root, FAR_DOWN) for root in roots(given)):
-            account.note(float16=call_site.line())
 
-
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+def _backward_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
     """(roots of a backward() call, whether the caller gave it gradients to start with)."""
     own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-    return args[0] if args else kwargs.get("tensors"), any_of(own)
+    return args[0] if args else kwargs.get("tensors"), has_gradient(own)
 
 
-def any_of(gradients: Any) -> bool:
+def has_gradient(gradients: Any) -> bool:
     """Whether the caller of backward() gave it any gradient."""
     return (
         any(gradient is not None for gradient in gradients)

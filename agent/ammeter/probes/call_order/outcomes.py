@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ammeter.probes.call_order.telling import Telling, is_power_of_two, name_of
+from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.torch_hooks import call_site, patch
 
@@ -53,7 +53,7 @@ class Outcomes:
     matter.
     """
 
-    def __init__(self, session: ProbeContext, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
         self._records: dict[int, Record] = {}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from ammeter.probes.call_order.telling import Telling, name_of, scale_of
+from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import has_numbers, unseen
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 HALF = (torch.float16, torch.bfloat16)
 
-NAMED = 5
+MAX_NAMED_TENSORS = 5
 """Tensors that an event names, so that it stays small; their number is always reported."""
 
-COMPARED = 4096
+MAX_COMPARED_ELEMENTS = 4096
 """Elements of a weight that are compared with its possible float32 master, to bound the cost."""
 
 _NORMS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
@@ -47,16 +47,16 @@ class Precision:
     The first step creates the optimizer's state.
     """
 
-    def __init__(self, session: ProbeContext, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
-        self._telling = telling
-        self._asked: set[int] = set()
+        self._events = events
+        self._checked: set[int] = set()
 
-    def asked(self, scaler: Any, optimizer: Any) -> None:
+    def before_scaler_use(self, scaler: Any, optimizer: Any) -> None:
         """Reports float16 weights before the scaler's call, because GradScaler raises an error on their gradients."""
-        if id(optimizer) in self._asked:
+        if id(optimizer) in self._checked:
             return
-        self._asked.add(id(optimizer))
+        self._checked.add(id(optimizer))
         unseen(lambda: self._judge_refused(scaler, optimizer), ())
 
     def _judge_refused(self, scaler: Any, optimizer: Any) -> None:
@@ -69,17 +69,17 @@ class Precision:
             if parameter.dtype is torch.float16 and parameter.grad is not None
         ]
         if refused:
-            self._tell_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
+            self._report_weights(optimizer, refused, {}, scale=scale_of(scaler), refused=True)
 
-    def look(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
+    def check(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
         """Checks a watched optimizer after a step.
 
         Args:
             first: whether this was its first step.
         """
-        unseen(lambda: self._look(optimizer, first), ())
+        unseen(lambda: self._check(optimizer, first), ())
 
-    def _look(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
+    def _check(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
         self._judge_weights(optimizer)
         self._judge_eps(optimizer)
         if first:
@@ -87,28 +87,26 @@ class Precision:
 
     def _judge_weights(self, optimizer: torch.optim.Optimizer) -> None:
         half = [parameter for parameter in _trained(optimizer) if parameter.dtype in HALF]
-        if not half or self._telling.told("usage.half_weights"):
+        if not half or self._events.was_emitted("usage.half_weights"):
             return
         largest = max(half, key=torch.Tensor.numel)
-        held = _same(largest, [state for state in _kept_for(optimizer, largest) if state.dtype is torch.float32])
-        self._tell_weights(optimizer, half, {} if held is None else {"held": held}, refused=False)
+        states = [state for state in _state_tensors(optimizer, largest) if state.dtype is torch.float32]
+        share = _equal_share(largest, states)
+        self._report_weights(optimizer, half, {} if share is None else {"held": share}, refused=False)
 
-    def _tell_weights(self, optimizer: Any, half: list[torch.Tensor], numbers: dict[str, Any], **more: Any) -> None:
+    def _report_weights(self, optimizer: Any, half: list[torch.Tensor], numbers: dict[str, Any], **more: Any) -> None:
         tensors = self._session.watched.tensors
-        places = dict(
-            zip(
-                map(id, self._session.watched.parameters(optimizer)[0]), _indices(self._session, optimizer), strict=True
-            )
-        )
-        self._telling.once(
+        parameters, indices = self._session.watched.parameters(optimizer)
+        places = dict(zip(map(id, parameters), indices, strict=True))
+        self._events.emit_once(
             "usage.half_weights",
-            holds=(lambda data: data["held"] < 1) if numbers else None,
+            confirm=(lambda data: data["held"] < 1) if numbers else None,
             optimizer=name_of(optimizer),
-            dtypes=sorted({_word(parameter.dtype) for parameter in half}),
+            dtypes=sorted({_dtype_name(parameter.dtype) for parameter in half}),
             count=len(half),
             of=sum(1 for _ in _trained(optimizer)),
-            tensors=[tensors[places[id(parameter)]].name for parameter in half[:NAMED]],
-            state=sorted({_word(tensor.dtype) for tensor in _kept_for(optimizer, half[0])}),
+            tensors=[tensors[places[id(parameter)]].name for parameter in half[:MAX_NAMED_TENSORS]],
+            state=sorted({_dtype_name(tensor.dtype) for tensor in _state_tensors(optimizer, half[0])}),
             **numbers,
             **more,
         )
@@ -119,11 +117,11 @@ class Precision:
             if not isinstance(eps, float) or group.get("fused"):  # a fused kernel computes in float32
                 continue
             for parameter in group["params"]:
-                kept = [state.dtype for state in _kept_for(optimizer, parameter)]
-                used = next((dtype for dtype in kept if vanishes(eps, dtype)), None)
-                if used is not None:
-                    data: dict[str, Any] = {"where": name_of(optimizer), "eps": eps, "dtype": _word(used)}
-                    self._telling.once("usage.eps_below_dtype", **data)
+                dtypes = [state.dtype for state in _state_tensors(optimizer, parameter)]
+                narrow = next((dtype for dtype in dtypes if vanishes(eps, dtype)), None)
+                if narrow is not None:
+                    data: dict[str, Any] = {"where": name_of(optimizer), "eps": eps, "dtype": _dtype_name(narrow)}
+                    self._events.emit_once("usage.eps_below_dtype", **data)
                     return
 
     def _judge_norms(self) -> None:
@@ -132,17 +130,14 @@ class Precision:
                 (tensor for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))), None
             )
             eps = getattr(module, "eps", None)
-            if (
-                weight is None
-                or not isinstance(eps, float)
-                or not vanishes(eps, weight.dtype)
-                or not has_numbers(weight)
-            ):
+            if weight is None or not isinstance(eps, float):
+                continue
+            if not vanishes(eps, weight.dtype) or not has_numbers(weight):
                 continue
             kind = type(module).__name__
-            data: dict[str, Any] = {"where": name or kind, "eps": eps, "dtype": _word(weight.dtype)}
+            data: dict[str, Any] = {"where": name or kind, "eps": eps, "dtype": _dtype_name(weight.dtype)}
             data["bad"] = _bad_share(kind, weight, eps)
-            self._telling.once("usage.eps_below_dtype", holds=lambda data: data["bad"] > 0, **data)
+            self._events.emit_once("usage.eps_below_dtype", confirm=lambda data: data["bad"] > 0, **data)
 
     def _norms(self) -> Iterator[tuple[torch.nn.Module, str]]:
         for ref in self._session.watched.models:
@@ -156,8 +151,8 @@ def vanishes(eps: float, dtype: torch.dtype) -> bool:
     """Whether eps is at most half of the dtype's smallest number and rounds to zero."""
     if not dtype.is_floating_point or eps <= 0:
         return False
-    form = torch.finfo(dtype)
-    return eps <= form.smallest_normal * form.eps / 2
+    info = torch.finfo(dtype)
+    return eps <= info.smallest_normal * info.eps / 2
 
 
 def _bad_share(kind: str, weight: torch.Tensor, eps: float) -> Transfer:
@@ -176,14 +171,14 @@ def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad)
 
 
-def _kept_for(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> list[torch.Tensor]:
+def _state_tensors(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> list[torch.Tensor]:
     """Floating-point tensors with the parameter's shape in the optimizer's state or in its list attributes."""
     state = optimizer.state.get(parameter, {})
     listed = [tensor for value in vars(optimizer).values() if isinstance(value, list) for tensor in _flat(value)]
-    found = [*(state.values() if isinstance(state, dict) else ()), *listed]
+    candidates = [*(state.values() if isinstance(state, dict) else ()), *listed]
     return [
         tensor
-        for tensor in found
+        for tensor in candidates
         if isinstance(tensor, torch.Tensor)
         and tensor.is_floating_point()
         and tensor.shape == parameter.shape
@@ -195,21 +190,17 @@ def _flat(values: list[Any]) -> list[Any]:
     return [element for value in values for element in (value if isinstance(value, list) else [value])]
 
 
-def _same(weight: torch.Tensor, kept: list[torch.Tensor]) -> Transfer | None:
+def _equal_share(weight: torch.Tensor, states: list[torch.Tensor]) -> Transfer | None:
     """The largest share of a weight's elements that equal a rounded float32 tensor.
 
     The share is 1 for the weight's master.
     """
-    if not kept or not all(map(has_numbers, (weight, *kept))):
+    if not states or not all(map(has_numbers, (weight, *states))):
         return None
-    part = weight.detach().flatten()[:COMPARED]
-    shares = [(candidate.detach().flatten()[:COMPARED].to(weight.dtype) == part).float().mean() for candidate in kept]
-    return async_copy.of(torch.stack(shares).max())
+    part = weight.detach().flatten()[:MAX_COMPARED_ELEMENTS]
+    parts = (state.detach().flatten()[:MAX_COMPARED_ELEMENTS].to(weight.dtype) for state in states)
+    return async_copy.of(torch.stack([(state_part == part).float().mean() for state_part in parts]).max())
 
 
-def _indices(session: ProbeContext, optimizer: Any) -> list[int]:
-    return session.watched.parameters(optimizer)[1]
-
-
-def _word(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -11,12 +11,12 @@ import torch
 from ammeter.probes.call_order.clipping import Clipping
 from ammeter.probes.call_order.ledger import Ledger
 from ammeter.probes.call_order.marks import Marks
-from ammeter.probes.call_order.order import Order, any_of
+from ammeter.probes.call_order.order import Order, has_gradient
 from ammeter.probes.call_order.outcomes import Outcomes
 from ammeter.probes.call_order.precision import Precision
 from ammeter.probes.call_order.raised import Raised
 from ammeter.probes.call_order.scalers import Scalers
-from ammeter.probes.call_order.telling import Telling, is_power_of_two
+from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.targets import optimizer_in
 
@@ -30,32 +30,32 @@ class Usage:
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._telling = Telling(session)
+        self._events = UsageEvents(session)
         self._ledger = ledger = Ledger(session.watched)
         marks = Marks()
-        self._order = Order(session, self._telling, ledger, marks)
-        self._clipping = Clipping(session, self._telling, ledger)
-        self._scalers = Scalers(session, self._telling)
-        self._precision = Precision(session, self._telling)
-        self._outcomes = Outcomes(session, self._telling)
-        self._raised = Raised(session, self._telling)
+        self._order = Order(session, self._events, ledger, marks)
+        self._clipping = Clipping(session, self._events, ledger)
+        self._scalers = Scalers(session, self._events)
+        self._precision = Precision(session, self._events)
+        self._outcomes = Outcomes(session, self._events)
+        self._raised = Raised(session, self._events)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         scalers, optimizers = self._session.watched.scaler_kinds, self._session.watched.optimizer_kinds
-        guard(self._scalers.begin)()
-        guard(self._order.begin)()
+        guard(self._scalers.start)()
+        guard(self._order.start)()
         return [
             *self._session.while_following(
                 [
-                    *patch.methods(scalers, "scale", after=guard(self._scaled)),
-                    patch.backward(before=self._session.guard(self.name)(self._anybody)),
-                    patch.backward(before=guard(self._backward), after=guard(self._went_back)),
-                    patch.function(torch.autograd, "grad", after=guard(self._took_gradients)),
-                    *patch.methods(scalers, "unscale_", before=guard(self._asked)),
-                    *patch.methods(scalers, "step", before=guard(self._asked_to_step)),
-                    *patch.methods(scalers, "update", before=guard(self._updating)),
-                    patch.stepping(guard(self._steps)),
-                    patch.stepped(guard(self._stepped)),
+                    *patch.methods(scalers, "scale", after=guard(self._after_scale)),
+                    patch.backward(before=self._session.guard(self.name)(self._any_thread)),
+                    patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
+                    patch.function(torch.autograd, "grad", after=guard(self._after_grad)),
+                    *patch.methods(scalers, "unscale_", before=guard(self._before_unscale)),
+                    *patch.methods(scalers, "step", before=guard(self._before_scaler_step)),
+                    *patch.methods(scalers, "update", before=guard(self._before_update)),
+                    patch.stepping(guard(self._before_step)),
+                    patch.stepped(guard(self._after_step)),
                 ]
             ),
             *patch.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
@@ -73,19 +73,19 @@ class Usage:
         self._outcomes.skip_steps(first, count)
 
     def finish(self, row: Row) -> None:
-        self._telling.finish(row)
+        self._events.finish(row)
         self._scalers.finish(row)
         self._outcomes.finish(row)
 
-    def _scaled(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+    def _after_scale(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
         scaler = args[0]
         if scaler in self._session.watched.scalers:
-            self._ledger.trains_here()
+            self._ledger.set_training_thread()
         if self._session.follows and scaler.is_enabled():
-            self._order.scaled(scaler, result)
-        self._scalers.used(scaler, result)
+            self._order.after_scale(scaler, result)
+        self._scalers.after_scale(scaler, result)
 
-    def _anybody(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _any_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records in any thread that several threads train.
 
         A thread must not read gradients that another thread trains.
@@ -93,50 +93,50 @@ class Usage:
         if get_ident() != self._session.thread:
             self._session.watched.by_several_threads = True
 
-    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._session.follows and not patch.inside_backward() and not self._ledger.elsewhere():
-            self._order.backward_begins(patch.outputs(args, kwargs))
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():
+            self._order.before_backward(patch.outputs(args, kwargs))
 
-    def _went_back(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        if self._session.follows and not patch.inside_backward() and not self._ledger.elsewhere():
-            self._order.backward_ended(args, kwargs)
+    def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():
+            self._order.after_backward(args, kwargs)
 
-    def _took_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
-        if self._session.follows and not patch.inside_backward() and not self._ledger.elsewhere():
-            given = args[0] if args else kwargs.get("outputs")
+    def _after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+        if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():
+            outputs = args[0] if args else kwargs.get("outputs")
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-            explicit = any_of(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
-            self._order.grad_ended(given, explicit, inputs, results)
+            explicit = has_gradient(args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
+            self._order.after_grad(outputs, explicit, inputs, results)
 
-    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_unscale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if scaler.is_enabled():
-            self._first_asked(scaler, optimizer)
+            self._before_scaler_use(scaler, optimizer)
 
-    def _asked_to_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if scaler.is_enabled():
-            self._order.asked_to_step(scaler, optimizer)
-            self._first_asked(scaler, optimizer)
+            self._order.before_scaler_step(scaler, optimizer)
+            self._before_scaler_use(scaler, optimizer)
 
-    def _first_asked(self, scaler: Any, optimizer: Any) -> None:
+    def _before_scaler_use(self, scaler: Any, optimizer: Any) -> None:
         if not self._session.follows:
-            self._scalers.asked(scaler, optimizer)
-        elif self._order.asked(scaler, optimizer):
-            self._scalers.asked(scaler, optimizer)
-            self._precision.asked(scaler, optimizer)
+            self._scalers.before_use(scaler, optimizer)
+        elif self._order.before_scaler_use(scaler, optimizer):
+            self._scalers.before_use(scaler, optimizer)
+            self._precision.before_scaler_use(scaler, optimizer)
 
-    def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._session.follows and args[0].is_enabled():
-            self._order.updating(args[0])
+            self._order.before_update(args[0])
 
-    def _steps(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if optimizer in self._session.watched.optimizers and not patch.inside_backward():
-            self._ledger.trains_here()
+            self._ledger.set_training_thread()
         if self._session.follows:
-            self._order.steps(optimizer)
+            self._order.before_step(optimizer)
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        steps = self._order.stepped(optimizer) if self._session.follows else 0
+    def _after_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        steps = self._order.after_step(optimizer) if self._session.follows else 0
         if steps and is_power_of_two(steps):
-            self._precision.look(optimizer, first=steps == 1)
+            self._precision.check(optimizer, first=steps == 1)

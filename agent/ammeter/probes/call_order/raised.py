@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.call_order.telling import Telling
+from ammeter.probes.call_order.usage_events import UsageEvents
 from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
-MAX_CHARS = 300
+MAX_MESSAGE_CHARS = 300
 """Characters of an error's message in the event; messages of torch may be much longer."""
 
 _DTYPE = re.compile(
@@ -44,34 +44,34 @@ _CALL = re.compile(r"(\w+)\(")
 
 
 class Raised:
-    def __init__(self, session: ProbeContext, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
-        self._telling = telling
+        self._events = events
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        heard = [self._session.forward.subscribe(raised=guard(self._left_forward))]
-        return [*self._session.while_awake(heard), AtEnd(guard(self._ends))]
+        handles = [self._session.forward.subscribe(raised=guard(self._left_forward))]
+        return [*self._session.while_awake(handles), AtEnd(guard(self._at_end))]
 
     def _left_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
-        self._look(sys.exc_info()[1])
+        self._report(sys.exc_info()[1])
 
-    def _ends(self) -> None:
-        self._look(sys.exc_info()[1] or getattr(sys, "last_value", None))
+    def _at_end(self) -> None:
+        self._report(sys.exc_info()[1] or getattr(sys, "last_value", None))
 
-    def _look(self, error: BaseException | None) -> None:
+    def _report(self, error: BaseException | None) -> None:
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
             return
-        said = dtypes_in(str(error))
-        if said:
+        dtypes = dtypes_in(str(error))
+        if dtypes:
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-            self._telling.once(
+            self._events.emit_once(
                 "usage.unsupported_op",
                 line=line_in(error.__traceback__),
                 op=_operator(str(error), error.__traceback__),
-                dtypes=said,
+                dtypes=dtypes,
                 module=_module(frames),
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
-                message=text(str(error), MAX_CHARS),
+                message=text(str(error), MAX_MESSAGE_CHARS),
             )
 
 
@@ -89,20 +89,20 @@ class AtEnd:
 def dtypes_in(message: str) -> list[str]:
     """The dtypes in an error about rejected dtypes; empty for other errors."""
     first = message.partition("\n")[0]
-    found = [dtype.lower() for dtype in _DTYPE.findall(first)]
+    names = [dtype.lower() for dtype in _DTYPE.findall(first)]
     if "unsafe to autocast" in first:
         return ["float16"]
     mixed = first.startswith("mixed dtype")  # from batch_norm on the CPU, for parameters that are not float32
-    told = _MISMATCH.search(first) and (mixed or _LOW & set(found))
-    return sorted({_NAMES.get(dtype, dtype) for dtype in found}) if told else []
+    rejected = _MISMATCH.search(first) and (mixed or _LOW & set(names))
+    return sorted({_NAMES.get(dtype, dtype) for dtype in names}) if rejected else []
 
 
 def _operator(message: str, trace: TracebackType | None) -> str:
     """The operator that the error names, else the function called on the innermost line."""
     for pattern in _OPERATOR:
-        named = pattern.search(message)
-        if named:
-            return named[1]
+        match = pattern.search(message)
+        if match:
+            return match[1]
     last = traceback.extract_tb(trace)[-1:]
     calls = _CALL.findall(last[0].line or "") if last else []
     return calls[0] if calls else last[0].name if last else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.marks import dtypes, nodes, roots
-from ammeter.probes.call_order.telling import Telling, is_power_of_two, name_of
+from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import call_site
@@ -17,74 +17,74 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
-DEFAULT = 65536.0
+DEFAULT_SCALE = 65536.0
 """Default initial scale of GradScaler."""
 
-WALKED_AT_FIRST = 4
-FAR = 1024
+MAX_FIRST_WALKS = 4
+MAX_NODES = 1024
 """Scaled losses whose graph is searched for dtypes, later only at powers of two, and the nodes searched in each."""
 
 
 class Scalers:
-    def __init__(self, session: ProbeContext, telling: Telling) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
-        self._telling = telling
+        self._events = events
         self._known: dict[int, tuple[weakref.ref[Any], float]] = {}
         """id of an optimizer -> (its scaler, the initial scale of that scaler)."""
         self._restored: weakref.WeakSet[Any] = weakref.WeakSet()
         """Scalers whose state was loaded, or that were in use before watch()."""
-        self._perhaps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._maybe_restored: weakref.WeakSet[Any] = weakref.WeakSet()
         """Scalers whose initial scale is not the default, so it may come from a checkpoint."""
         self._resumed: dict[int, str] = {}
         """id of an optimizer whose state was loaded -> line of the load, '' for state present at watch()."""
         self._entered: set[tuple[str, str]] = set()
-        self._flow: set[torch.dtype] = set()
+        self._gradient_dtypes: set[torch.dtype] = set()
         self._compiled = False
         self._walks = 0
         self._line = ""
-        self._off: dict[str, Any] = {}
-        self._last: Transfer | None = None
-        self._unsettled = False
+        self._disabled: dict[str, Any] = {}
+        self._last_scale: Transfer | None = None
+        self._is_changed = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Records the scalers and optimizers given to watch() that already have a state."""
         for scaler in self._session.watched.scalers:
             if scaler.is_enabled() and (scaler._scale is not None or scaler._init_growth_tracker):
                 self._restored.add(scaler)
-            elif _first(scaler) != DEFAULT:
-                self._perhaps.add(scaler)
+            elif _initial_scale(scaler) != DEFAULT_SCALE:
+                self._maybe_restored.add(scaler)
         for optimizer in self._session.watched.optimizers:
-            if _steps_behind(optimizer):
+            if _optimizer_steps(optimizer):
                 self._resumed[id(optimizer)] = ""
 
     def restored(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         self._restored.add(args[0])
 
     def resumed(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        if args[0] in self._session.watched.optimizers and _steps_behind(args[0]):
+        if args[0] in self._session.watched.optimizers and _optimizer_steps(args[0]):
             self._resumed[id(args[0])] = call_site.line()
 
-    def used(self, scaler: Any, outputs: Any) -> None:
+    def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Searches the graph of scale()'s outputs, at first and then at powers of two."""
         self._walks += 1
-        if self._walks <= WALKED_AT_FIRST or is_power_of_two(self._walks):
+        if self._walks <= MAX_FIRST_WALKS or is_power_of_two(self._walks):
             self._line = self._line or call_site.line()
             if not scaler.is_enabled():
-                self._off = {"caller": self._line, "device": str(getattr(scaler, "_device", ""))}
+                self._disabled = {"caller": self._line, "device": str(getattr(scaler, "_device", ""))}
             unseen(lambda: self._walk(outputs), ())
 
     def _walk(self, outputs: Any) -> None:
         for root in roots(outputs):
-            self._flow |= dtypes(root, FAR)
+            self._gradient_dtypes |= dtypes(root, MAX_NODES)
             self._compiled = self._compiled or _is_compiled(root)
-        self._unsettled = True
+        self._is_changed = True
 
-    def asked(self, scaler: Any, optimizer: Any) -> None:
+    def before_use(self, scaler: Any, optimizer: Any) -> None:
         """Judges a scaler that unscales or steps this optimizer for the first time."""
         known = self._known.get(id(optimizer))
         if (known is not None and known[0]() is scaler) or optimizer not in self._session.watched.optimizers:
             return
-        self._known[id(optimizer)] = weakref.ref(scaler), _first(scaler)
+        self._known[id(optimizer)] = weakref.ref(scaler), _initial_scale(scaler)
         if scaler in self._restored:
             return
         if known is not None:
@@ -94,40 +94,40 @@ class Scalers:
 
     def finish(self, row: Row) -> None:
         if "updates" in row.raw:
-            self._last = row.raw["updates"][0].after
+            self._last_scale = row.raw["updates"][0].after
         for event, data in row.events:
             if event == "autocast.entered" and data["grad"]:
                 self._entered.add((data["device"], data["dtype"]))
-                self._unsettled = True
-        if self._unsettled and (row.scaler_used or self._off):
-            self._unsettled = False
+                self._is_changed = True
+        if self._is_changed and (row.scaler_used or self._disabled):
+            self._is_changed = False
             self._judge_use(row)
 
     def _judge_use(self, row: Row) -> None:
         """Reports an enabled scaler that only serves bfloat16, and a disabled one despite float16."""
         entered = {dtype for _, dtype in self._entered}
-        if self._off and "float16" in entered and self._flows(torch.float16):
+        if self._disabled and "float16" in entered and self._has_gradients_in(torch.float16):
             devices = sorted(device for device, dtype in self._entered if dtype == "float16")
-            self._telling.late(row, "usage.scaler_disabled", {**self._off, "autocast": devices})
-        only = entered == {"bfloat16"} and torch.float16 not in self._flow
-        if row.scaler_used and only and self._flows(torch.bfloat16):
-            self._telling.late(row, "usage.scaler_with_bf16", {"caller": self._line, "scale": self._scale()})
+            self._events.emit_in(row, "usage.scaler_disabled", {**self._disabled, "autocast": devices})
+        only_bfloat16 = entered == {"bfloat16"} and torch.float16 not in self._gradient_dtypes
+        if row.scaler_used and only_bfloat16 and self._has_gradients_in(torch.bfloat16):
+            self._events.emit_in(row, "usage.scaler_with_bf16", {"caller": self._line, "scale": self._scale()})
 
     def _scale(self) -> float | None:
         """The scale after the last update() in the finished rows."""
-        return None if self._last is None else self._last.number()
+        return None if self._last_scale is None else self._last_scale.number()
 
     def _judge_resumed(self, scaler: Any, optimizer: Any) -> None:
         """Reports an optimizer that resumes from loaded state with a new scaler."""
         line = self._resumed.get(id(optimizer))
-        if line is None or (not line and scaler in self._perhaps):
+        if line is None or (not line and scaler in self._maybe_restored):
             return
         data: dict[str, Any] = {
             "optimizer": name_of(optimizer),
-            "optimizer_steps": _steps_behind(optimizer),
-            "scale": _first(scaler),
+            "optimizer_steps": _optimizer_steps(optimizer),
+            "scale": _initial_scale(scaler),
         }
-        self._telling.once("usage.scaler_not_restored", line=line, **data)
+        self._events.emit_once("usage.scaler_not_restored", line=line, **data)
 
     def _judge_rebuilt(self, scaler: Any, optimizer: Any, first: float) -> None:
         """Reports another scaler for the same optimizer.
@@ -135,27 +135,27 @@ class Scalers:
         A new scaler that starts at the last scale of the previous one continues it and is no mistake, unless that is
         the initial scale.
         """
-        self._telling.once(
+        self._events.emit_once(
             "usage.scaler_rebuilt",
-            holds=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
+            confirm=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
             optimizer=name_of(optimizer),
-            scale=_first(scaler),
+            scale=_initial_scale(scaler),
             scale_before=self._scale,
         )
 
-    def _flows(self, dtype: torch.dtype) -> bool:
+    def _has_gradients_in(self, dtype: torch.dtype) -> bool:
         """Whether gradients of scale()'s outputs flow in a dtype.
 
         A compiled graph hides its dtypes, so the answer is then True.
         """
-        return dtype in self._flow or self._compiled
+        return dtype in self._gradient_dtypes or self._compiled
 
 
-def _first(scaler: Any) -> float:
-    return float(getattr(scaler, "_init_scale", DEFAULT))
+def _initial_scale(scaler: Any) -> float:
+    return float(getattr(scaler, "_init_scale", DEFAULT_SCALE))
 
 
-def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
+def _optimizer_steps(optimizer: torch.optim.Optimizer) -> int:
     """The step count in an optimizer's state.
 
     It is 1 for state without a readable count and 0 without state.
@@ -170,4 +170,4 @@ def _steps_behind(optimizer: torch.optim.Optimizer) -> int:
 
 def _is_compiled(root: torch.Tensor) -> bool:
     node = root.grad_fn
-    return node is not None and any("CompiledFunction" in ancestor.name() for ancestor in nodes(node, FAR))
+    return node is not None and any("CompiledFunction" in ancestor.name() for ancestor in nodes(node, MAX_NODES))

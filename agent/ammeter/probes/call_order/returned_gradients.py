@@ -11,7 +11,7 @@ import torch
 from ammeter.probes.call_order.marks import Mark
 
 
-class Returned(NamedTuple):
+class ReturnedOrigin(NamedTuple):
     """The origin of gradients that torch.autograd.grad has returned.
 
     Attributes:
@@ -23,30 +23,30 @@ class Returned(NamedTuple):
     line: str
 
 
-class Loose:
+class ReturnedGradients:
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref[torch.Tensor], int, Returned]] = {}
+        self._returned: dict[int, tuple[weakref.ref[torch.Tensor], int, ReturnedOrigin]] = {}
 
-    def keep(self, results: Iterable[torch.Tensor | None], marks: tuple[Mark, ...], line: str) -> None:
+    def add(self, results: Iterable[torch.Tensor | None], marks: tuple[Mark, ...], line: str) -> None:
         for result in results:
             if result is not None:
-                self._kept[id(result)] = weakref.ref(result), result._version, Returned(marks, line)
+                self._returned[id(result)] = weakref.ref(result), result._version, ReturnedOrigin(marks, line)
 
-    def behind(self, parameters: Sequence[torch.Tensor]) -> Returned | None:
+    def origin_of(self, parameters: Sequence[torch.Tensor]) -> ReturnedOrigin | None:
         """The origin of these parameters' gradients, if all are unchanged results of torch.autograd.grad."""
-        if not self._kept:
+        if not self._returned:
             return None
         found = [self._of(parameter.grad) for parameter in parameters if parameter.grad is not None]
         known = [returned for returned in found if returned is not None]
         if not known or len(known) < len(found):
             return None
         marks = tuple(mark for returned in known for mark in returned.marks)
-        return Returned(marks, next((returned.line for returned in known if returned.line), ""))
+        return ReturnedOrigin(marks, next((returned.line for returned in known if returned.line), ""))
 
-    def forget(self) -> None:
-        if self._kept:
-            self._kept.clear()
+    def clear(self) -> None:
+        if self._returned:
+            self._returned.clear()
 
-    def _of(self, gradient: torch.Tensor) -> Returned | None:
-        ref, version, returned = self._kept.get(id(gradient), (None, -1, None))
+    def _of(self, gradient: torch.Tensor) -> ReturnedOrigin | None:
+        ref, version, returned = self._returned.get(id(gradient), (None, -1, None))
         return returned if ref is not None and ref() is gradient and gradient._version == version else None

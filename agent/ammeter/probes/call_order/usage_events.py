@@ -16,80 +16,82 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
-AT_FIRST = 8
+MAX_FIRST_CHECKS = 8
 
 Check = Callable[[dict[str, Any]], bool]
 
 
 @dataclass
-class Waiting:
+class PendingEvent:
     """An event with pending transfers.
 
     Attributes:
-        holds: decides from the arrived numbers whether the event is a mistake.
+        confirm: decides from the arrived numbers whether the event is a mistake.
     """
 
     event: str
     data: dict[str, Any]
     numbers: dict[str, Transfer] = field(default_factory=dict)
-    holds: Check = lambda _: True
+    confirm: Check = lambda _: True
 
 
-class Telling:
+class UsageEvents:
     """Adds events to the rows and remembers the kinds that were reported."""
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._told: set[str] = set()
+        self._emitted: set[str] = set()
 
-    def told(self, kind: str) -> bool:
-        return kind in self._told
+    def was_emitted(self, kind: str) -> bool:
+        return kind in self._emitted
 
-    def once(self, event: str, *, line: str = "", holds: Check | None = None, **data: Any) -> None:
+    def emit_once(self, event: str, *, line: str = "", confirm: Check | None = None, **data: Any) -> None:
         """Reports an event in the open row, unless one of this kind was reported before.
 
         Args:
             line: place of the mistake; by default the user's present line.
-            holds: decides from the arrived numbers. An event that it rejects is dropped, and the next one of its kind
+            confirm: decides from the arrived numbers. An event that it rejects is dropped, and the next one of its kind
                 is judged again.
             data: a tensor becomes a number. A function is replaced by its result after all earlier rows are finished.
         """
-        if event in self._told:
+        if event in self._emitted:
             return
-        self._told.add(event)
+        self._emitted.add(event)
         row = self._session.row
-        numbers = {name: _arriving(value) for name, value in data.items() if _is_late(value)}
+        numbers = {name: _transfer(value) for name, value in data.items() if _is_pending(value)}
         plain = {name: value for name, value in data.items() if name not in numbers}
-        waiting = Waiting(event, {"caller": line or call_site.line(), **plain}, numbers, holds or (lambda _: True))
+        pending = PendingEvent(
+            event, {"caller": line or call_site.line(), **plain}, numbers, confirm or (lambda _: True)
+        )
         row.urgent = True
-        settled = holds is None and not any(map(callable, plain.values()))
-        if settled and all(number.ready() for number in numbers.values()):
-            row.events.append(self._complete(waiting))
+        unconditional = confirm is None and not any(map(callable, plain.values()))
+        if unconditional and all(number.ready() for number in numbers.values()):
+            row.events.append(self._complete(pending))
             return
-        row.raw.setdefault("usage", []).append(waiting)
+        row.raw.setdefault("usage", []).append(pending)
         for number in numbers.values():
             row.later("usage", number)
 
     def finish(self, row: Row) -> None:
         if "usage" not in row.raw:
             return
-        for waiting in row.raw["usage"]:
-            event, data = self._complete(waiting)
-            if waiting.holds(data):
+        for pending in row.raw["usage"]:
+            event, data = self._complete(pending)
+            if pending.confirm(data):
                 row.events.append((event, data))
             else:
-                self._told.discard(event)
+                self._emitted.discard(event)
 
-    def late(self, row: Row, event: str, data: dict[str, Any]) -> None:
+    def emit_in(self, row: Row, event: str, data: dict[str, Any]) -> None:
         """Reports an event once, in a row that is being finished."""
-        if event not in self._told:
-            self._told.add(event)
+        if event not in self._emitted:
+            self._emitted.add(event)
             row.events.append((event, data))
 
-    def _complete(self, waiting: Waiting) -> tuple[str, dict[str, Any]]:
-        numbers = {name: float(transfer.array().reshape(-1)[0]) for name, transfer in waiting.numbers.items()}
-        known = {name: value() if callable(value) else value for name, value in waiting.data.items()}
-        return waiting.event, {**known, **numbers}
+    def _complete(self, pending: PendingEvent) -> tuple[str, dict[str, Any]]:
+        numbers = {name: float(transfer.array().reshape(-1)[0]) for name, transfer in pending.numbers.items()}
+        known = {name: value() if callable(value) else value for name, value in pending.data.items()}
+        return pending.event, {**known, **numbers}
 
 
 def scale_of(scaler: Any) -> torch.Tensor | None:
@@ -106,18 +108,18 @@ def is_power_of_two(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-def is_due(times: int) -> bool:
+def is_check_due(times: int) -> bool:
     """Whether to repeat a close check of a possibly harmless call.
 
-    It is repeated the first AT_FIRST times, then at powers of two.
+    It is repeated the first MAX_FIRST_CHECKS times, then at powers of two.
     """
-    return times <= AT_FIRST or is_power_of_two(times)
+    return times <= MAX_FIRST_CHECKS or is_power_of_two(times)
 
 
-def _is_late(value: Any) -> bool:
+def _is_pending(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (hasattr(value, "ready") and hasattr(value, "array"))
 
 
-def _arriving(value: Any) -> Transfer:
-    arriving: Transfer = async_copy.of(value) if isinstance(value, torch.Tensor) else value
-    return arriving
+def _transfer(value: Any) -> Transfer:
+    transfer: Transfer = async_copy.of(value) if isinstance(value, torch.Tensor) else value
+    return transfer

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.guards.checkpoint_writer import Unreadable, write
-from ammeter.guards.restore_check import compared
-from ammeter.guards.restore_process import Child
-from ammeter.guards.runner import Saved
+from ammeter.guards.restore_check import compare
+from ammeter.guards.restore_process import RestoreProcess
+from ammeter.guards.runner import SavedCheckpoint
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.wire.frames import Event, Frame
 
@@ -54,13 +54,13 @@ class Checkpoint:
                 raise ValueError(f"{name} is {number!r}; use a number above 0")
         for name, part in (parts or {}).items():
             if not callable(getattr(part, "state_dict", None)):
-                raise ValueError(f"parts[{name!r}] is a {type(part).__name__}; use what has a state_dict()")
+                raise ValueError(f"parts[{name!r}] is a {type(part).__name__}; use an object with state_dict()")
         self.every_steps, self.every_minutes, self.keep = every_steps, every_minutes, keep
         self.dir = None if dir is None else Path(dir).expanduser().absolute()
         self.parts = dict(parts or {})
         self.restore = restore
-        self._child: Child | None = None
-        self._duty: GuardRunner | None = None
+        self._restore_process: RestoreProcess | None = None
+        self._runner: GuardRunner | None = None
         self._written: list[tuple[Path, int]] = []
 
     def latest(self) -> Path | None:
@@ -70,113 +70,113 @@ class Checkpoint:
         """
         if self._written:
             return self._written[-1][0]
-        saved = [checkpoint for checkpoint in self._duty.saved if not checkpoint.missing] if self._duty else []
+        saved = [checkpoint for checkpoint in self._runner.saved if not checkpoint.missing] if self._runner else []
         return Path(saved[-1].path) if saved else None
 
-    def attach(self, duty: GuardRunner) -> None:
-        self._duty = duty
+    def attach(self, runner: GuardRunner) -> None:
+        self._runner = runner
         self._written = []
-        self._step, self._time = duty.session.row.step, monotonic()
-        self._named: set[tuple[str, ...]] = set()
-        self._random: dict[str, Any] | None = None
-        self._refused = ""
-        self._folder = self.dir or duty.session.journal.folder.parent / "checkpoints"
-        self._writes = duty.session._hello.rank == 0 and bool(self.every_steps or self.every_minutes)
-        self._child = Child(self._restored) if self.restore else None
+        self._step, self._time = runner.session.row.step, monotonic()
+        self._reported: set[tuple[str, ...]] = set()
+        self._random_states: dict[str, Any] | None = None
+        self._reported_obstacle = ""
+        self._folder = self.dir or runner.session.journal.folder.parent / "checkpoints"
+        self._writes = runner.session._hello.rank == 0 and bool(self.every_steps or self.every_minutes)
+        self._restore_process = RestoreProcess(self._after_restore) if self.restore else None
 
-    def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
+    def receive_frames(self, frames: Sequence[Frame], last: bool = False) -> None:
         """Reports missing state of the program's checkpoints, once per combination.
 
         Nothing is reported if the program has written a complete checkpoint, because the others count as exports.
         """
-        if self._child is not None:
-            self._read_back(self._child, frames, last)
-        if any(not checkpoint.missing and not checkpoint.sure for checkpoint in self._known().saved):
+        if self._restore_process is not None:
+            self._read_back(self._restore_process, frames, last)
+        if any(not checkpoint.missing and not checkpoint.by_guard for checkpoint in self._attached_runner().saved):
             return
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("missing"):
                 missing = tuple(map(str, frame.data["missing"]))
-                if missing not in self._named:
-                    self._named.add(missing)
+                if missing not in self._reported:
+                    self._reported.add(missing)
                     path = frame.data.get("path") or "in memory"
-                    self._tell("found incomplete", f"{path} lacks {', '.join(missing)}", None, self._path())
+                    self._emit("found incomplete", f"{path} lacks {', '.join(missing)}", None, self._path())
 
-    def _read_back(self, child: Child, frames: Sequence[Frame], last: bool) -> None:
+    def _read_back(self, process: RestoreProcess, frames: Sequence[Frame], last: bool) -> None:
         if last:
-            child.look()
-            child.end()
+            process.poll()
+            process.stop()
             return
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and _is_file(frame.data.get("path")):
-                child.read({**frame.data, "step": frame.step})
+                process.read({**frame.data, "step": frame.step})
 
-    def _restored(self, saved: dict[str, Any], read: dict[str, Any]) -> None:
+    def _after_restore(self, saved: dict[str, Any], read: dict[str, Any]) -> None:
         """Records the verification at once, as every action of a guard."""
-        duty, told = self._known(), compared(read, saved)
+        runner, result = self._attached_runner(), compare(read, saved)
         names = ("outcome", "reason", "seconds", "bytes", "tensors")
-        data = {"path": saved["path"], "saved_step": saved["step"], **{name: told.get(name) for name in names}}
-        duty.session.journal.append(Event("checkpoint.verified", max(0, duty.step), time_ns(), data))
-        duty.verified(saved["path"], saved["step"], told["outcome"])
+        data = {"path": saved["path"], "saved_step": saved["step"], **{name: result.get(name) for name in names}}
+        runner.session.journal.append(Event("checkpoint.verified", max(0, runner.step), time_ns(), data))
+        runner.verified(saved["path"], saved["step"], result["outcome"])
 
     def remove(self) -> None:
         """Ends the child process: the run must leave none behind."""
-        if self._child is not None:
-            self._child.end()
+        if self._restore_process is not None:
+            self._restore_process.stop()
 
-    def closed(self) -> None:
-        """Capture the random number states now, because the next batch may be drawn from them.
+    def step_closed(self) -> None:
+        """Captures the random number states now, because the next batch may be drawn from them.
 
         The checkpoint itself is written when the next forward pass begins, after the schedule has advanced; without a
         recorded forward pass, one step later.
         """
-        if self._child is not None:
-            self._child.look()
+        if self._restore_process is not None:
+            self._restore_process.poll()
         if not self._writes:
             return
-        self.begun()
-        done = self._at()
-        due = self.every_steps is not None and done - self._step >= self.every_steps
+        self.before_forward()
+        completed = self._completed_steps()
+        due = self.every_steps is not None and completed - self._step >= self.every_steps
         if due or (self.every_minutes is not None and monotonic() - self._time >= 60 * self.every_minutes):
-            self._random = _random_numbers()
+            self._random_states = _random_states()
 
-    def begun(self) -> None:
-        if self._random is not None:
-            self._step = self._at()
-            self._write(self._random)
-            self._random, self._time = None, monotonic()
+    def before_forward(self) -> None:
+        if self._random_states is not None:
+            self._step = self._completed_steps()
+            self._write(self._random_states)
+            self._random_states, self._time = None, monotonic()
 
-    def _write(self, random_numbers: dict[str, Any]) -> None:
-        refused = self._refusal()
-        if refused:
-            if refused != self._refused:
-                self._tell("did not write", refused, None, self._path())
-            self._refused = refused
+    def _write(self, random_states: dict[str, Any]) -> None:
+        obstacle = self._obstacle()
+        if obstacle:
+            if obstacle != self._reported_obstacle:
+                self._emit("did not write", obstacle, None, self._path())
+            self._reported_obstacle = obstacle
             return
-        began, done = perf_counter(), self._at()
-        path = self._folder / f"step-{done:08d}.pt"
+        began, completed = perf_counter(), self._completed_steps()
+        path = self._folder / f"step-{completed:08d}.pt"
         try:
-            size = write(path, {**self._state(), "random": random_numbers, "step": done})
+            size = write(path, {**self._state(), "random": random_states, "step": completed})
         except (OSError, Unreadable) as error:
-            self._tell("could not write", f"{type(error).__name__}: {error}", None, self._path())
+            self._emit("could not write", f"{type(error).__name__}: {error}", None, self._path())
             return
-        self._keep(path, done)
+        self._delete_oldest(path, completed)
         reason = f"{size} bytes in {perf_counter() - began:.3f} s, read back"
-        self._tell("wrote", reason, None, str(path))
+        self._emit("wrote", reason, None, str(path))
 
-    def _keep(self, path: Path, step: int) -> None:
+    def _delete_oldest(self, path: Path, step: int) -> None:
         """Deletes this guard's oldest files. Other runs may use the same folder."""
-        duty = self._known()
+        runner = self._attached_runner()
         self._written = [entry for entry in self._written if entry[0] != path] + [(path, step)]
         while len(self._written) > self.keep:
             self._written.pop(0)[0].unlink(missing_ok=True)
-        kept = [Saved(str(own), at, (), sure=True) for own, at in self._written]
-        duty.saved = [saved for saved in duty.saved if not saved.sure] + kept
+        written = [SavedCheckpoint(str(own), at, (), by_guard=True) for own, at in self._written]
+        runner.saved = [saved for saved in runner.saved if not saved.by_guard] + written
 
-    def _refusal(self) -> str:
+    def _obstacle(self) -> str:
         """Returns why no checkpoint is written, or '' if one is."""
-        watched = self._known().session.watched
+        watched = self._attached_runner().session.watched
         if any(tensor.copies for tensor in watched.tensors):
-            return "the model is sharded: its state is on all ranks"
+            return "the model is sharded, so each rank has only a part of its state"
         weights = [(watched.tensors[index].name, tensor) for index, tensor in watched.alive()]
         for optimizer in watched.optimizers:
             states = [state for state in optimizer.state.values() if isinstance(state, dict)]
@@ -185,7 +185,7 @@ class Checkpoint:
         return f"{len(bad)} tensors are not finite, {bad[0]} first" if bad else ""
 
     def _state(self) -> dict[str, Any]:
-        session = self._known().session
+        session = self._attached_runner().session
         watched = session.watched
         models = [model for ref in watched.models if (model := ref()) is not None]
         return {
@@ -196,23 +196,23 @@ class Checkpoint:
             "run": session._hello.run,
         }
 
-    def _tell(self, action: str, reason: str, before: str | None, after: str | None) -> None:
-        self._known().tell(self, action, reason, **{"from": before, "to": after})
+    def _emit(self, action: str, reason: str, before: str | None, after: str | None) -> None:
+        self._attached_runner().emit(self, action, reason, **{"from": before, "to": after})
 
     def _path(self) -> str | None:
         latest = self.latest()
         return None if latest is None else str(latest)
 
-    def _at(self) -> int:
+    def _completed_steps(self) -> int:
         """Number of completed steps."""
-        return self._known().session.row.step
+        return self._attached_runner().session.row.step
 
-    def _known(self) -> GuardRunner:
-        assert self._duty is not None
-        return self._duty
+    def _attached_runner(self) -> GuardRunner:
+        assert self._runner is not None
+        return self._runner
 
 
-def _random_numbers() -> dict[str, Any]:
+def _random_states() -> dict[str, Any]:
     """Returns the state of all random number generators that training may use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}

@@ -27,7 +27,7 @@ def write(path: Path, state: dict[str, Any]) -> int:
     draft = path.with_suffix(".writing")
     draft.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
+        with os.fdopen(os.open(draft, _CREATE_FLAGS, 0o600), "wb") as file:
             file.raw.name = str(path)  # type: ignore[attr-defined] # events name the final path
             torch.save(state, file)
             file.flush()
@@ -43,9 +43,9 @@ def write(path: Path, state: dict[str, Any]) -> int:
 
 def checksum(state: Any) -> str:
     """Computes the SHA-256 of a state: names, types and the bytes of every tensor."""
-    found = hashlib.sha256()
-    _add(found, state)
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    _add(digest, state)
+    return digest.hexdigest()
 
 
 def _verify(draft: Path, path: Path, state: dict[str, Any]) -> None:
@@ -54,37 +54,37 @@ def _verify(draft: Path, path: Path, state: dict[str, Any]) -> None:
             file.raw.name = str(path)  # type: ignore[attr-defined] # as above: events name the saved path
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        told = text(str(error).splitlines()[0], 200) if str(error) else ""
-        raise Unreadable(f"weights_only=True does not load it ({type(error).__name__}: {told})") from error
+        message = text(str(error).splitlines()[0], 200) if str(error) else ""
+        raise Unreadable(f"weights_only=True does not load it ({type(error).__name__}: {message})") from error
     if checksum(loaded) != checksum(state):
-        raise Unreadable("the numbers that were read back are others than those that were written")
+        raise Unreadable("the values that were read back differ from those that were written")
 
 
-def _add(found: Any, value: Any) -> None:
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         plain = value.detach().cpu().contiguous()
-        found.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, dict):
-        found.update(b"{")
+        digest.update(b"{")
         for name, element in value.items():
-            found.update(f"{name!r}:".encode())
-            _add(found, element)
+            digest.update(f"{name!r}:".encode())
+            _add(digest, element)
     elif isinstance(value, list | tuple):
-        found.update(b"[")
+        digest.update(b"[")
         for member in value:
-            _add(found, member)
+            _add(digest, member)
     else:
-        found.update(f"{value!r},".encode())
+        digest.update(f"{value!r},".encode())
 
 
 def _sync(folder: Path) -> None:
     """Syncs the folder: until then a power failure can undo the rename."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

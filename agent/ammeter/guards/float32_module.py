@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 
-class Wide:
+class Float32Module:
     """While installed, runs the module without autocast and casts its inputs to float32."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        opened = _Opened()
+        open_contexts = _OpenContexts()
         self._handles = [
-            module.register_forward_pre_hook(_Enter(opened), with_kwargs=True),
-            module.register_forward_hook(_Leave(opened), always_call=True),
+            module.register_forward_pre_hook(_Enter(open_contexts), with_kwargs=True),
+            module.register_forward_hook(_Leave(open_contexts), always_call=True),
         ]
 
     def remove(self) -> None:
@@ -23,7 +23,7 @@ class Wide:
             self._handles.pop().remove()
 
 
-class _Opened(threading.local):
+class _OpenContexts(threading.local):
     """Contexts open in this thread. A stack, because a module may call itself."""
 
     def __init__(self) -> None:
@@ -33,48 +33,48 @@ class _Opened(threading.local):
 class _Hook:
     """A hook whose pickle or copy does nothing."""
 
-    def __init__(self, opened: _Opened | None = None) -> None:
-        self._opened = opened
+    def __init__(self, open_contexts: _OpenContexts | None = None) -> None:
+        self._open_contexts = open_contexts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _nothing, ()
+        return _restored_hook, ()
 
 
 class _Enter(_Hook):
     def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self._opened is not None
-        given, named = _widened(args), _widened(kwargs)
+        assert self._open_contexts is not None
+        value, keyword_args = _as_float32(args), _as_float32(kwargs)
         context = torch.autocast(_device_of(module, args), enabled=False)
         context.__enter__()  # type: ignore[no-untyped-call]
-        self._opened.contexts.append(context)
-        return given, named
+        self._open_contexts.contexts.append(context)
+        return value, keyword_args
 
 
 class _Leave(_Hook):
     """Also called when the module raised."""
 
     def __call__(self, *_: Any) -> None:
-        assert self._opened is not None
-        if self._opened.contexts:
-            self._opened.contexts.pop().__exit__(None, None, None)
+        assert self._open_contexts is not None
+        if self._open_contexts.contexts:
+            self._open_contexts.contexts.pop().__exit__(None, None, None)
 
 
-def _nothing() -> Any:
-    return _nothing_to_do
+def _restored_hook() -> Any:
+    return _no_op
 
 
-def _nothing_to_do(*_: Any) -> None:
+def _no_op(*_: Any) -> None:
     """Replaces a hook in a copy."""
 
 
-def _widened(given: Any) -> Any:
-    if isinstance(given, torch.Tensor):
-        return given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
-    if type(given) in (list, tuple):
-        return type(given)(_widened(value) for value in given)
-    if type(given) is dict:
-        return {name: _widened(value) for name, value in given.items()}
-    return given
+def _as_float32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_float32, value))
+    if type(value) is dict:
+        return {name: _as_float32(element) for name, element in value.items()}
+    return value
 
 
 def _device_of(module: torch.nn.Module, args: tuple[Any, ...]) -> str:

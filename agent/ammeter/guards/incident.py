@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ammeter.guards import baseline_verdicts
-from ammeter.guards.journal_follower import Judging
+from ammeter.guards.baseline_comparison import Baseline, BaselineComparison, baseline_for
+from ammeter.guards.stream_verdicts import StreamVerdicts
 from ammeter.guards.verdict_names import known
 from ammeter.redaction import text
 from ammeter.verdicts import ALL
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ammeter")
 
-FEW = 4
+MAX_VERDICTS_PER_ROW = 4
 """Maximum number of verdicts judged at every row.
 
 More verdicts are judged ten times a second, so that they stay within 1 % of the time.
 """
 
-PATIENCE = 0.1
+JUDGE_INTERVAL_SECONDS = 0.1
+"""Time between two evaluations of more than MAX_VERDICTS_PER_ROW verdicts."""
 
 
 class OnIncident:
@@ -55,26 +56,27 @@ class OnIncident:
         self.verdicts = None if verdicts is None else known(verdicts)
         self.failures = 0
         self.baseline = baseline
-        self._held: baseline_verdicts.Held | None = None
+        self._baseline: Baseline | None = None
 
     def prepare(self, tags: Mapping[str, Any], root: Path) -> None:
         """Reads the given baseline, else that of the run's tags, from the runs in `root`.
 
         Raises ValueError if a baseline is needed and does not exist.
         """
-        self._held = baseline_verdicts.held_for(self, self.verdicts or (), self.baseline, tags, root)
+        self._baseline = baseline_for(self, self.verdicts or (), self.baseline, tags, root)
 
-    def attach(self, duty: GuardRunner) -> None:
-        self._duty = duty
+    def attach(self, runner: GuardRunner) -> None:
+        self._runner = runner
         ids = [verdict.id for verdict in ALL] if self.verdicts is None else self.verdicts
-        folder = duty.session.journal.folder
-        compared = baseline_verdicts.Beside(self._held, ids, folder) if self._held is not None else None
-        self._judging = Judging(ids, 0.0 if len(ids) <= FEW else PATIENCE, beside=compared)
+        folder = runner.session.journal.folder
+        comparison = None if self._baseline is None else BaselineComparison(self._baseline, ids, folder)
+        interval_seconds = 0.0 if len(ids) <= MAX_VERDICTS_PER_ROW else JUDGE_INTERVAL_SECONDS
+        self._stream_verdicts = StreamVerdicts(ids, interval_seconds, comparison=comparison)
 
-    def heard(self, frames: Sequence[Frame], last: bool = False) -> None:
-        new = {finding.verdict for finding in self._judging.hear(frames, last=last)}
+    def receive_frames(self, frames: Sequence[Frame], last: bool = False) -> None:
+        new = {finding.verdict for finding in self._stream_verdicts.judge(frames, last=last)}
         if new:
-            causes = explain([("", finding) for finding in self._judging.findings.values()])
+            causes = explain([("", finding) for finding in self._stream_verdicts.findings.values()])
             for cause in causes:
                 if cause.finding.verdict in new:
                     self._call(cause.finding)
@@ -85,10 +87,10 @@ class OnIncident:
         except Exception as error:  # noqa: BLE001 - code of the program; the run goes on
             self.failures += 1
             if self.failures == 1:
-                self._tell(finding, error)
+                self._report(finding, error)
 
-    def _tell(self, finding: Finding, error: Exception) -> None:
+    def _report(self, finding: Finding, error: Exception) -> None:
         with suppress(Exception):  # an exception without text, or a log handler of the program that raises
-            said = text(f"{type(error).__name__}: {error}", 500)
-            self._duty.tell(self, "callback raised", said, verdict=finding.verdict)
-            log.warning("ammeter: the callback for %s raised (%s); training goes on", finding.verdict, said)
+            message = text(f"{type(error).__name__}: {error}", 500)
+            self._runner.emit(self, "callback raised", message, verdict=finding.verdict)
+            log.warning("ammeter: the callback for %s raised (%s); training continues", finding.verdict, message)

@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.guards.float32_module import Wide
+from ammeter.guards.float32_module import Float32Module
 from ammeter.torch_hooks.forward_calls import hookable, innermost
 from ammeter.torch_hooks.targets import plain_name
 
 if TYPE_CHECKING:
     from ammeter.guards.runner import GuardRunner, Update
 
-PATIENCE = 5
+MAX_SKIPS = 5
 """Skips in a row at scales that had worked, as in scale-collapse.
 
 The last one tried 1/16 of such a scale.
 """
 
-BAD_LOSSES = 2
+MAX_BAD_LOSSES = 2
 """Skips in a row with a non-finite loss.
 
 It is computed before scaling, so no scale can be the cause.
 """
 
-CALIBRATION = 24
+MAX_CALIBRATION_SKIPS = 24
 """Skips in a row for a scaler without a good step, as in scale-collapse."""
 
-STEADY = 200
+STEADY_STEPS = 200
 """Good steps before float16 is tried again, doubled after each failure."""
 
-RETURNS = 3
+MAX_RETURNS = 3
 
-WIDER = ("bfloat16", "float32")
+WIDER_DTYPES = ("bfloat16", "float32")
 
 
 class Precision:
@@ -58,139 +58,142 @@ class Precision:
         *,
         module: str | None = None,
         to: str = "bfloat16",
-        patience: int = PATIENCE,
-        steady: int = STEADY,
-        returns: int = RETURNS,
+        patience: int = MAX_SKIPS,
+        steady: int = STEADY_STEPS,
+        returns: int = MAX_RETURNS,
     ) -> None:
-        if to not in WIDER:
-            raise ValueError(f"to is {to!r}; use one of {', '.join(WIDER)}")
-        for name, number, least in (("patience", patience, 1), ("steady", steady, 1), ("returns", returns, 0)):
-            if number < least:
-                raise ValueError(f"{name} is {number!r}; use a whole number of {least} or more")
+        if to not in WIDER_DTYPES:
+            raise ValueError(f"to is {to!r}; use one of {', '.join(WIDER_DTYPES)}")
+        for name, number, minimum in (("patience", patience, 1), ("steady", steady, 1), ("returns", returns, 0)):
+            if number < minimum:
+                raise ValueError(f"{name} is {number!r}; use a whole number of {minimum} or more")
         self.module, self.to = module, to
         self.patience, self.steady, self.returns = patience, steady, returns
-        self._duty: GuardRunner | None = None
+        self._runner: GuardRunner | None = None
 
     def check(self, models: Sequence[torch.nn.Module]) -> None:
         """Checks that a model has the module. Raises ValueError otherwise."""
         if self.module is not None and self._find(models) is None:
             paths = [path for model in models for path, _ in innermost(model).named_modules() if path]
             raise ValueError(
-                f"module is {self.module!r}, which the model has not; use a path of model.named_modules(), such as"
-                f" {paths[0] if paths else ''!r}"
+                f"module is {self.module!r}, which the model does not have; use a path of model.named_modules(), such"
+                f" as {paths[0] if paths else ''!r}"
             )
 
-    def attach(self, duty: GuardRunner) -> None:
-        self._duty = duty
+    def attach(self, runner: GuardRunner) -> None:
+        self._runner = runner
         self._skips: weakref.WeakKeyDictionary[torch.amp.GradScaler, int] = weakref.WeakKeyDictionary()
         self._worked: weakref.WeakKeyDictionary[torch.amp.GradScaler, bool] = weakref.WeakKeyDictionary()
         self._bad_losses = 0
-        self._fallen: str | None = None
-        self._wide: Wide | None = None
-        self._good = self._returned = 0
-        self._entered = self._unable = False
+        self._fallback: str | None = None
+        self._float32_module: Float32Module | None = None
+        self._good_steps = self._returned = 0
+        self._uses_autocast = self._reported_unable = False
 
     def remove(self) -> None:
-        self._fallen = None
-        if self._wide is not None:
-            self._wide.remove()
-            self._wide = None
+        self._fallback = None
+        if self._float32_module is not None:
+            self._float32_module.remove()
+            self._float32_module = None
 
     def autocast(self, device_type: str, dtype: torch.dtype | None, options: dict[str, Any]) -> torch.autocast:
         """Returns the context of run.autocast()."""
-        duty, fallen = self._duty, None if self._duty is None else self._fallen
-        self._entered = True
-        wanted = torch.get_autocast_dtype(device_type) if dtype is None else dtype
-        if duty is None or fallen is None or duty.is_off(self) or wanted is not torch.float16:
+        runner, fallback = self._runner, None if self._runner is None else self._fallback
+        self._uses_autocast = True
+        requested = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+        if runner is None or fallback is None or runner.is_off(self) or requested is not torch.float16:
             return torch.autocast(device_type, dtype, **options)
-        if fallen == "float32":
+        if fallback == "float32":
             return torch.autocast(device_type, dtype, **{**options, "enabled": False})
         return torch.autocast(device_type, torch.bfloat16, **options)
 
-    def updated(self, update: Update) -> None:
+    def after_update(self, update: Update) -> None:
         scaler, overflow = update.scaler, update.overflow
         skips = self._skips[scaler] = self._skips.get(scaler, 0) + 1 if overflow else 0
-        told = update.bad_loss and self._duty is not None and self._duty.alone  # losses differ between ranks
-        self._bad_losses = self._bad_losses + 1 if overflow and told else 0
+        loss_counts = update.bad_loss and self._runner is not None and self._runner.alone  # losses differ between ranks
+        self._bad_losses = self._bad_losses + 1 if overflow and loss_counts else 0
         if not overflow:
             self._worked[scaler] = True
-            self._is_good()
-        elif self._is_enough(skips, self._worked.get(scaler, False)):
-            self._good = 0
-            if self._fallen is None:
-                self._fall(skips)
+            self._count_good_step()
+        elif self._must_fall_back(skips, self._worked.get(scaler, False)):
+            self._good_steps = 0
+            if self._fallback is None:
+                self._fall_back(skips)
 
-    def _is_enough(self, skips: int, worked: bool) -> bool:
+    def _must_fall_back(self, skips: int, worked: bool) -> bool:
         if not worked:
-            return skips > CALIBRATION
-        return skips >= self.patience or self._bad_losses >= BAD_LOSSES
+            return skips > MAX_CALIBRATION_SKIPS
+        return skips >= self.patience or self._bad_losses >= MAX_BAD_LOSSES
 
-    def _is_good(self) -> None:
-        if self._fallen is None:
+    def _count_good_step(self) -> None:
+        if self._fallback is None:
             return
-        self._good += 1
-        if self._good >= self.steady * 2**self._returned and self._returned < self.returns:
-            self._come_back()
+        self._good_steps += 1
+        if self._good_steps >= self.steady * 2**self._returned and self._returned < self.returns:
+            self._return()
 
-    def _fall(self, skips: int) -> None:
-        refused = self._refused()
+    def _fall_back(self, skips: int) -> None:
+        obstacle = self._obstacle()
         reason = f"{skips} steps in a row were skipped: " + (
-            "the loss itself is not finite" if self._bad_losses else "the scale comes down and none helps"
+            "the loss itself is not finite" if self._bad_losses else "the scale decreased, and no scale prevents it"
         )
-        if refused:
-            if not self._unable:
-                self._unable = True
-                self._tell("unable", f"{reason}; {refused}", "float16", "float16")
+        if obstacle:
+            if not self._reported_unable:
+                self._reported_unable = True
+                self._emit("unable", f"{reason}; {obstacle}", "float16", "float16")
             return
-        self._good = 0
-        self._fallen = "float32" if self.module is not None or not _has_bfloat16(self._device()) else self.to
+        self._good_steps = 0
+        self._fallback = "float32" if self.module is not None or not _has_bfloat16(self._device()) else self.to
         if self.module is not None:
-            found = self._find(self._models())
-            assert found is not None
-            self._wide = Wide(found)
-        begun = _begin_anew(self._models())
-        anew = f"; running statistics of {begun} modules were not finite and begin anew" if begun else ""
-        self._tell("fell back", reason + anew, "float16", self._fallen)
+            module = self._find(self._models())
+            assert module is not None
+            self._float32_module = Float32Module(module)
+        norms = _reset_running_statistics(self._models())
+        note = f"; non-finite running statistics of {norms} modules were reset" if norms else ""
+        self._emit("fell back", reason + note, "float16", self._fallback)
 
-    def _come_back(self) -> None:
-        fallen, good = self._fallen, self._good
+    def _return(self) -> None:
+        fallback, good_steps = self._fallback, self._good_steps
         self.remove()
         self._returned += 1
-        self._tell(
-            "came back", f"{good} good steps in a row; try {self._returned} of {self.returns}", fallen, "float16"
+        self._emit(
+            "came back",
+            f"{good_steps} good steps in a row; try {self._returned} of {self.returns}",
+            fallback,
+            "float16",
         )
 
-    def _refused(self) -> str:
-        """Returns why the guard cannot act, or '' if it can."""
+    def _obstacle(self) -> str:
+        """Returns the reason for which the guard cannot act, '' if it can."""
         if self.module is None:
-            return "" if self._entered else "the program does not enter run.autocast()"
-        found = self._find(self._models())
-        if found is None or not any(
-            module is found for model in self._models() for _, module in hookable(innermost(model))
+            return "" if self._uses_autocast else "the program does not enter run.autocast()"
+        module = self._find(self._models())
+        if module is None or not any(
+            module is module for model in self._models() for _, module in hookable(innermost(model))
         ):
-            return f"{self.module} runs inside what torch.compile made"
-        half = {parameter.dtype for parameter in found.parameters()} - {torch.float32, torch.float64}
+            return f"{self.module} is part of a compiled graph of torch.compile"
+        half = {parameter.dtype for parameter in module.parameters()} - {torch.float32, torch.float64}
         return f"the weights of {self.module} are in {half.pop()}" if half else ""
 
-    def _tell(self, action: str, reason: str, before: str | None, after: str) -> None:
-        assert self._duty is not None
+    def _emit(self, action: str, reason: str, before: str | None, after: str) -> None:
+        assert self._runner is not None
         where = {"module": self.module} if self.module is not None else {}
-        self._duty.tell(self, action, reason, **{"from": before, "to": after}, **where)
+        self._runner.emit(self, action, reason, **{"from": before, "to": after}, **where)
 
     def _models(self) -> list[torch.nn.Module]:
-        assert self._duty is not None
-        return [model for ref in self._duty.session.watched.models if (model := ref()) is not None]
+        assert self._runner is not None
+        return [model for ref in self._runner.session.watched.models if (model := ref()) is not None]
 
     def _find(self, models: Sequence[torch.nn.Module]) -> torch.nn.Module | None:
         named = ((path, module) for model in models for path, module in innermost(model).named_modules())
-        found: dict[str, torch.nn.Module] = {plain_name(path): module for path, module in named if path}
-        return found.get(str(self.module))
+        module: dict[str, torch.nn.Module] = {plain_name(path): module for path, module in named if path}
+        return module.get(str(self.module))
 
     def _device(self) -> str:
         return next((parameter.device.type for model in self._models() for parameter in model.parameters()), "cpu")
 
 
-def _begin_anew(models: Sequence[torch.nn.Module]) -> int:
+def _reset_running_statistics(models: Sequence[torch.nn.Module]) -> int:
     """Resets non-finite running statistics of BatchNorm and returns the number of modules.
 
     A forward pass that overflows leaves NaN in running statistics even if its step is skipped. They would never be

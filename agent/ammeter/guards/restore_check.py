@@ -22,10 +22,10 @@ import torch
 
 from ammeter.probes.checkpoint.contents import contents_of
 
-PART = 2**20
+CHUNK_ELEMENTS = 2**20
 """Number of elements checked at once."""
 
-SECONDS, SECONDS_PER_GIB = 60, 60
+BASE_SECONDS, SECONDS_PER_GIB = 60, 60
 """Seconds for the import of torch and a small file, and for each GiB."""
 
 SPARE_BYTES = 16 * 2**30
@@ -37,7 +37,7 @@ UNMAPPED_BYTES = 2**30
 It cannot be mapped and must fit into memory.
 """
 
-DEEPEST = 12
+MAX_DEPTH = 12
 
 
 def main(argv: list[str]) -> int:
@@ -45,13 +45,13 @@ def main(argv: list[str]) -> int:
     began = perf_counter()
     try:
         size = path.stat().st_size
-        _bounded(size)
-        told = restore(path, size)
+        _limit_resources(size)
+        result = restore(path, size)
     except OSError as error:
-        told = {"outcome": "skipped", "reason": f"{type(error).__name__}: {error.strerror}"}
+        result = {"outcome": "skipped", "reason": f"{type(error).__name__}: {error.strerror}"}
     except MemoryError:
-        told = {"outcome": "skipped", "reason": "it takes more memory than it may"}
-    print(json.dumps({**told, "seconds": round(perf_counter() - began, 3)}))
+        result = {"outcome": "skipped", "reason": "reading it needs more memory than the limit allows"}
+    print(json.dumps({**result, "seconds": round(perf_counter() - began, 3)}))
     return 0
 
 
@@ -64,26 +64,29 @@ def restore(path: Path, size: int) -> dict[str, Any]:
     try:
         loaded = _load(path, size)
     except _Unmapped:
-        return {"outcome": "skipped", "reason": "it has torch's old form and is too large to be read as a whole"}
+        return {"outcome": "skipped", "reason": "it has torch's old format and is too large to be read into memory"}
     except (MemoryError, OSError):
         raise
     except Exception as error:  # noqa: BLE001 - the error of a broken file is the result
-        said = str(error).splitlines()[0][:200] if str(error) else ""
-        return {"outcome": "failed", "reason": f"weights_only=True does not load it ({type(error).__name__}: {said})"}
+        message = str(error).splitlines()[0][:200] if str(error) else ""
+        return {
+            "outcome": "failed",
+            "reason": f"weights_only=True does not load it ({type(error).__name__}: {message})",
+        }
     bad, tensors = [], 0
     for name, tensor in _tensors(loaded, "", 0):
         tensors += 1
         if not _is_finite(tensor):
             bad.append(name)
-    found = contents_of(loaded).plain()
-    told = {"bytes": size, "tensors": tensors, "contents": found}
+    contents = contents_of(loaded).plain()
+    result = {"bytes": size, "tensors": tensors, "contents": contents}
     if bad:
         return {
             "outcome": "failed",
             "reason": f"{len(bad)} of {tensors} tensors are not finite, {bad[0]} first",
-            **told,
+            **result,
         }
-    return {"outcome": "passed", "reason": f"{tensors} tensors, all finite", **told}
+    return {"outcome": "passed", "reason": f"{tensors} tensors, all finite", **result}
 
 
 class _Unmapped(Exception):
@@ -105,7 +108,7 @@ def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Ten
     """Yields each tensor with its path, such as model.head.weight."""
     if isinstance(value, torch.Tensor):
         yield name or "it", value
-    elif depth < DEEPEST and isinstance(value, dict | list | tuple):
+    elif depth < MAX_DEPTH and isinstance(value, dict | list | tuple):
         inside = value.items() if isinstance(value, dict) else enumerate(value)
         for key, element in inside:
             yield from _tensors(element, f"{name}.{key}" if name else str(key), depth + 1)
@@ -114,34 +117,39 @@ def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Ten
 def _is_finite(tensor: torch.Tensor) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
         return True
-    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor.detach().reshape(-1), PART))
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor.detach().reshape(-1), CHUNK_ELEMENTS))
 
 
-def _bounded(size: int) -> None:
+def _limit_resources(size: int) -> None:
     """Limits the resources of this process."""
     os.nice(19)
     torch.set_num_threads(1)
     limit = 2 * size + SPARE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.alarm(SECONDS + SECONDS_PER_GIB * (size // 2**30))
+    signal.alarm(BASE_SECONDS + SECONDS_PER_GIB * (size // 2**30))
 
 
-def compared(told: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+def compare(result: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """Compares the read contents with those at saving: elements per dtype, optimizer and scaler."""
-    if told["outcome"] != "passed":
-        return told
-    if saved.get("bytes") is not None and told.get("bytes") != saved["bytes"]:
-        return {**told, "outcome": "skipped", "reason": "the file was replaced before it was read"}
-    was, now = saved.get("contents") or {}, told["contents"]
-    if Counter(was.get("weights") or {}) != Counter(now["weights"]):
-        return {**told, "outcome": "failed", "reason": "other weights were read than were saved, by dtype and number"}
-    lost = [name for name in ("optimizer", "scaler") if was.get(name) and not now.get(name)]
+    if result["outcome"] != "passed":
+        return result
+    if saved.get("bytes") is not None and result.get("bytes") != saved["bytes"]:
+        return {**result, "outcome": "skipped", "reason": "the file was replaced before it was read"}
+    saved_contents, read_contents = saved.get("contents") or {}, result["contents"]
+    if Counter(saved_contents.get("weights") or {}) != Counter(read_contents["weights"]):
+        reason = "the file's weights differ from the saved ones in dtype or number of elements"
+        return {**result, "outcome": "failed", "reason": reason}
+    lost = [name for name in ("optimizer", "scaler") if saved_contents.get(name) and not read_contents.get(name)]
     if lost:
-        return {**told, "outcome": "failed", "reason": f"it was saved with {' and '.join(lost)}, which was not read"}
+        return {**result, "outcome": "failed", "reason": f"the saved {' and '.join(lost)} was not read back"}
     missing = [str(part) for part in saved.get("missing") or ()]
     if missing:
-        return {**told, "outcome": "partial", "reason": f"it loads and is finite, and has no {', '.join(missing)}"}
-    return told
+        return {
+            **result,
+            "outcome": "partial",
+            "reason": f"the file loads and is finite, but lacks {', '.join(missing)}",
+        }
+    return result
 
 
 if __name__ == "__main__":

@@ -10,50 +10,54 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Time between two checks whether the child has ended, each one system call."""
 
-MAX_BYTES = 2**16
+MAX_OUTPUT_BYTES = 2**16
 """Size limit of its answer: one pipe buffer, so that neither side blocks."""
 
 
-class Child:
+class RestoreProcess:
     """Runs at most one child. Of several pending checkpoints only the newest is read next."""
 
-    def __init__(self, done: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
-        """done: called with the saved state and the result of reading it."""
-        self._done = done
+    def __init__(self, on_result: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+        """Creates a process handle.
+
+        Args:
+            on_result: called with the saved state and the result of reading it.
+        """
+        self._on_result = on_result
         self._running: tuple[subprocess.Popen[bytes], dict[str, Any]] | None = None
-        self._waiting: dict[str, Any] | None = None
+        self._next: dict[str, Any] | None = None
         self._due = 0.0
 
     def read(self, saved: dict[str, Any]) -> None:
         """Starts reading a checkpoint, or queues it in place of the pending one."""
         if self._running is not None:
-            self._waiting = saved
+            self._next = saved
             return
         command = [sys.executable, "-m", "ammeter.guards.restore_check", saved["path"]]
         quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **quiet)  # type: ignore[call-overload]
         self._running = process, saved
 
-    def look(self) -> None:
-        """Handle the result if the child has ended. Never blocks."""
+    def poll(self) -> None:
+        """Handles the result if the child has ended. Never blocks."""
         if self._running is None or monotonic() < self._due:
             return
-        self._due = monotonic() + LOOK_SECONDS
+        self._due = monotonic() + POLL_SECONDS
         process, saved = self._running
         if process.poll() is None:
             return
         self._running = None
-        self._done(saved, _answer(process))
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            self.read(waiting)
+        self._on_result(saved, _result(process))
+        if self._next is not None:
+            following, self._next = self._next, None
+            self.read(following)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stops the child at the end of the run. Unread checkpoints stay unread."""
-        self._waiting = None
+        self._next = None
         if self._running is not None:
             process, _ = self._running
             self._running = None
@@ -64,15 +68,15 @@ class Child:
                 process.stdout.close()
 
 
-def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _result(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Parses the output of the ended child."""
     assert process.stdout is not None
     with process.stdout as output:
-        said = output.read(MAX_BYTES)
+        text = output.read(MAX_OUTPUT_BYTES)
     try:
-        told = json.loads(said)
+        result = json.loads(text)
     except ValueError:
-        told = None
-    if isinstance(told, dict) and told.get("outcome"):
-        return told
-    return {"outcome": "skipped", "reason": f"the process that read it ended with {process.returncode}", "seconds": 0.0}
+        result = None
+    if isinstance(result, dict) and result.get("outcome"):
+        return result
+    return {"outcome": "skipped", "reason": f"the restore process ended with {process.returncode}", "seconds": 0.0}

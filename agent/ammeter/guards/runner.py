@@ -19,10 +19,10 @@ from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.wire.frames import Event, Frame
 
 if TYPE_CHECKING:
-    from ammeter.guards.journal_follower import Overheard
+    from ammeter.guards.buffered_journal import BufferedJournal
     from ammeter.recording.session import Session
 
-NO_INVERSE = 2.0**-128
+MAX_UNINVERTIBLE_SCALE = 2.0**-128
 """At this scale or less the inverse is infinite in float32; see verdicts/loss_scale/scale_underflowed.py."""
 
 
@@ -30,9 +30,12 @@ NO_INVERSE = 2.0**-128
 class Update:
     """One update() of a scaler.
 
-    before, after: the scale around it, None if only the device knows it. overflow: whether the step was skipped.
-    bad_loss: whether the loss was not finite, as far as the host knows. given: whether the program set the scale with
-    update(new_scale).
+    Attributes:
+        before: the scale before it, None if only the device knows it.
+        after: the scale after it, None if only the device knows it.
+        overflow: whether the step was skipped.
+        bad_loss: whether the loss was not finite, as far as the host knows.
+        given: whether the program set the scale with update(new_scale).
     """
 
     scaler: torch.amp.GradScaler
@@ -44,17 +47,21 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint.
 
-    step: the step open when it was written, so its weights are those after step - 1. sure: written by a guard, which
-    checked that all of it is finite. verified, broken: read back in another process, and valid or invalid.
+    Attributes:
+        step: the step open when it was written, so its weights are those after step - 1.
+        missing: parts of the training state that it lacks.
+        by_guard: whether a guard wrote it, after a check that all of it is finite.
+        verified: whether another process read it back and found it valid.
+        broken: whether another process read it back and found it invalid.
     """
 
     path: str
     step: int
     missing: tuple[str, ...]
-    sure: bool = False
+    by_guard: bool = False
     verified: bool = False
     broken: bool = False
 
@@ -62,49 +69,56 @@ class Saved:
 class GuardRunner:
     """Runs the guards of one session.
 
-    A guard implements any of scaling, unscaling, updated, closed, begun, heard and remove. They are called in the
-    training thread, and a guard that raises is switched off by the session's fault handling.
+    A guard implements any of before_scale, before_unscale, after_update, step_closed, before_forward, receive_frames
+    and remove. They are called in the training thread, and a guard that raises is switched off by the session's fault
+    handling.
     """
 
     def __init__(
-        self, session: Session, journal: Overheard, guards: Sequence[Any], leave: Callable[[str], Any]
+        self, session: Session, journal: BufferedJournal, guards: Sequence[Any], close_journal: Callable[[str], Any]
     ) -> None:
-        """leave: writes the final record with a message, and delivers the written records."""
+        """Creates a runner.
+
+        Args:
+            close_journal: writes the final record with a message, and delivers the written records.
+        """
         self.session = session
-        self.saved: list[Saved] = []
+        self.saved: list[SavedCheckpoint] = []
         self._journal = journal
         self._guards = guards
-        self._leave = leave
-        self._ended: Exception | None = None
+        self._close_journal = close_journal
+        self._stopped: Exception | None = None
         self._step = session.row.step
-        self._before: float | None = None
+        self._scale_before: float | None = None
         self._skipped = self._bad_loss = False
 
     def attach(self) -> list[Any]:
         """Attaches after everything else, so that guards run when the session has closed its step."""
         for guard in self._guards:
             self._safe(guard, "attach")(self)
-        self._scalings, self._unscalings, self._updates, self._closings, self._beginnings, self._hearings = (
-            [self._safe(guard, name) for guard in self._guards if hasattr(guard, name)]
-            for name in ("scaling", "unscaling", "updated", "closed", "begun", "heard")
-        )
+        self._before_scales = self._methods("before_scale")
+        self._before_unscales = self._methods("before_unscale")
+        self._after_updates = self._methods("after_update")
+        self._step_closed = self._methods("step_closed")
+        self._before_forwards = self._methods("before_forward")
+        self._receive_frames = self._methods("receive_frames")
         guard = self.session.guard("guards", any_thread=False)
-        self._act = guard(self._acts)
-        watched, between = self.session.watched, patch.uncompiled(self._between)
+        self._call_guards_safely = guard(self._call_guards)
+        watched, at_boundary = self.session.watched, patch.uncompiled(self._at_boundary)
         kinds = watched.scaler_kinds
         handles = [
-            *patch.methods(kinds, "update", before=guard(self._updating), after=guard(self._updated)),
-            *patch.methods(kinds, "update", after=between),
-            patch.stepped(guard(self._stepped)),
-            self.session.forward.subscribe(trains=patch.uncompiled(self._begins), evaluates=between),
-            patch.backward(before=between),
-            patch.stepping(between),
-            *patch.methods(watched.optimizer_kinds, "zero_grad", before=between),
+            *patch.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update)),
+            *patch.methods(kinds, "update", after=at_boundary),
+            patch.stepped(guard(self._after_step)),
+            self.session.forward.subscribe(trains=patch.uncompiled(self._before_forward), evaluates=at_boundary),
+            patch.backward(before=at_boundary),
+            patch.stepping(at_boundary),
+            *patch.methods(watched.optimizer_kinds, "zero_grad", before=at_boundary),
         ]
-        if self._scalings:
-            handles += patch.methods(kinds, "scale", before=guard(self._scaling))
-        if self._unscalings:
-            handles += patch.methods(kinds, "unscale_", before=guard(self._unscaling))
+        if self._before_scales:
+            handles += patch.methods(kinds, "scale", before=guard(self._before_scale))
+        if self._before_unscales:
+            handles += patch.methods(kinds, "unscale_", before=guard(self._before_unscale))
         return [*handles, self]
 
     def remove(self) -> None:
@@ -116,13 +130,13 @@ class GuardRunner:
 
     def finish(self) -> None:
         """Passes the last frames to the guards. They can no longer stop the run."""
-        frames = self._journal.take()
+        frames = self._journal.take_frames()
         for guard in self._guards:
-            if hasattr(guard, "heard") and _called(guard) not in self.session.faults:
+            if hasattr(guard, "receive_frames") and _fault_name(guard) not in self.session.faults:
                 try:
-                    guard.heard(frames, last=True)
+                    guard.receive_frames(frames, last=True)
                 except Exception as error:  # noqa: BLE001 - like session.guard, which is inactive by now
-                    self.session._fault_in(_called(guard), error)
+                    self.session._fault_in(_fault_name(guard), error)
 
     @property
     def step(self) -> int:
@@ -135,33 +149,35 @@ class GuardRunner:
         return self.session._hello.world_size == 1
 
     def is_off(self, guard: Any) -> bool:
-        return self.session._off or _called(guard) in self.session.faults
+        return self.session._off or _fault_name(guard) in self.session.faults
 
-    def tell(self, guard: Any, action: str, reason: str, **data: Any) -> None:
+    def emit(self, guard: Any, action: str, reason: str, **data: Any) -> None:
         """Records the action of a guard at once, because the run may end after it."""
-        told = {"guard": guard.name, "action": action, "reason": reason, "step": self.step, **data}
-        self.session.journal.append(Event("guard.acted", max(0, self.step), time_ns(), told))
+        data = {"guard": guard.name, "action": action, "reason": reason, "step": self.step, **data}
+        self.session.journal.append(Event("guard.acted", max(0, self.step), time_ns(), data))
 
-    def end(self, stopped: Exception) -> None:
-        """Ends the run with this error after all guards have been called."""
-        self._ended = self._ended or stopped
+    def stop_run(self, error: Exception) -> None:
+        """Stops the run with this error after all guards have been called."""
+        self._stopped = self._stopped or error
 
-    def newest_before(self, step: int, *, finite: bool = False) -> Saved | None:
+    def newest_checkpoint_before(self, step: int, *, finite: bool = False) -> SavedCheckpoint | None:
         """Returns the newest complete checkpoint from before this step that was not found broken.
 
-        If some were read back, only these and the guards' own count. finite: a checkpoint known to be finite may be
-        newer than the step.
+        If some were read back, only these and the guards' own count.
+
+        Args:
+            finite: a checkpoint known to be finite may be newer than the step.
         """
         usable = [
             checkpoint
             for checkpoint in self.saved
             if not checkpoint.missing
             and not checkpoint.broken
-            and ((finite and checkpoint.sure) or checkpoint.step < step)
+            and ((finite and checkpoint.by_guard) or checkpoint.step < step)
         ]
         if any(checkpoint.verified for checkpoint in usable):
-            usable = [checkpoint for checkpoint in usable if checkpoint.verified or checkpoint.sure]
-        return max(usable, key=lambda checkpoint: (checkpoint.step, checkpoint.sure), default=None)
+            usable = [checkpoint for checkpoint in usable if checkpoint.verified or checkpoint.by_guard]
+        return max(usable, key=lambda checkpoint: (checkpoint.step, checkpoint.by_guard), default=None)
 
     def verified(self, path: str, step: int, outcome: str) -> None:
         """Stores the result of reading a checkpoint back, unless it was overwritten meanwhile."""
@@ -170,48 +186,48 @@ class GuardRunner:
             if (checkpoint.path, checkpoint.step) == (path, step):
                 self.saved[at] = replace(checkpoint, verified=passed, broken=failed)
 
+    def _methods(self, name: str) -> list[Callable[..., None]]:
+        return [self._safe(guard, name) for guard in self._guards if hasattr(guard, name)]
+
     def _safe(self, guard: Any, name: str) -> Callable[..., None]:
         """Returns a guard's method that never raises and does nothing once the guard is off."""
-        return self.session.guard(_called(guard), any_thread=False)(getattr(guard, name))
+        return self.session.guard(_fault_name(guard), any_thread=False)(getattr(guard, name))
 
-    def _scaling(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        if self._is_ours(args[0]):
-            for scaling in self._scalings:
-                scaling(args[0])
+    def _before_scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if self._is_watched(args[0]):
+            for before_scale in self._before_scales:
+                before_scale(args[0])
 
-    def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._is_ours(args[0]):
-            for unscaling in self._unscalings:
-                unscaling(args[0], optimizer_in(args, kwargs))
+    def _before_unscale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_watched(args[0]):
+            for before_unscale in self._before_unscales:
+                before_unscale(args[0], optimizer_in(args, kwargs))
 
-    def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Runs twice if update() wakes the session.
-
-        The session knows more of the step the second time.
-        """
-        if self._is_ours(args[0]):
-            self._before = known_scale(args[0])
+    def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Runs twice if update() ends the fast path; the session knows more of the step the second time."""
+        if self._is_watched(args[0]):
+            self._scale_before = known_scale(args[0])
             self._skipped = bool(self.session.row.skipped)
-            if self._before is not None and self._before <= NO_INVERSE:
+            if self._scale_before is not None and self._scale_before <= MAX_UNINVERTIBLE_SCALE:
                 self.session.row.urgent = True
-            self._bad_loss = self._hasten()
+            self._bad_loss = self._mark_urgent()
 
-    def _updated(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def _after_update(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]
-        if not self._is_ours(scaler):
+        if not self._is_watched(scaler):
             return
-        before, after = self._before, known_scale(scaler)
+        before, after = self._scale_before, known_scale(scaler)
         given = len(args) > 1 or kwargs.get("new_scale") is not None
         overflow = self._skipped if before is None or after is None else not given and after < before
         update = Update(scaler, before, after, overflow, self._bad_loss, given)
-        for updated in self._updates:
-            updated(update)
+        for after_update in self._after_updates:
+            after_update(update)
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if optimizer in self.session.watched.optimizers:
-            self._hasten()
+            self._mark_urgent()
 
-    def _hasten(self) -> bool:
+    def _mark_urgent(self) -> bool:
         """Makes a row with a non-finite loss urgent, so that guards can act on it.
 
         An urgent row is written when its step closes.
@@ -221,7 +237,7 @@ class GuardRunner:
         row.urgent = row.urgent or bad
         return bad
 
-    def _between(self, *_: Any) -> None:
+    def _at_boundary(self, *_: Any) -> None:
         """Runs before calls that may begin or end a step.
 
         For other calls it only compares a few values. No caller catches exceptions here, so the error that ends the run
@@ -229,39 +245,39 @@ class GuardRunner:
         """
         if get_ident() != self.session.thread or self.session._off:
             return
-        if self._journal.waiting or self._step != self.session.row.step:
-            self._act()
-        if self._ended is not None:
-            stopped, self._ended = self._ended, None
-            self._leave(f"{type(stopped).__name__}: {stopped}")
-            raise stopped
+        if self._journal.has_frames or self._step != self.session.row.step:
+            self._call_guards_safely()
+        if self._stopped is not None:
+            error, self._stopped = self._stopped, None
+            self._close_journal(f"{type(error).__name__}: {error}")
+            raise error
 
-    def _begins(self, *_: Any) -> None:
+    def _before_forward(self, *_: Any) -> None:
         """Handles the start of a training forward pass: work between the two steps is done."""
-        self._between()
-        for begun in self._beginnings:
-            begun()
+        self._at_boundary()
+        for before_forward in self._before_forwards:
+            before_forward()
 
-    def _acts(self) -> None:
-        if self._journal.waiting:
-            frames = self._journal.take()
-            self._remember(frames)
-            for hear in self._hearings:
-                hear(frames)
+    def _call_guards(self) -> None:
+        if self._journal.has_frames:
+            frames = self._journal.take_frames()
+            self._store_checkpoints(frames)
+            for receive_frames in self._receive_frames:
+                receive_frames(frames)
         if self._step != self.session.row.step:
             self._step = self.session.row.step
-            for closed in self._closings:
-                closed()
+            for step_closed in self._step_closed:
+                step_closed()
 
-    def _remember(self, frames: Sequence[Frame]) -> None:
+    def _store_checkpoints(self, frames: Sequence[Frame]) -> None:
         """Keeps the checkpoints that the program writes. Overwritten ones are dropped."""
         for frame in frames:
             if isinstance(frame, Event) and frame.name == "checkpoint.saved" and frame.data.get("path"):
-                saved = Saved(frame.data["path"], frame.step, tuple(frame.data.get("missing") or ()))
-                self.saved = [other for other in self.saved if other.path != saved.path or other.sure]
+                saved = SavedCheckpoint(frame.data["path"], frame.step, tuple(frame.data.get("missing") or ()))
+                self.saved = [other for other in self.saved if other.path != saved.path or other.by_guard]
                 self.saved.append(saved)
 
-    def _is_ours(self, scaler: Any) -> bool:
+    def _is_watched(self, scaler: Any) -> bool:
         return scaler in self.session.watched.scalers and scaler.is_enabled()
 
 
@@ -275,5 +291,5 @@ def known(number: torch.Tensor) -> float | None:
     return unseen(lambda: async_copy.known(number), (number,))
 
 
-def _called(guard: Any) -> str:
+def _fault_name(guard: Any) -> str:
     return f"{guard.name}-guard"

@@ -22,26 +22,26 @@ from ammeter.verdicts.loss_scale import overflow_storm
 if TYPE_CHECKING:
     from ammeter.guards.runner import GuardRunner, Update
 
-CEILING = 2.0**24
+MAX_SCALE = 2.0**24
 """The largest scale, as in NVIDIA's apex (max_loss_scale)."""
 
-MARGIN = 2.0
+DEFAULT_MARGIN = 2.0
 """Factor that the largest gradient leaves below 65504: one bit.
 
 In 120 provoked overflows at most one bit was left (docs/verdicts.md, nonfinite-gradient).
 """
 
-HOLD = 2000
+HOLD_STEPS = 2000
 """Good steps before a scale that overflowed is retried: GradScaler's own growth_interval."""
 
-AGAIN = overflow_storm.WINDOW // overflow_storm.SKIPS
+REPEAT_STEPS = overflow_storm.WINDOW // overflow_storm.SKIPS
 """Steps within which a second overflow after growth shows that the scale grows too eagerly.
 
 Such growth wastes the 4 % of the work that overflow-storm reports. Growth that costs less is normal
 in a healthy run and left to GradScaler.
 """
 
-NEAR, EVERY, KEPT = 8, 64, 8
+NEAR_GROWTH_STEPS, READ_INTERVAL_STEPS, MAX_PEAKS = 8, 64, 8
 """Gradients are read at every 64th step and in the 8 before growth.
 
 The largest of 8 readings counts.
@@ -49,26 +49,33 @@ The largest of 8 readings counts.
 
 
 @dataclass
-class Course:
+class ScaleState:
     """The state of one scaler.
 
-    calibrated: a step was applied. worked: the scale of the last good step. skips: skips in a row. rose: whether the
-    scale grew since the last overflow, at step `overflowed`. limit: maximum scale for `held` more good steps. peaks:
-    largest |gradient| of the last readings, unscaled. open: whether gradients have this step's scale already. held_at:
-    scales at which it was held, each reported once.
+    Attributes:
+        calibrated: whether a step was applied.
+        last_good: the scale of the last good step.
+        skips: skips in a row.
+        grew: whether the scale grew since the last overflow.
+        overflowed: step of the last overflow.
+        limit: maximum scale for `hold_steps` more good steps.
+        hold_steps: good steps for which the limit still applies.
+        peaks: largest |gradient| of the last readings, unscaled.
+        is_open: whether gradients have this step's scale already.
+        reported_holds: scales at which the guard held the scale; each is reported once.
     """
 
     calibrated: bool = False
-    worked: float | None = None
+    last_good: float | None = None
     skips: int = 0
-    rose: bool = False
-    overflowed: int = -AGAIN
+    grew: bool = False
+    overflowed: int = -REPEAT_STEPS
     limit: float = math.inf
-    held: int = 0
+    hold_steps: int = 0
     steps: int = 0
-    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    open: bool = False
-    held_at: set[float] = field(default_factory=set)
+    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_PEAKS))
+    is_open: bool = False
+    reported_holds: set[float] = field(default_factory=set)
 
 
 class Scale:
@@ -91,7 +98,7 @@ class Scale:
     name = "scale"
 
     def __init__(
-        self, *, floor: float = 1.0, ceiling: float = CEILING, margin: float = MARGIN, hold: int = HOLD
+        self, *, floor: float = 1.0, ceiling: float = MAX_SCALE, margin: float = DEFAULT_MARGIN, hold: int = HOLD_STEPS
     ) -> None:
         if not 1 <= floor <= ceiling < math.inf:
             raise ValueError(f"floor is {floor!r}, ceiling {ceiling!r}; use 1 <= floor <= ceiling, such as 1 and 2**24")
@@ -101,108 +108,110 @@ class Scale:
             raise ValueError(f"hold is {hold!r}; use a number of steps, such as 2000")
         self.floor, self.ceiling, self.margin, self.hold = float(floor), float(ceiling), float(margin), hold
 
-    def attach(self, duty: GuardRunner) -> None:
-        self._duty = duty
-        self._courses: weakref.WeakKeyDictionary[torch.amp.GradScaler, Course] = weakref.WeakKeyDictionary()
+    def attach(self, runner: GuardRunner) -> None:
+        self._runner = runner
+        self._states: weakref.WeakKeyDictionary[torch.amp.GradScaler, ScaleState] = weakref.WeakKeyDictionary()
 
-    def scaling(self, scaler: torch.amp.GradScaler) -> None:
+    def before_scale(self, scaler: torch.amp.GradScaler) -> None:
         """Runs before the first scale() of a step. Later calls must use the same scale."""
-        course = self._course(scaler)
-        if course.open:
+        state = self._state(scaler)
+        if state.is_open:
             return
-        course.open = True
+        state.is_open = True
         if scaler._scale is None:
             return
         scale = known_scale(scaler)
         if scale is None:
             _limit(scaler, self.floor, self.ceiling)
-        elif scale < self.floor or (scale > self.ceiling and course.calibrated):
+        elif scale < self.floor or (scale > self.ceiling and state.calibrated):
             fallback = self.floor if scale < self.floor else self.ceiling
-            self._set(scaler, scale, course.worked or fallback, "restored", _OUTSIDE)
+            self._set(scaler, scale, state.last_good or fallback, "restored", _OUTSIDE)
 
-    def unscaling(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    def before_unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """Reads gradients at intervals, while they are scaled and not yet clipped."""
-        course, scale = self._course(scaler), known_scale(scaler)
-        if scale is None or not scale > 0 or not self._duty.alone:
+        state, scale = self._state(scaler), known_scale(scaler)
+        if scale is None or not scale > 0 or not self._runner.alone:
             return
         tracker = None if scaler._growth_tracker is None else known(scaler._growth_tracker)
-        near = tracker is not None and tracker + NEAR >= scaler.get_growth_interval()
-        if near or course.steps % EVERY == 0:
-            peak = _largest(self._duty.session.watched.parameters(optimizer)[0])
+        near = tracker is not None and tracker + NEAR_GROWTH_STEPS >= scaler.get_growth_interval()
+        if near or state.steps % READ_INTERVAL_STEPS == 0:
+            peak = _largest_gradient(self._runner.session.watched.parameters(optimizer)[0])
             if math.isfinite(peak):
-                course.peaks.append(peak / scale)
+                state.peaks.append(peak / scale)
 
-    def updated(self, update: Update) -> None:
-        course = self._course(update.scaler)
-        course.open = False
-        course.steps += 1
+    def after_update(self, update: Update) -> None:
+        state = self._state(update.scaler)
+        state.is_open = False
+        state.steps += 1
         if update.given:
             return
-        course.skips = course.skips + 1 if update.overflow else 0
-        course.calibrated = course.calibrated or not update.overflow
+        state.skips = state.skips + 1 if update.overflow else 0
+        state.calibrated = state.calibrated or not update.overflow
         if update.before is None or update.after is None:
-            self._on_device(update.scaler, course)
+            self._on_device(update.scaler, state)
         elif update.overflow:
-            self._skipped(update.scaler, course, update.before, update.after)
+            self._skipped(update.scaler, state, update.before, update.after)
         else:
-            self._applied(update.scaler, course, update.before, update.after)
+            self._applied(update.scaler, state, update.before, update.after)
 
-    def _on_device(self, scaler: torch.amp.GradScaler, course: Course) -> None:
-        if course.skips == 2 and course.calibrated:
-            self._duty.tell(self, "backed off", "two steps in a row were skipped", **{"from": None, "to": None})
+    def _on_device(self, scaler: torch.amp.GradScaler, state: ScaleState) -> None:
+        if state.skips == 2 and state.calibrated:
+            self._runner.emit(self, "backed off", "two steps in a row were skipped", **{"from": None, "to": None})
         scale = scaler._scale
-        if course.skips >= 2 and course.calibrated and scale is not None:
+        if state.skips >= 2 and state.calibrated and scale is not None:
             unseen(lambda: scale.mul_(0.5), (scale,))
         _limit(scaler, self.floor, self.ceiling)
 
-    def _skipped(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
-        step = self._duty.step
-        eager = course.skips == 1 and course.rose and step - course.overflowed < AGAIN
+    def _skipped(self, scaler: torch.amp.GradScaler, state: ScaleState, before: float, after: float) -> None:
+        step = self._runner.step
+        eager = state.skips == 1 and state.grew and step - state.overflowed < REPEAT_STEPS
         if eager:
-            self._hold(course, before)
-        elif course.skips == 1 and before <= course.limit < math.inf:
-            course.limit = max(self.floor, before / 2)
-        if course.skips == 1:
-            course.overflowed, course.rose = step, False
+            self._hold(state, before)
+        elif state.skips == 1 and before <= state.limit < math.inf:
+            state.limit = max(self.floor, before / 2)
+        if state.skips == 1:
+            state.overflowed, state.grew = step, False
         target = max(after, self.floor)
         if eager:
-            target = max(self.floor, min(after, self._bearable(course)))
-        elif course.skips > 1 and course.worked is not None and (before > course.worked or self._has_inf()):
-            target = max(self.floor, min(after, before / 4, self._bearable(course) if course.skips > 2 else math.inf))
+            target = max(self.floor, min(after, self._largest_bearable(state)))
+        elif state.skips > 1 and state.last_good is not None and (before > state.last_good or self._has_inf()):
+            target = max(
+                self.floor, min(after, before / 4, self._largest_bearable(state) if state.skips > 2 else math.inf)
+            )
         if target == self.floor and before <= self.floor:
-            self._set(scaler, after, target, "held", "it is at its floor, and steps are skipped whatever it is")
+            self._set(scaler, after, target, "held", "the scale is at its floor, and steps are still skipped")
         elif target != after:
-            reason = _EAGER if eager else f"{course.skips} steps in a row were skipped"
+            reason = _EAGER if eager else f"{state.skips} steps in a row were skipped"
             self._set(scaler, after, target, "backed off", reason)
 
-    def _applied(self, scaler: torch.amp.GradScaler, course: Course, before: float, after: float) -> None:
-        course.worked = before
-        if course.held:
-            course.held -= 1
-            course.limit = course.limit if course.held else math.inf
+    def _applied(self, scaler: torch.amp.GradScaler, state: ScaleState, before: float, after: float) -> None:
+        state.last_good = before
+        if state.hold_steps:
+            state.hold_steps -= 1
+            state.limit = state.limit if state.hold_steps else math.inf
         if after <= before:
             return
-        course.rose = True
-        bearable = self._bearable(course) if course.held else math.inf
-        allowed = min(self.ceiling, course.limit, bearable)
+        state.grew = True
+        bearable = self._largest_bearable(state) if state.hold_steps else math.inf
+        allowed = min(self.ceiling, state.limit, bearable)
         if after > allowed:
             reason = (
-                f"gradients of up to {max(course.peaks):.3g} would leave less than a factor of {self.margin:g} to 65504"
+                f"gradients of up to {max(state.peaks):.3g} would leave less than a factor of {self.margin:g} to 65504"
                 if allowed == bearable
-                else f"gradients overflowed at {2 * course.limit:g}; {_EAGER}"
-                if allowed == course.limit
-                else "it is the ceiling"
+                else f"gradients overflowed at {2 * state.limit:g}; {_EAGER}"
+                if allowed == state.limit
+                else "the scale is at its ceiling"
             )
             self._set(scaler, after, max(before, allowed), "held", reason)
 
-    def _hold(self, course: Course, overflowed: float) -> None:
+    def _hold(self, state: ScaleState, overflowed: float) -> None:
         """Keeps the scale below the one that overflowed for `hold` good steps."""
-        course.limit = max(self.floor, min(course.limit, overflowed / 2))
-        course.held = self.hold
+        state.limit = max(self.floor, min(state.limit, overflowed / 2))
+        state.hold_steps = self.hold
 
-    def _bearable(self, course: Course) -> float:
+    def _largest_bearable(self, state: ScaleState) -> float:
         """Returns the largest scale, a power of two, that leaves the last gradients their margin."""
-        peak = max(course.peaks, default=0.0)
+        peak = max(state.peaks, default=0.0)
         return 2.0 ** math.floor(math.log2(FLOAT16_MAX / (self.margin * peak))) if peak > 0 else math.inf
 
     def _has_inf(self) -> bool:
@@ -211,42 +220,42 @@ class Scale:
         NaN without Inf at a scale that had worked is no overflow: no scale prevents it, and GradScaler's halving
         suffices. With several ranks the Inf may be on one rank only, and all must act the same, so True is assumed.
         """
-        if not self._duty.alone:
+        if not self._runner.alone:
             return True
-        watched = self._duty.session.watched
-        found = [
+        watched = self._runner.session.watched
+        grads = [
             gradient for optimizer in watched.optimizers for gradient in gradients(watched.parameters(optimizer)[0])
         ]
-        here = [gradient for gradient in found if gradient is not None]
-        return unseen(lambda: any(bool(torch.isinf(gradient).any()) for gradient in here), here)
+        present = [gradient for gradient in grads if gradient is not None]
+        return unseen(lambda: any(bool(torch.isinf(gradient).any()) for gradient in present), present)
 
     def _set(self, scaler: torch.amp.GradScaler, before: float, after: float, action: str, reason: str) -> None:
         """Sets the scale as update(new_scale) would, but without counting another update."""
         scale = scaler._scale
         assert scale is not None
         unseen(lambda: scale.fill_(after), (scale,))
-        course = self._course(scaler)
-        if action != "held" or after not in course.held_at:
-            self._duty.tell(self, action, reason, **{"from": before, "to": after})
+        state = self._state(scaler)
+        if action != "held" or after not in state.reported_holds:
+            self._runner.emit(self, action, reason, **{"from": before, "to": after})
         if action == "held":
-            course.held_at.add(after)
+            state.reported_holds.add(after)
 
-    def _course(self, scaler: torch.amp.GradScaler) -> Course:
-        course = self._courses.get(scaler)
-        if course is None:
-            course = self._courses[scaler] = Course()
-        return course
+    def _state(self, scaler: torch.amp.GradScaler) -> ScaleState:
+        state = self._states.get(scaler)
+        if state is None:
+            state = self._states[scaler] = ScaleState()
+        return state
 
 
-def _largest(parameters: list[torch.Tensor]) -> float:
+def _largest_gradient(parameters: list[torch.Tensor]) -> float:
     """Returns the largest gradient magnitude; not finite if a gradient is not finite."""
-    found = [gradient for gradient in gradients(parameters) if gradient is not None]
+    grads = [gradient for gradient in gradients(parameters) if gradient is not None]
 
     def read() -> float:
-        extremes = [torch.aminmax(gradient) for gradient in found]
+        extremes = [torch.aminmax(gradient) for gradient in grads]
         return max((max(-float(low), float(high)) for low, high in extremes), default=math.nan)
 
-    return unseen(read, found)
+    return unseen(read, grads)
 
 
 def _limit(scaler: torch.amp.GradScaler, floor: float, ceiling: float) -> None:
@@ -259,5 +268,5 @@ def _limit(scaler: torch.amp.GradScaler, floor: float, ceiling: float) -> None:
     unseen(lambda: scale.clamp_(floor, ceiling), (scale,))
 
 
-_EAGER = f"it grew into overflows twice within {AGAIN} steps"
-_OUTSIDE = "the program has set a scale outside of floor and ceiling, with which a step would be lost or poisoned"
+_EAGER = f"the scale grew into overflows twice within {REPEAT_STEPS} steps"
+_OUTSIDE = "the program has set a scale outside of floor and ceiling, which would skip a step or damage the weights"

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from ammeter.verdicts import BASELINE_VERDICTS, BY_ID, STREAM_VERDICTS
 
-ELSEWHERE = {
+UNUSABLE = {
     "run-lost": "the process is gone by then",
-    "run-stalled": "no step ends while it holds, and guards act between two steps",
-    "ranks-disagree": "it takes the rows of all ranks, which the collector and `ammeter report` have",
+    "run-stalled": "no step ends while it is open, and guards act between two steps",
+    "ranks-disagree": "it needs the rows of all ranks, which the collector and `ammeter report` have",
 }
-"""Verdicts that no guard can act on, and why."""
+"""Verdicts that no guard can act on, with the reason."""
 
-REACHED = tuple(verdict.id for verdict in STREAM_VERDICTS if verdict.id not in ELSEWHERE)
+USABLE = tuple(verdict.id for verdict in STREAM_VERDICTS if verdict.id not in UNUSABLE)
 """Verdicts that the rows and events of one process decide."""
 
-COMPARED = tuple(verdict.id for verdict in BASELINE_VERDICTS if verdict.id not in REACHED)
+USABLE_WITH_BASELINE = tuple(verdict.id for verdict in BASELINE_VERDICTS if verdict.id not in USABLE)
 """Verdicts that also need the journal of a baseline."""
 
 
@@ -31,16 +31,16 @@ def known(ids: Sequence[str]) -> tuple[str, ...]:
         raise TypeError(f"verdicts is {ids!r}; use a list, such as [{ids!r}]")
     for verdict_id in ids:
         if verdict_id not in BY_ID:
-            near = difflib.get_close_matches(str(verdict_id), BY_ID, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "docs/verdicts.md lists them"
+            similar = difflib.get_close_matches(str(verdict_id), BY_ID, n=1)
+            hint = f"did you mean {similar[0]!r}?" if similar else "docs/verdicts.md lists them"
             raise ValueError(f"there is no verdict {verdict_id!r}; {hint}")
-        if verdict_id in ELSEWHERE:
-            usable = ", ".join((*REACHED, *COMPARED))
+        if verdict_id in UNUSABLE:
+            usable = ", ".join((*USABLE, *USABLE_WITH_BASELINE))
             raise ValueError(
-                f"no guard can act on {verdict_id!r}: {ELSEWHERE[verdict_id]}. Leave it out, or use of these: {usable}"
+                f"no guard can act on {verdict_id!r}: {UNUSABLE[verdict_id]}. Leave it out, or use of these: {usable}"
             )
     return tuple(ids)
 
 
 def needs_baseline(ids: Sequence[str]) -> tuple[str, ...]:
-    return tuple(verdict_id for verdict_id in ids if verdict_id in COMPARED)
+    return tuple(verdict_id for verdict_id in ids if verdict_id in USABLE_WITH_BASELINE)

@@ -188,9 +188,9 @@ def _start(watched: Watched, chosen: Settings, options: Mapping[str, Any], guard
 def _journal(guards: tuple[Any, ...]) -> type[journal.Journal]:
     if not guards:
         return journal.Journal
-    from ammeter.guards.journal_follower import Overheard
+    from ammeter.guards.buffered_journal import BufferedJournal
 
-    return Overheard
+    return BufferedJournal
 
 
 def _on_duty(

@@ -67,7 +67,11 @@ def test_where_no_guard_is_asked_for_nothing_of_them_is_imported(tmp_path: Path)
         (["stop"], TypeError, r"guards\[0\] is a str; use the guards of ammeter.guards: Scale, Precision"),
         (guards.Stop(), TypeError, r"guards is a Stop; watch\(\) takes a list"),
         ([guards.Stop(), guards.Stop()], ValueError, "guards has two of Stop"),
-        ([guards.Precision(module="lout")], ValueError, "module is 'lout', which the model has not; .*such as 'first'"),
+        (
+            [guards.Precision(module="lout")],
+            ValueError,
+            "module is 'lout', which the model does not have; .*such as 'first'",
+        ),
     ],
 )
 def test_guards_that_cannot_be_meant_are_refused_at_once(given: Any, error: type[Exception], message: str) -> None:
@@ -85,7 +89,10 @@ def test_guards_that_cannot_be_meant_are_refused_at_once(given: Any, error: type
         (lambda: guards.Precision(to="float8"), "to is 'float8'; use one of bfloat16, float32"),
         (lambda: guards.Precision(patience=0), "patience is 0; use a whole number of 1 or more"),
         (lambda: guards.Checkpoint(every_minutes=-1), "every_minutes is -1; use a number above 0"),
-        (lambda: guards.Checkpoint(parts={"epoch": 3}), r"parts\['epoch'\] is a int; use what has a state_dict\(\)"),
+        (
+            lambda: guards.Checkpoint(parts={"epoch": 3}),
+            r"parts\['epoch'\] is a int; use an object with state_dict\(\)",
+        ),
         (
             lambda: guards.Stop(["nonfinite-weight"]),
             "there is no verdict 'nonfinite-weight'; did you mean 'nonfinite-w",
@@ -133,7 +140,7 @@ def test_the_report_tells_what_a_guard_did(tmp_path: Path) -> None:
     told = [each["said"] for each in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
     assert (
         "the scale guard restored, 1.1e+12 (2^40) to 1024 (2^10): the program has set a scale outside of floor and"
-        " ceiling, with which a step would be lost or poisoned"
+        " ceiling, which would skip a step or damage the weights"
     ) in told
 
 

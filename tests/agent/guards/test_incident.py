@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ammeter import guards
-from ammeter.guards.journal_follower import Judging
+from ammeter.guards.stream_verdicts import StreamVerdicts
 from ammeter.report import diagnosis
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.guarded import poison, train
@@ -67,16 +67,16 @@ def test_judging_comes_to_the_same_however_the_frames_are_cut(cut: int, tmp_path
     outcome = train(tmp_path, before=poison(20))
     frames = stream(outcome.run, tmp_path)[1]
     ids = ("nonfinite-weights", "scale-collapse", "nonfinite-loss")
-    judging, opened = Judging(ids), []
+    judging, opened = StreamVerdicts(ids), []
     for at in range(0, len(frames), cut):
-        opened += [each.verdict for each in judging.hear(frames[at : at + cut])]
+        opened += [each.verdict for each in judging.judge(frames[at : at + cut])]
     assert sorted(ids) == sorted(opened)
 
 
 def test_frames_may_wait_for_company_and_not_for_ever(tmp_path: Path) -> None:
     frames, now = stream(train(tmp_path, before=poison(20)).run, tmp_path)[1], [0.0]
-    judging, hurried = (Judging(["nonfinite-weights"], 0.1, lambda: now[0]) for _ in range(2))
-    assert [] == judging.hear(frames)
-    assert 1 == len(hurried.hear(frames, last=True))
+    judging, hurried = (StreamVerdicts(["nonfinite-weights"], 0.1, lambda: now[0]) for _ in range(2))
+    assert [] == judging.judge(frames)
+    assert 1 == len(hurried.judge(frames, last=True))
     now[0] = 0.2
-    assert ["nonfinite-weights"] == [each.verdict for each in judging.hear([])]
+    assert ["nonfinite-weights"] == [each.verdict for each in judging.judge([])]

@@ -70,7 +70,7 @@ def test_an_overflow_of_the_backward_pass_alone_is_waited_for_until_the_fifth_sk
 
     outcome = train(tmp_path, [guards.Precision()], before=before)
     assert [("fell back", 14)] == outcome.actions()
-    assert "5 steps in a row were skipped: the scale comes down and none helps" == outcome.told[0]["reason"]
+    assert "5 steps in a row were skipped: the scale decreased, and no scale prevents it" == outcome.told[0]["reason"]
 
 
 class Normed(torch.nn.Module):

@@ -17,7 +17,7 @@ import torch
 import ammeter
 from ammeter import guards
 from ammeter.guards import restore_check
-from ammeter.guards.restore_process import Child
+from ammeter.guards.restore_process import RestoreProcess
 from ammeter.report import command, diagnosis
 from ammeter.wire.frames import Event
 from tests import forked
@@ -183,30 +183,35 @@ READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents
     ("saved", "found", "outcome", "reason"),
     [
         ({}, {}, "passed", ""),
-        ({"missing": ["optimizer"]}, {}, "partial", "has no optimizer"),
+        ({"missing": ["optimizer"]}, {}, "partial", "lacks optimizer"),
         ({}, {"bytes": 8}, "skipped", "replaced before it was read"),
-        ({}, {"contents": {**SAVED["contents"], "weights": {"float32": 3}}}, "failed", "other weights were read"),
-        ({}, {"contents": {**SAVED["contents"], "scaler": False}}, "failed", "saved with scaler, which was not read"),
+        (
+            {},
+            {"contents": {**SAVED["contents"], "weights": {"float32": 3}}},
+            "failed",
+            "weights differ from the saved ones",
+        ),
+        ({}, {"contents": {**SAVED["contents"], "scaler": False}}, "failed", "the saved scaler was not read back"),
         ({}, {"outcome": "failed", "reason": "broken"}, "failed", "broken"),
     ],
 )
 def test_what_was_read_is_held_against_what_was_saved(
     saved: dict[str, Any], found: dict[str, Any], outcome: str, reason: str
 ) -> None:
-    told = restore_check.compared({**READ, **found}, {**SAVED, **saved})
+    told = restore_check.compare({**READ, **found}, {**SAVED, **saved})
     assert outcome == told["outcome"]
     assert reason in told["reason"]
 
 
 def test_of_several_the_newest_is_read_next(tmp_path: Path) -> None:
     done: list[str] = []
-    child = Child(lambda saved, told: done.append(f"{Path(saved['path']).name} {told['outcome']}"))
+    process = RestoreProcess(lambda saved, told: done.append(f"{Path(saved['path']).name} {told['outcome']}"))
     for name in ("a.pt", "b.pt", "c.pt"):
         torch.save({"a": torch.ones(2)}, tmp_path / name)
-        child.read({"path": str(tmp_path / name)})
+        process.read({"path": str(tmp_path / name)})
     deadline = time.monotonic() + 90
     while len(done) < 2 and time.monotonic() < deadline:
-        child.look()
+        process.poll()
         time.sleep(0.05)
-    child.end()
+    process.stop()
     assert ["a.pt passed", "c.pt passed"] == done

@@ -206,7 +206,7 @@ def test_where_only_the_device_knows_the_scale_the_second_skip_quarters_it_and_n
     """As on a GPU, where asking for a number would be waiting for it."""
     monkeypatch.setattr("ammeter.guards.runner.known", lambda number: None)
     monkeypatch.setattr("ammeter.guards.scale.known", lambda number: pytest.fail("a number was asked for"))
-    monkeypatch.setattr("ammeter.guards.scale._largest", lambda parameters: pytest.fail("gradients were read"))
+    monkeypatch.setattr("ammeter.guards.scale._largest_gradient", lambda parameters: pytest.fail("gradients were read"))
 
     def before(step: int, net: Any, optimizer: Any, scaler: Any) -> None:
         if step == 10:
@@ -225,7 +225,7 @@ def test_each_of_several_ranks_does_the_same_for_it_counts_skips_and_reads_no_gr
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr("ammeter.guards.scale._largest", lambda parameters: pytest.fail("gradients were read"))
+    monkeypatch.setattr("ammeter.guards.scale._largest_gradient", lambda parameters: pytest.fail("gradients were read"))
     guarded = train(tmp_path, [guards.Scale()], steps=60, scaler=EAGER)
     assert skips(guarded) <= 6
     assert "overflowed at" in next(each["reason"] for each in guarded.told if each["action"] == "held")

@@ -68,7 +68,7 @@ def test_a_verdict_that_compares_runs_is_refused_where_no_baseline_is_at_hand(ve
     assert "watch(..., tags={'baseline': ...})" in str(told.value)
     several: list[dict[str, Any]] = [{"tags": {"baseline": "nobody"}}, {"config": {"baseline": "nobody"}}]
     for named in several:
-        with pytest.raises(ValueError, match="the journal of the baseline cannot be read: .*no baseline 'nobody'"):
+        with pytest.raises(ValueError, match=r"the journal of the baseline cannot be read: .*no baseline 'nobody'"):
             train(tmp_path, [guards.Stop([verdict])], **named)
     with pytest.raises(ValueError, match="OnIncident acts on"):
         train(tmp_path, [guards.OnIncident(print, [verdict])], tags={"baseline": "nobody"})

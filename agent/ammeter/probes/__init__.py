@@ -12,9 +12,9 @@ from ammeter.probes.autocast import Autocast
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
 from ammeter.probes.gradients.probe import Gradients
-from ammeter.probes.kernels import Kernels
+from ammeter.probes.kernels.probe import Kernels
 from ammeter.probes.loss import Loss
-from ammeter.probes.origin import Origin
+from ammeter.probes.origin.probe import Origin
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.user import User

@@ -22,14 +22,14 @@ class Autocast:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         context = torch.amp.autocast_mode.autocast
-        return self._session.while_awake([patch.method(context, "__enter__", after=guard(self._entered))])
+        return self._session.while_awake([patch.method(context, "__enter__", after=guard(self._after_enter))])
 
-    def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+    def _after_enter(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         context = args[0]
         if not context._enabled:
             return
         dtype = str(context.fast_dtype).removeprefix("torch.")
-        seen = (str(context.device), dtype, torch.is_grad_enabled())
-        if seen not in self._seen:
-            self._seen.add(seen)
-            self._session.emit("autocast.entered", {"device": seen[0], "dtype": dtype, "grad": seen[2]})
+        combination = (str(context.device), dtype, torch.is_grad_enabled())
+        if combination not in self._seen:
+            self._seen.add(combination)
+            self._session.emit("autocast.entered", {"device": combination[0], "dtype": dtype, "grad": combination[2]})

@@ -20,34 +20,34 @@ from ammeter.torch_hooks import patch
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
-WARM_UP = 20
-STEPS = 5
+WARM_UP_STEPS = 20
+PROFILED_STEPS = 5
 MAX_KERNELS = 30
-MAX_NAME = 200
+MAX_NAME_CHARS = 200
 
 _PROFILERS = (profile, emit_nvtx, emit_itt, _KinetoProfile)
 
 
 class Profiling:
-    """Counts the steps that call backward() and profiles once, after WARM_UP of them."""
+    """Counts the steps that call backward() and profiles once, after WARM_UP_STEPS of them."""
 
     name = "profiling"
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._profiler: torch.profiler.profile | None = None
-        self._begins = 0
-        self._seen = -1
-        self._over = False
-        self._ours = False
+        self._steps = 0
+        self._counted_step = -1
+        self._is_finished = False
+        self._is_starting = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        made = [patch.method(kind, "__init__", before=guard(self._program_makes_one)) for kind in _PROFILERS]
-        return [self, *made, patch.backward(before=guard(self._backward))]
+        handles = [patch.method(kind, "__init__", before=guard(self._before_program_profiler)) for kind in _PROFILERS]
+        return [self, *handles, patch.backward(before=guard(self._backward))]
 
     def remove(self) -> None:
         """Stops Ammeter's profiler if it still runs, without reading its measurements."""
-        self._over = True
+        self._is_finished = True
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
@@ -55,45 +55,45 @@ class Profiling:
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         """Counts each step once, independent of its number of backward passes."""
         step = self._session.row.step
-        if self._over or step == self._seen:
+        if self._is_finished or step == self._counted_step:
             return
-        self._seen = step
-        self._begins += 1
-        if self._begins == WARM_UP:
+        self._counted_step = step
+        self._steps += 1
+        if self._steps == WARM_UP_STEPS:
             self._start()
-        elif self._begins == WARM_UP + STEPS:
+        elif self._steps == WARM_UP_STEPS + PROFILED_STEPS:
             self._finish()
 
     def _start(self) -> None:
         if _profiler_enabled() or any(_is_profiler(candidate) for candidate in gc.get_objects()):
-            self._refuse("the program has a profiler of its own")
+            self._emit_refused("the program has a profiler of its own")
             return
-        self._ours = True
+        self._is_starting = True
         try:
             self._profiler = torch.profiler.profile()
             self._profiler.start()
         finally:
-            self._ours = False
+            self._is_starting = False
 
     def _finish(self) -> None:
         profiler = self._profiler
         self.remove()
         if profiler is not None:
-            self._session.emit("kernels.profiled", {"steps": STEPS, "kernels": _kernels(profiler)})
+            self._session.emit("kernels.profiled", {"steps": PROFILED_STEPS, "kernels": _kernels(profiler)})
 
-    def _program_makes_one(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        if self._profiler is not None and not self._ours:
+    def _before_program_profiler(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        if self._profiler is not None and not self._is_starting:
             self.remove()
-            self._refuse("the program has made a profiler meanwhile")
+            self._emit_refused("the program has made a profiler meanwhile")
 
-    def _refuse(self, why: str) -> None:
-        self._over = True
-        self._session.emit("kernels.profiled", {"steps": 0, "kernels": [], "refused": why})
+    def _emit_refused(self, reason: str) -> None:
+        self._is_finished = True
+        self._session.emit("kernels.profiled", {"steps": 0, "kernels": [], "refused": reason})
 
 
-def _is_profiler(thing: Any) -> bool:
+def _is_profiler(candidate: Any) -> bool:
     """Whether an object is a profiler. Only its type is examined, so no code of the object runs."""
-    return issubclass(type(thing), _PROFILERS)
+    return issubclass(type(candidate), _PROFILERS)
 
 
 def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
@@ -107,5 +107,5 @@ def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
 def _row(average: Any) -> dict[str, Any]:
     device = str(average.device_type).rpartition(".")[2].lower()
     micros = average.self_cpu_time_total if device == "cpu" else average.self_device_time_total
-    name = str(average.key)[:MAX_NAME]
+    name = str(average.key)[:MAX_NAME_CHARS]
     return {"name": name, "calls": int(average.count), "seconds": float(micros) / 1e6, "device": device}

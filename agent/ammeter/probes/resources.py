@@ -22,11 +22,11 @@ MEMORY_NS = 10**9
 SMOOTHING = 0.05
 """Weight of the newest step in the moving averages, so that one slow step hardly changes the schedule."""
 
-NEWS = 0.1
-SAY_NS = 10**7
-"""A schedule is written again only after a relative change of more than NEWS; it is checked once per SAY_NS."""
+MIN_RELATIVE_CHANGE = 0.1
+SCHEDULE_NS = 10**7
+"""A schedule is checked once per SCHEDULE_NS, and written again after a relative change above MIN_RELATIVE_CHANGE."""
 
-TOKENS = (torch.int64, torch.int32)
+TOKEN_DTYPES = (torch.int64, torch.int32)
 
 _COUNTS = ("samples", "tokens")
 
@@ -41,12 +41,12 @@ class Resources:
         self.previous: float | None = None
         self._mean: float | None = None
         self._memory_read = 0
-        self._said = 0
-        self._every: dict[str, float] = {}
-        self._said_by_program = False
-        self._usual = dict.fromkeys(_COUNTS, 0.0)
+        self._schedule_read = 0
+        self._schedules: dict[str, float] = {}
+        self._logged_by_program = False
+        self._per_micro_batch = dict.fromkeys(_COUNTS, 0.0)
         """Moving average per micro-batch, over the steps whose forward pass was observed."""
-        self._heard = 0
+        self._observed_steps = 0
         """Steps whose forward pass was observed."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -62,19 +62,20 @@ class Resources:
         self.previous = now
         row.scalars["overhead_seconds"] = overhead
 
-    def counted(self, note: FastStep) -> tuple[float, float]:
+    def counted(self, fast_step: FastStep) -> tuple[float, float]:
         """Estimates (samples, tokens) of a step on the fast path from its backward passes.
 
         0 stands for unknown, and for samples that the program logs itself.
         """
-        self._said_by_program = self._said_by_program or (note.logged is not None and "samples" in note.logged)
-        samples, tokens = self._usual.values()
-        return 0.0 if self._said_by_program else note.backwards * samples, note.backwards * tokens
+        if fast_step.logged is not None and "samples" in fast_step.logged:
+            self._logged_by_program = True
+        samples, tokens = self._per_micro_batch.values()
+        return 0.0 if self._logged_by_program else fast_step.backwards * samples, fast_step.backwards * tokens
 
-    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
+    def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
         """Marks a row without observation of the forward pass, at least at its beginning."""
-        if self._session.working or not here:
-            row.raw["rested"] = True
+        if self._session.working or not is_open:
+            row.raw["unobserved_inputs"] = True
 
     def finish(self, row: Row) -> None:
         self._schedule(row)
@@ -89,27 +90,28 @@ class Resources:
             return
         self._mean = seconds if self._mean is None else self._mean + SMOOTHING * (seconds - self._mean)
         governor = self._session.governor
-        if row.time - self._said < SAY_NS:
+        if row.time - self._schedule_read < SCHEDULE_NS:
             return
-        self._said = row.time
+        self._schedule_read = row.time
         for name, bucket in (("norms_every", governor.norms), ("full_every", governor.full)):
-            steps = every(bucket, self._mean)
-            known = self._every.get(name)
-            if steps is not None and (known is None or abs(steps - known) > NEWS * known):
-                self._every[name] = row.scalars[name] = steps
+            steps = reading_interval(bucket, self._mean)
+            known = self._schedules.get(name)
+            if steps is not None and (known is None or abs(steps - known) > MIN_RELATIVE_CHANGE * known):
+                self._schedules[name] = row.scalars[name] = steps
 
     def _work(self, row: Row) -> None:
-        self._said_by_program = self._said_by_program or "user:samples" in row.transfers
-        heard: Counted = row.raw.get("inputs", {})
-        rested, parts = "rested" in row.raw, row.raw.get("micro_batches", 0)
-        self._heard += bool(heard)
+        self._logged_by_program = self._logged_by_program or "user:samples" in row.transfers
+        observed: Counted = row.raw.get("inputs", {})
+        estimated, micro_batches = "unobserved_inputs" in row.raw, row.raw.get("micro_batches", 0)
+        self._observed_steps += bool(observed)
         for at, name in enumerate(_COUNTS):
-            count: float = min((counted[at] for counted in heard.values() if counted[at]), default=0)
-            if rested:
-                count = parts * self._usual[name]
-            elif heard and parts:
-                self._usual[name] += (count / parts - self._usual[name]) * max(SMOOTHING, 1 / self._heard)
-            if count and not (name == "samples" and self._said_by_program):
+            count: float = min((counted[at] for counted in observed.values() if counted[at]), default=0)
+            if estimated:
+                count = micro_batches * self._per_micro_batch[name]
+            elif observed and micro_batches:
+                weight = max(SMOOTHING, 1 / self._observed_steps)
+                self._per_micro_batch[name] += (count / micro_batches - self._per_micro_batch[name]) * weight
+            if count and not (name == "samples" and self._logged_by_program):
                 row.scalars[name] = count
 
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,7 +130,7 @@ class Resources:
             counted[id(module)] = before[0] + more[0], before[1] + more[1]
 
 
-def every(bucket: Bucket, step_seconds: float) -> float | None:
+def reading_interval(bucket: Bucket, step_seconds: float) -> float | None:
     """Steps between two readings that the budget allows, at least 1.
 
     None until the cost of a reading is known, and for a bucket that allows no reading or any number of them.
@@ -153,7 +155,7 @@ def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
     """
     samples = tokens = 0
     for at, (dtype, shape) in enumerate(inputs):
-        integer = dtype in TOKENS
+        integer = dtype in TOKEN_DTYPES
         if at == 0 and len(shape) > integer:
             samples = shape[0]
         if integer and (len(shape) > 1 or at == 0):
@@ -165,9 +167,9 @@ def counts(inputs: Iterable[tuple[torch.dtype, torch.Size]]) -> tuple[int, int]:
 
 def memory(devices: Iterable[torch.device]) -> dict[str, float]:
     """Memory of this process: resident on the host, and device_memory() of these CUDA devices."""
-    found = {} if (resident := _resident()) is None else {"host_rss_bytes": resident}
+    columns = {} if (resident := _resident()) is None else {"host_rss_bytes": resident}
     cuda = {device for device in devices if device.type == "cuda"}
-    return found | (device_memory([torch.cuda.memory_stats(device) for device in cuda]) if cuda else {})
+    return columns | (device_memory([torch.cuda.memory_stats(device) for device in cuda]) if cuda else {})
 
 
 def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -175,9 +177,9 @@ def device_memory(stats: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
     These statistics come from the allocator on the host, so reading them does not synchronize with the device.
     """
-    several = list(stats)
+    per_device = list(stats)
     return {
-        column: float(sum(statistics.get(name, 0) for statistics in several))
+        column: float(sum(statistics.get(name, 0) for statistics in per_device))
         for column, name in (
             ("device_allocated_bytes", "allocated_bytes.all.peak"),
             ("device_reserved_bytes", "reserved_bytes.all.current"),

@@ -33,23 +33,23 @@ class Scaler:
             *self._session.while_awake(
                 patch.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
             ),
-            *patch.methods(kinds, "load_state_dict", after=guard(self._restored)),
+            *patch.methods(kinds, "load_state_dict", after=guard(self._after_load)),
         ]
 
-    def apply_fast_step(self, row: Row, note: FastStep, here: bool) -> None:
+    def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
         """Records a step on the fast path, where one scaler has known numbers."""
-        if note.scale is not None and not here:
+        if fast_step.scale is not None and not is_open:
             number = async_copy.number
             found = {optimizer: [number(0.0)] for optimizer in row.stepped}
-            update = Update(0, number(note.scale), number(note.growth_tracker or 0.0), found)
-            update.after = update.scale if note.after is None else number(note.after)
+            update = Update(0, number(fast_step.scale), number(fast_step.growth_tracker or 0.0), found)
+            update.after = update.scale if fast_step.after is None else number(fast_step.after)
             row.raw["updates"] = [update]
 
     def skip_steps(self, first: int, count: int) -> None:
         self._consecutive = 0
 
     def finish(self, row: Row) -> None:
-        updates: list[Update] = row.raw.get("updates", _NONE)
+        updates: list[Update] = row.raw.get("updates", _NO_UPDATES)
         found = sum([is_positive(found_inf) for update in updates for found_inf in update.found.values()])
         skipped = len(skipped_in(row)) if found or row.skipped else 0
         scales = [(update.scale.number(), update.growth_tracker.number()) for update in updates]
@@ -101,7 +101,7 @@ class Scaler:
             updates[-1].after = async_copy.of(args[0]._scale)
             self._session.row.wait_for(updates[-1].after)
 
-    def _restored(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def _after_load(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]
         state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
         if self._session.watched.owns(scaler) and scaler.is_enabled():
@@ -122,4 +122,4 @@ class Scaler:
         return {"scaler": number} if len(self._numbers) > 1 else {}
 
 
-_NONE: list[Update] = []
+_NO_UPDATES: list[Update] = []

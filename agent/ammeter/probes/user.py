@@ -23,7 +23,7 @@ log = logging.getLogger("ammeter")
 MAX_NAMES = 256
 """Columns that a program may add to its stream; each further name is not written but logged once."""
 
-MAX_TOLD = 20
+MAX_LOGGED_NAMES = 20
 """Rejected names that are logged, because a program may invent new names in every step."""
 
 
@@ -33,10 +33,10 @@ class User:
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._told: set[str] = set()
+        self._rejected: set[str] = set()
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        self._log, self._log_at = guard(self.take), guard(self.take_at)
+        self._log, self._log_at = guard(self._record), guard(self._record_at)
         return []
 
     def log(self, values: dict[str, Any]) -> None:
@@ -47,17 +47,17 @@ class User:
         """
         self._log(values)
 
-    def take(self, values: dict[str, Any]) -> None:
-        arriving = {name: _arriving(value) for name, value in values.items()}
-        columns = self._session.columns([name for name, transfer in arriving.items() if transfer], MAX_NAMES)
+    def _record(self, values: dict[str, Any]) -> None:
+        transfers = {name: _transfer(value) for name, value in values.items()}
+        columns = self._session.columns([name for name, transfer in transfers.items() if transfer], MAX_NAMES)
         session, row = self._session, self._session.loggable()
-        session.resting.logs(arriving, early=session.working and not (session.row.stepped or session.row.skipped))
+        session.resting.logs(transfers, early=session.working and not (session.row.stepped or session.row.skipped))
         late: dict[str, float] = {}
-        for name, each in arriving.items():
+        for name, each in transfers.items():
             if each is None:
-                self._tell_once(name, f"a {type(values[name]).__name__} that is neither a number nor a tensor of one")
+                self._warn_once(name, f"a {type(values[name]).__name__} that is neither a number nor a tensor of one")
             elif name not in columns:
-                self._tell_once(name, f"the run has {MAX_NAMES} names of its own already")
+                self._warn_once(name, f"the run has {MAX_NAMES} names of its own already")
             elif row is None and each.ready():
                 late[name] = float(each.array().mean())
             else:
@@ -69,33 +69,33 @@ class User:
         """Records values for a given step; values as in log()."""
         self._log_at(step, values)
 
-    def take_at(self, step: Any, values: dict[str, Any]) -> None:
+    def _record_at(self, step: Any, values: dict[str, Any]) -> None:
         """Records values for a given step; for an invalid step, as in log().
 
         A device number that has not arrived yet is reported when the row that is open now finishes.
         """
         last = self._session.last_step
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= last:
-            self._tell_once("step", f"it is {step!r}; steps count from 0 in each process, and {last} is the last one")
-            self.take(values)
+            self._warn_once("step", f"it is {step!r}; steps count from 0 in each process, and {last} is the last one")
+            self._record(values)
             return
-        told: dict[str, float] = {}
+        arrived: dict[str, float] = {}
         for name, value in values.items():
-            transfer = _arriving(value)
+            transfer = _transfer(value)
             if transfer is None:
-                self._tell_once(name, f"a {type(value).__name__} that is neither a number nor a tensor of one")
+                self._warn_once(name, f"a {type(value).__name__} that is neither a number nor a tensor of one")
             elif transfer.ready():
-                told[name] = float(transfer.array().mean())
+                arrived[name] = float(transfer.array().mean())
             else:
                 self._session.row.later(f"late:{step}:{name}", transfer)
-        if told:
-            self._session.emit_late("values.logged", told, step)
+        if arrived:
+            self._session.emit_late("values.logged", arrived, step)
 
-    def _tell_once(self, name: str, why: str) -> None:
-        if name not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(name)
+    def _warn_once(self, name: str, reason: str) -> None:
+        if name not in self._rejected and len(self._rejected) < MAX_LOGGED_NAMES:
+            self._rejected.add(name)
             with suppress(Exception):  # a log handler of the program may raise
-                log.warning("ammeter leaves out %s given to run.log: %s", name, why)
+                log.warning("ammeter leaves out %s given to run.log: %s", name, reason)
 
     def finish(self, row: Row) -> None:
         for key in row.transfers:
@@ -107,7 +107,7 @@ class User:
                 self._session.emit_late("values.logged", {name: float(row.arrived(key)[-1].mean())}, int(step))
 
 
-def _arriving(value: Any) -> async_copy.Transfer | None:
+def _transfer(value: Any) -> async_copy.Transfer | None:
     """Starts the transfer of a value to the host; None for non-numeric values.
 
     Several numbers, for example one per device, are averaged later.

@@ -36,8 +36,8 @@ class Transfer(Protocol):
 def of(values: torch.Tensor) -> Transfer:
     """Transfers the present values of a tensor, flattened; later changes have no effect."""
     if _dispatch_modes() or _function_modes():
-        return unseen(lambda: _sent(values), (values,))
-    return _sent(values)
+        return unseen(lambda: _transfer(values), (values,))
+    return _transfer(values)
 
 
 def known(values: Any) -> float | None:
@@ -57,7 +57,7 @@ def number(value: float) -> Transfer:
     return Number(value)
 
 
-def _sent(values: torch.Tensor) -> Transfer:
+def _transfer(values: torch.Tensor) -> Transfer:
     if values.is_cpu and not values.dim():
         number = values.item()  # already on the host: no wait
         if type(number) is not complex:
@@ -147,11 +147,11 @@ class _FromCuda:
         flat = _flat(values)
         self._host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
         self._host.copy_(flat, non_blocking=True)
-        self._passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._passed.record(torch.cuda.current_stream(values.device))
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(values.device))
 
     def ready(self) -> bool:
-        return bool(self._passed.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def array(self) -> Array:
         return self._host.numpy()

@@ -16,13 +16,13 @@ import torch
 
 from ammeter.tensors import ABSMAX, COLUMNS, NORM
 
-TINY = 2.0**-63
+MIN_FLOAT32_NORM = 2.0**-63
 """A smaller norm was summed from squares that are subnormal or zero in float32."""
 
-TINY64 = 2.0**-450
+MIN_FLOAT64_NORM = 2.0**-450
 """A smaller float64 norm may have lost squares that are subnormal."""
 
-PART = 2**16
+CHUNK_ELEMENTS = 2**16
 """Elements that are converted to float64 at a time."""
 
 
@@ -62,13 +62,13 @@ def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     dtypes = {gradient.dtype for gradient in gradients}
     if dtypes == {torch.float32}:
         return torch.stack(torch._foreach_norm(list(gradients), 2))
-    found: list[torch.Tensor | None] = [None] * len(gradients)
+    results: list[torch.Tensor | None] = [None] * len(gradients)
     for dtype in dtypes:
         at = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         for index, norm in zip(at, torch._foreach_norm([gradients[i] for i in at], 2, dtype=wide), strict=True):
-            found[index] = norm if wide is torch.float32 else norm.to(torch.float32)
-    return torch.stack([norm for norm in found if norm is not None])
+            results[index] = norm if wide is torch.float32 else norm.to(torch.float32)
+    return torch.stack([norm for norm in results if norm is not None])
 
 
 def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -76,9 +76,9 @@ def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
     Such norms are not finite although the gradient may be, or too small to be exact.
     """
-    if norms.min() >= TINY and norms.max() < math.inf:  # both False for NaN
+    if norms.min() >= MIN_FLOAT32_NORM and norms.max() < math.inf:  # both False for NaN
         return _NOWHERE
-    return np.flatnonzero(~((norms >= TINY) & (norms < np.inf)))
+    return np.flatnonzero(~((norms >= MIN_FLOAT32_NORM) & (norms < np.inf)))
 
 
 def norm(gradient: torch.Tensor) -> float:
@@ -90,46 +90,48 @@ def norm(gradient: torch.Tensor) -> float:
     largest = max(abs(float(low)), abs(float(high)))
     if not 0 < largest < math.inf:
         return largest
-    parts = torch.split(gradient.reshape(-1), PART)
-    return largest * math.sqrt(sum(float((part.double() / largest).square().sum()) for part in parts))
+    chunks = torch.split(gradient.reshape(-1), CHUNK_ELEMENTS)
+    return largest * math.sqrt(sum(float((chunk.double() / largest).square().sum()) for chunk in chunks))
 
 
 def _row(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
     row = np.zeros(COLUMNS)
     if tensor.numel():
         with np.errstate(invalid="ignore"):
-            parts = np.array([_part(piece) for piece in torch.split(tensor.reshape(-1), PART)], np.float64)
-        row += parts.sum(0)
-        row[ABSMAX], row[NORM] = parts[:, ABSMAX].max(), math.sqrt(row[NORM])
-        if tensor.dtype is torch.float64 and not TINY64 <= row[NORM] < math.inf:
+            chunk_rows = np.array(
+                [_chunk_row(chunk) for chunk in torch.split(tensor.reshape(-1), CHUNK_ELEMENTS)], np.float64
+            )
+        row += chunk_rows.sum(0)
+        row[ABSMAX], row[NORM] = chunk_rows[:, ABSMAX].max(), math.sqrt(row[NORM])
+        if tensor.dtype is torch.float64 and not MIN_FLOAT64_NORM <= row[NORM] < math.inf:
             row[NORM] = norm(tensor)
     return row
 
 
-def _part(part: torch.Tensor) -> tuple[float, ...]:
+def _chunk_row(chunk: torch.Tensor) -> tuple[float, ...]:
     """Returns a row of read() with the sum of squares in place of the norm.
 
     Counts use bits, because a program may flush subnormals to zero.
     """
-    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
-    known = BITS[wide]
-    magnitude = part.to(wide).abs()
-    values, bits = magnitude.numpy(), magnitude.view(known.integer).numpy()
-    finite = bits < known.infinite
-    nans, infs = 0, part.numel() - _count(finite)
-    top = values.max(where=finite, initial=0) if infs else values.max()
+    wide = torch.float64 if chunk.dtype is torch.float64 else torch.float32
+    bit_patterns = BITS[wide]
+    magnitude = chunk.to(wide).abs()
+    values, bits = magnitude.numpy(), magnitude.view(bit_patterns.integer).numpy()
+    finite = bits < bit_patterns.infinite
+    nans, infs = 0, chunk.numel() - _count(finite)
+    largest = values.max(where=finite, initial=0) if infs else values.max()
     if infs:
-        nans = _count(bits > known.infinite)
-    zeros, small = part.numel() - _count(bits), bits < known.small
-    nearest = ((values + known.rounder) - known.rounder).view(bits.dtype)
+        nans = _count(bits > bit_patterns.infinite)
+    zeros, small = chunk.numel() - _count(bits), bits < bit_patterns.small
+    nearest = ((values + bit_patterns.rounder) - bit_patterns.rounder).view(bits.dtype)
     length = float(torch.linalg.vector_norm(magnitude, dtype=torch.float64))
     return (
         length * length,  # ** would raise on overflow
-        float(top),
+        float(largest),
         nans,
         infs - nans,
         zeros,
-        _count(bits < known.subnormal) - zeros,
+        _count(bits < bit_patterns.subnormal) - zeros,
         _count(small) - zeros,
         _count(small & (nearest == bits)) - zeros,
     )

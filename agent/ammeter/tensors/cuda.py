@@ -17,7 +17,7 @@ import torch
 from ammeter.tensors import ABSMAX, COLUMNS, NORM, cpu
 from ammeter.tensors.exponents import BINS
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.tensors.layout import Gone, in_one_piece, looks
+from ammeter.tensors.layout import FreedMemory, in_one_piece, layout_check
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -27,10 +27,10 @@ MIN_BLOCKS = 8
 MAX_CHUNKS = 2**17
 """Maximum rows of partial sums, 8 MiB; chunks grow with the tensors so that these suffice."""
 
-PART = 2**20
+CHUNK_ELEMENTS = 2**20
 """Elements that torch's operators read at a time: their temporaries take 20 MiB."""
 
-ALIGNMENT = 16
+ALIGNMENT_BYTES = 16
 """Bytes that a thread loads at once if every tensor starts at a multiple of them."""
 
 
@@ -70,14 +70,14 @@ class Device:
         if tensors and not self.slow:
             try:
                 return self._by_kernels(tensors, spectrum)
-            except Gone:
+            except FreedMemory:
                 raise
             except Exception as error:  # noqa: BLE001 - Triton's own, the compiler's, the driver's, of any version
                 self.slow = f"{type(error).__name__}: {error}"[:200]
-        return unseen(lambda: (rows(tensors), _nothing(tensors)), tensors)
+        return unseen(lambda: (rows(tensors), _empty_spectrum(tensors)), tensors)
 
     def _by_kernels(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), _on(tensors[0].device):
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), _current_device(tensors[0].device):
             plan = self._plan
             if plan is None or not plan.fits(tensors):
                 with torch.inference_mode(False):
@@ -104,39 +104,39 @@ def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([_row(tensor.detach()) for tensor in tensors])
 
 
-def _nothing(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _empty_spectrum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.zeros(BINS, dtype=torch.int64, device=tensors[0].device if tensors else None)
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         return torch.zeros(COLUMNS, dtype=torch.float64, device=tensor.device)
-    parts = torch.stack([_part(piece) for piece in torch.split(tensor.reshape(-1), PART)])
-    row = parts.sum(0)
+    chunk_rows = torch.stack([_chunk_row(chunk) for chunk in torch.split(tensor.reshape(-1), CHUNK_ELEMENTS)])
+    row = chunk_rows.sum(0)
     row[NORM] = row[NORM].sqrt()
-    row[ABSMAX] = parts[:, ABSMAX].amax()
+    row[ABSMAX] = chunk_rows[:, ABSMAX].amax()
     return row
 
 
-def _part(part: torch.Tensor) -> torch.Tensor:
+def _chunk_row(chunk: torch.Tensor) -> torch.Tensor:
     """Returns a row with the sum of squares in place of the norm."""
-    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
-    known = cpu.BITS[wide]
-    magnitude = part.to(wide).abs()
-    bits = magnitude.view(known.integer)
-    nearest = (magnitude + known.rounder) - known.rounder
-    zeros, small = (bits == 0).sum(), bits < known.small
-    found = (
+    wide = torch.float64 if chunk.dtype is torch.float64 else torch.float32
+    bit_patterns = cpu.BITS[wide]
+    magnitude = chunk.to(wide).abs()
+    bits = magnitude.view(bit_patterns.integer)
+    nearest = (magnitude + bit_patterns.rounder) - bit_patterns.rounder
+    zeros, small = (bits == 0).sum(), bits < bit_patterns.small
+    statistics = (
         magnitude.double().square().sum(),
-        magnitude.where(bits < known.infinite, 0).amax(),
-        (bits > known.infinite).sum(),
-        (bits == known.infinite).sum(),
+        magnitude.where(bits < bit_patterns.infinite, 0).amax(),
+        (bits > bit_patterns.infinite).sum(),
+        (bits == bit_patterns.infinite).sum(),
         zeros,
-        (bits < known.subnormal).sum() - zeros,
+        (bits < bit_patterns.subnormal).sum() - zeros,
         small.sum() - zeros,
-        (small & (nearest.view(known.integer) == bits)).sum() - zeros,
+        (small & (nearest.view(bit_patterns.integer) == bits)).sum() - zeros,
     )
-    return torch.stack([statistic.double() for statistic in found])
+    return torch.stack([statistic.double() for statistic in statistics])
 
 
 class _Plan:
@@ -146,15 +146,15 @@ class _Plan:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._where = tensors[0].device
-        self._stream = _stream(self._where)
+        self._device = tensors[0].device
+        self._stream = _stream(self._device)
         self._number = len(tensors)
         chosen = [
-            at for at, tensor in enumerate(tensors) if tensor.device == self._where and in_one_piece(tensor, KINDS)
+            at for at, tensor in enumerate(tensors) if tensor.device == self._device and in_one_piece(tensor, KINDS)
         ]
         self.others = sorted(set(range(len(tensors))) - set(chosen))
         self._chosen = chosen
-        self._same = looks([tensors[at] for at in chosen])
+        self._has_same_layout = layout_check([tensors[at] for at in chosen])
         counts = np.zeros(len(tensors), np.int64)
         counts[chosen] = [tensors[at].numel() for at in chosen]
         self._filled = [at for at in chosen if counts[at]]
@@ -175,19 +175,23 @@ class _Plan:
             mine = [at for at in order if dtypes[at] is kind and chunks[at]]
             if mine:
                 self._launches.append((kind, int(firsts[mine[0]]), int(chunks[mine].sum())))
-        self._counts, self._firsts, self._lasts = self._sent(counts), self._sent(firsts), self._sent(lasts)
-        self._owners = self._sent(np.repeat(np.array(order, np.int32), chunks[order]))
-        self._partials = torch.empty((int(chunks.sum()), COLUMNS), dtype=torch.float64, device=self._where)
-        self.rows = torch.zeros((len(counts), COLUMNS), dtype=torch.float64, device=self._where)
-        self._histogram = torch.zeros(int(triton.BINS.value), dtype=torch.int64, device=self._where)
+        self._counts, self._firsts, self._lasts = (
+            self._to_device(counts),
+            self._to_device(firsts),
+            self._to_device(lasts),
+        )
+        self._owners = self._to_device(np.repeat(np.array(order, np.int32), chunks[order]))
+        self._partials = torch.empty((int(chunks.sum()), COLUMNS), dtype=torch.float64, device=self._device)
+        self.rows = torch.zeros((len(counts), COLUMNS), dtype=torch.float64, device=self._device)
+        self._histogram = torch.zeros(int(triton.BINS.value), dtype=torch.int64, device=self._device)
         self.spectrum = self._histogram[:BINS]
-        self._places = torch.zeros(len(counts), dtype=torch.int64, device=self._where)
+        self._places = torch.zeros(len(counts), dtype=torch.int64, device=self._device)
         self._pointers: list[int] = []
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        if len(tensors) != self._number or _stream(self._where) != self._stream:
+        if len(tensors) != self._number or _stream(self._device) != self._stream:
             return False
-        return self._same(*(tensors[at] for at in self._chosen) if self.others else tensors)
+        return self._has_same_layout(*(tensors[at] for at in self._chosen) if self.others else tensors)
 
     def launch(self, tensors: Sequence[torch.Tensor], spectrum: bool) -> None:
         """Queues the kernels; rows and histogram are valid when they have run."""
@@ -203,7 +207,7 @@ class _Plan:
                 first,
                 self._blocks,
                 triton.DTYPES[kind],
-                ALIGNMENT // kind.itemsize if self._aligned else 1,
+                ALIGNMENT_BYTES // kind.itemsize if self._aligned else 1,
                 self._aligned,
                 spectrum,
                 num_warps=triton.WARPS,
@@ -221,13 +225,13 @@ class _Plan:
         if pointers == self._pointers:
             return
         if any(pointers[at] < 2**16 for at in self._filled):
-            raise Gone
-        self._aligned = not any(pointer % ALIGNMENT for pointer in pointers)
+            raise FreedMemory
+        self._aligned = not any(pointer % ALIGNMENT_BYTES for pointer in pointers)
         self._places.copy_(self._pinned(np.array(pointers, np.int64)), non_blocking=True)
         self._pointers = pointers
 
-    def _sent(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
-        return self._pinned(numbers).to(self._where, non_blocking=True)
+    def _to_device(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
+        return self._pinned(numbers).to(self._device, non_blocking=True)
 
     def _pinned(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
         """Returns the numbers in pinned memory.
@@ -235,22 +239,22 @@ class _Plan:
         torch reuses pinned memory only after the copies from it have completed.
         """
         host = torch.from_numpy(numbers)
-        return host.pin_memory() if self._where.type == "cuda" else host
+        return host.pin_memory() if self._device.type == "cuda" else host
 
 
-def blocks_in_chunk(elements: int, block: int, most: int) -> int:
+def blocks_in_chunk(elements: int, block: int, max_blocks: int) -> int:
     """Returns the blocks per chunk, MIN_BLOCKS times a power of two.
 
     Powers of two keep the number of variants small. MAX_CHUNKS chunks contain all elements unless that takes more than
     `most` blocks per chunk.
     """
     blocks = MIN_BLOCKS
-    while blocks * block * MAX_CHUNKS < elements and blocks < most:
+    while blocks * block * MAX_CHUNKS < elements and blocks < max_blocks:
         blocks *= 2
     return blocks
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def _current_device(device: torch.device) -> AbstractContextManager[Any]:
     """Returns a context that makes the device current, on which Triton launches."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 

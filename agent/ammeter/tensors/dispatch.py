@@ -29,18 +29,18 @@ class Host:
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Array:
         """Returns float64[n, COLUMNS], all statistics of each tensor."""
-        found = self._reader.read(tensors)
-        return cpu.read(tensors) if found is None else found
+        results = self._reader.read(tensors)
+        return cpu.read(tensors) if results is None else results
 
     def norms(self, tensors: Sequence[torch.Tensor]) -> Array:
         """Returns float64[n], the L2 norm of each; not finite exactly if an element is not."""
-        found = self._reader.norms(tensors)
-        return _norms(tensors) if found is None else found
+        results = self._reader.norms(tensors)
+        return _norms(tensors) if results is None else results
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> Array:
-    narrow = cpu.norms(tensors).numpy()
-    found = narrow.astype(np.float64)
-    for at in cpu.doubtful(narrow):
-        found[at] = cpu.norm(tensors[at])
-    return found
+    float32_norms = cpu.norms(tensors).numpy()
+    results = float32_norms.astype(np.float64)
+    for at in cpu.doubtful(float32_norms):
+        results[at] = cpu.norm(tensors[at])
+    return results

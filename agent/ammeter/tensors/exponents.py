@@ -22,7 +22,7 @@ ZERO, NONFINITE = HIGHEST - LOWEST + 1, HIGHEST - LOWEST + 2
 
 BINS = NONFINITE + 1
 
-SAMPLE = 65_536
+MAX_SAMPLED_ELEMENTS = 65_536
 """Maximum number of sampled elements."""
 
 
@@ -30,34 +30,34 @@ def spectrum(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
     """Returns int64[BINS], the number of elements with floor(log2|x|) = e in bin e - LOWEST.
 
     The bins ZERO and NONFINITE count zeros, and NaN and Inf. The tensors are real, floating-point, with values, on the
-    CPU. If they have more than SAMPLE elements in all, evenly spaced ones are read, more of a larger tensor, the same
-    in every call.
+    CPU. If they have more than MAX_SAMPLED_ELEMENTS elements in all, evenly spaced ones are read, more of a larger
+    tensor, the same in every call.
     """
-    found = np.zeros(BINS, np.int64)
+    counts = np.zeros(BINS, np.int64)
     for elements in unseen(lambda: _sampled(tensors), tensors):
-        found += np.bincount(_bins(elements), minlength=BINS)
-    return found
+        counts += np.bincount(_bins(elements), minlength=BINS)
+    return counts
 
 
 def _sampled(tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[np.float64]]:
     """Returns the sampled elements, concatenated per dtype."""
     total = sum(map(torch.Tensor.numel, tensors))
-    every = 1 if total <= SAMPLE else math.ceil(total / max(1, SAMPLE - len(tensors)))
+    stride = 1 if total <= MAX_SAMPLED_ELEMENTS else math.ceil(total / max(1, MAX_SAMPLED_ELEMENTS - len(tensors)))
     parts: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
-        parts.setdefault(tensor.dtype, []).append(tensor.detach().reshape(-1)[:: _coprime_stride(every, tensor)])
+        parts.setdefault(tensor.dtype, []).append(tensor.detach().reshape(-1)[:: _coprime_stride(stride, tensor)])
     return [torch.cat(group).double().numpy() for group in parts.values()]
 
 
-def _coprime_stride(every: int, tensor: torch.Tensor) -> int:
-    """Returns a stride >= every that is coprime to the number of columns.
+def _coprime_stride(stride: int, tensor: torch.Tensor) -> int:
+    """Returns the next stride that is coprime to the number of columns.
 
     Samples therefore do not fall on the same columns in each row.
     """
-    columns = tensor.shape[-1] if tensor.dim() and every > 1 else 1
-    while math.gcd(every, columns) > 1:
-        every += 1
-    return every
+    columns = tensor.shape[-1] if tensor.dim() and stride > 1 else 1
+    while math.gcd(stride, columns) > 1:
+        stride += 1
+    return stride
 
 
 def _bins(elements: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

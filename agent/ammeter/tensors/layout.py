@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-class Gone(ValueError):
+class FreedMemory(ValueError):
     """A tensor to be read has no memory."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
     Raises:
         Gone: the memory was freed.
     """
-    if type(tensor) not in PLAIN or tensor.dtype not in dtypes or tensor.device.type not in ("cpu", "cuda"):
+    if type(tensor) not in PLAIN_TYPES or tensor.dtype not in dtypes or tensor.device.type not in ("cpu", "cuda"):
         return False
     if tensor.is_nested or tensor.layout is not torch.strided or tensor._is_zerotensor():
         return False
@@ -34,11 +34,11 @@ def in_one_piece(tensor: torch.Tensor, dtypes: Collection[torch.dtype]) -> bool:
         return False
     end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
     if tensor.numel() and tensor.untyped_storage().nbytes() < end:
-        raise Gone
+        raise FreedMemory
     return True
 
 
-def looks(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+def layout_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """Returns a check that tensors match these in type, dtype, device, shape and stride.
 
     It is torch's guard for compiled graphs and takes 50 ns per tensor. Without it in torch the check is always False,

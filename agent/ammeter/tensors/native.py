@@ -18,7 +18,7 @@ import torch
 
 from ammeter.tensors import COLUMNS, cpu
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.tensors.layout import Gone, in_one_piece, looks
+from ammeter.tensors.layout import FreedMemory, in_one_piece, layout_check
 
 Array = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ VERSION = 1
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
 """Dtype numbers of reading.c."""
 
-LONG_BYTES = 2**20
+GIL_RELEASE_BYTES = 2**20
 """A read of this size takes 30 us or more and releases the GIL, so that other threads run meanwhile. A shorter call
 would only wait to get the GIL back."""
 
@@ -63,8 +63,8 @@ class Reader:
 
     def norms(self, tensors: Sequence[torch.Tensor]) -> Array | None:
         """Returns float64[n], the first column of read(), which is cheaper alone."""
-        found = self._read(tensors, 1)
-        return None if found is None else found[:, 0]
+        result = self._read(tensors, 1)
+        return None if result is None else result[:, 0]
 
     def _read(self, tensors: Sequence[torch.Tensor], width: int) -> Array | None:
         if MISSING or not tensors:
@@ -77,7 +77,7 @@ class Reader:
                     self._plan = _Plan(tensors)
             if self._plan is not None:
                 return self._plan.read(tensors, width, self._level)
-        return _apart(tensors, dense, width, self._level)
+        return _read_mixed(tensors, dense, width, self._level)
 
 
 def read(tensors: Sequence[torch.Tensor]) -> Array | None:
@@ -95,38 +95,38 @@ class _Plan:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._number = len(tensors)
-        self._same = looks(tensors)
+        self._has_same_layout = layout_check(tensors)
         self._counts = array("q", [tensor.numel() for tensor in tensors])
         self._kinds = bytes(KINDS[tensor.dtype] for tensor in tensors)
         self._out = {width: np.empty((len(tensors), width)) for width in (1, COLUMNS)}
-        self._places = {width: out.ctypes.data for width, out in self._out.items()}
-        self._calls = _CALLS[sum(tensor.nbytes for tensor in tensors) >= LONG_BYTES]
+        self._addresses = {width: out.ctypes.data for width, out in self._out.items()}
+        self._calls = _CALLS[sum(tensor.nbytes for tensor in tensors) >= GIL_RELEASE_BYTES]
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        return len(tensors) == self._number and self._same(*tensors)
+        return len(tensors) == self._number and self._has_same_layout(*tensors)
 
     def read(self, tensors: Sequence[torch.Tensor], width: int, level: int) -> Array:
         pointers = array("Q", list(map(torch.Tensor.data_ptr, tensors)))
         counts, number = self._counts.buffer_info()
-        if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._places[width]):
-            raise Gone
+        if self._calls[width](level, number, pointers.buffer_info()[0], counts, self._kinds, self._addresses[width]):
+            raise FreedMemory
         return self._out[width].copy()
 
 
-def _apart(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
+def _read_mixed(tensors: Sequence[torch.Tensor], dense: list[int], width: int, level: int) -> Array:
     """Reads tensors in one piece with one call, the others with plain torch."""
-    found = np.empty((len(tensors), width))
+    result = np.empty((len(tensors), width))
     if dense:
         chosen = [tensors[at] for at in dense]
-        found[dense] = unseen(lambda: _Plan(chosen).read(chosen, width, level), chosen)
+        result[dense] = unseen(lambda: _Plan(chosen).read(chosen, width, level), chosen)
     for at in sorted(set(range(len(tensors))) - set(dense)):
         other = [tensors[at]]
-        found[at] = unseen(lambda other=other: cpu.read(other), other)[0, :width]  # type: ignore[misc]
-    return found
+        result[at] = unseen(lambda other=other: cpu.read(other), other)[0, :width]  # type: ignore[misc]
+    return result
 
 
-def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
-    """Returns (best level, why the library is missing, long call? -> width -> function)."""
+def _load() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
+    """Returns (best level, reason for a missing library, releases the GIL? -> width -> function)."""
     if not LIBRARY.is_file():
         return 0, f"{LIBRARY.name} is not there: Ammeter was installed without a C compiler", {}
     try:
@@ -136,13 +136,16 @@ def _loaded() -> tuple[int, str, dict[bool, dict[int, Callable[..., int]]]]:
         return 0, f"{LIBRARY.name} does not load: {error}", {}
     if version != VERSION:
         return 0, f"{LIBRARY.name} is of version {version}, not {VERSION}: install Ammeter again", {}
-    calls = {long: {1: library.ammeter_norms, COLUMNS: library.ammeter_read} for long, library in kinds.items()}
+    calls = {
+        releases_gil: {1: library.ammeter_norms, COLUMNS: library.ammeter_read}
+        for releases_gil, library in kinds.items()
+    }
     for function in (call for functions in calls.values() for call in functions.values()):
         function.argtypes = (ctypes.c_int, ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_void_p)
-    return min(compiled, _known()), "", calls
+    return min(compiled, _processor_level()), "", calls
 
 
-def _known() -> int:
+def _processor_level() -> int:
     """Returns the vector level of this processor, as detected by torch."""
     try:
         name = torch.backends.cpu.get_cpu_capability()
@@ -151,6 +154,6 @@ def _known() -> int:
     return 2 if name.startswith("AVX512") else int(name == "AVX2")
 
 
-LEVEL, MISSING, _CALLS = _loaded()
+LEVEL, MISSING, _CALLS = _load()
 """LEVEL: 0 for any processor's instructions, 1 AVX2, 2 AVX-512. MISSING: why there is no library, "" if there is
 one."""

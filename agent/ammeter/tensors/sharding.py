@@ -13,8 +13,8 @@ def shard(tensor: torch.Tensor) -> torch.Tensor:
 
     No collective, no copy.
     """
-    found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return found
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
 
 
 def copies(tensor: torch.Tensor) -> int:

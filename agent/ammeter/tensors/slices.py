@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 
-MOST = 4096
+MAX_TENSOR_ELEMENTS = 4096
 """Maximum number of elements read of one tensor."""
 
-TOGETHER = 16
+RUN_ELEMENTS = 16
 """Adjacent elements per run of a slice: reading one element costs a cache line, which contains its neighbours."""
 
-BLOCK = 256
+BLOCK_ELEMENTS = 256
 """Elements that are summed on the device; a tensor's block sums are added on the host, in float64."""
 
 UPDATES_BYTES = 24 * 2**20
@@ -32,34 +32,34 @@ model."""
 ELEMENT_BYTES = 5 * 4
 """Five float32 buffers; float64 tensors, which are rare, take twice as much."""
 
-COMPARED = ("norm", "norm_before", "update", "lost", "meant", "nonfinite", "product", "gradient", "earlier")
+STATISTICS = ("norm", "norm_before", "update", "lost", "meant", "nonfinite", "product", "gradient", "earlier")
 """Rows of the result of compare(), per block: L2 norms, counts of elements, and a scalar product."""
 
 Numbers = npt.NDArray[np.float64]
 
 
-def most_of(tensors: int, limit: int) -> int:
-    """Returns the elements to read per tensor, at least one BLOCK, within the memory limit."""
-    most = MOST
-    while most > BLOCK and tensors * most * ELEMENT_BYTES > limit:
-        most //= 2
-    return most
+def elements_per_tensor(tensors: int, limit_bytes: int) -> int:
+    """Returns the elements to read per tensor, at least BLOCK_ELEMENTS, within the memory limit."""
+    max_elements = MAX_TENSOR_ELEMENTS
+    while max_elements > BLOCK_ELEMENTS and tensors * max_elements * ELEMENT_BYTES > limit_bytes:
+        max_elements //= 2
+    return max_elements
 
 
-def most_tensors(limit: int) -> int:
+def max_tensors(limit_bytes: int) -> int:
     """Returns the number of tensors that can be read within the limit in bytes."""
-    return limit // (BLOCK * ELEMENT_BYTES)
+    return limit_bytes // (BLOCK_ELEMENTS * ELEMENT_BYTES)
 
 
-def positions(numel: int, most: int = MOST) -> npt.NDArray[np.int64]:
+def positions(numel: int, max_elements: int = MAX_TENSOR_ELEMENTS) -> npt.NDArray[np.int64]:
     """Returns the indices of the elements read of a flattened tensor.
 
     All of a small one, else runs of 16 spread from its begin to its end.
     """
-    if numel <= most:
+    if numel <= max_elements:
         return np.arange(numel)
-    runs, gap = _runs(numel, most)
-    return (np.arange(runs)[:, None] * gap + np.arange(TOGETHER)).reshape(-1)
+    runs, gap = _runs(numel, max_elements)
+    return (np.arange(runs)[:, None] * gap + np.arange(RUN_ELEMENTS)).reshape(-1)
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -83,7 +83,9 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
 class Buffer:
     """Memory for the slices of all tensors.
 
-    blocks has the shape [blocks, BLOCK] and is zero behind the end of each slice.
+    Attributes:
+        blocks: all slices, of shape [blocks, BLOCK_ELEMENTS]; zero behind the end of each slice.
+        places: the part of `blocks` for each tensor.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -91,8 +93,8 @@ class Buffer:
 
     def _allocate(self, slices: Slices) -> None:
         flat = torch.zeros(slices.total, dtype=slices.dtype, device=slices.device)
-        self.blocks = flat.view(-1, BLOCK)
-        self.rooms = [
+        self.blocks = flat.view(-1, BLOCK_ELEMENTS)
+        self.places = [
             flat.narrow(0, start, size).view(shape)
             for start, size, shape in zip(slices.starts, slices.sizes, slices.shapes, strict=True)
         ]
@@ -105,21 +107,21 @@ class Slices:
     in float32, which represents every narrower number exactly.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], most: int = MOST) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], max_elements: int = MAX_TENSOR_ELEMENTS) -> None:
         """Takes results of readable(), of one device, either all float64 or none."""
         self.device = tensors[0].device
         self.dtype = torch.float64 if tensors[0].dtype is torch.float64 else torch.float32
         self.numels = [tensor.numel() for tensor in tensors]
-        self.sizes = [min(numel, most // TOGETHER * TOGETHER) for numel in self.numels]
-        self.shapes = [_shape(numel, most) for numel in self.numels]
-        self._strides = [_strides(numel, most) for numel in self.numels]
-        self._most = most
-        blocks = np.array([-(-size // BLOCK) for size in self.sizes])
+        self.sizes = [min(numel, max_elements // RUN_ELEMENTS * RUN_ELEMENTS) for numel in self.numels]
+        self.shapes = [_shape(numel, max_elements) for numel in self.numels]
+        self._strides = [_strides(numel, max_elements) for numel in self.numels]
+        self._max_elements = max_elements
+        blocks = np.array([-(-size // BLOCK_ELEMENTS) for size in self.sizes])
         self._first_blocks = np.concatenate([[0], np.cumsum(blocks)[:-1]])
-        self.starts = [int(first) * BLOCK for first in self._first_blocks]
-        self.total = int(blocks.sum()) * BLOCK
+        self.starts = [int(first) * BLOCK_ELEMENTS for first in self._first_blocks]
+        self.total = int(blocks.sum()) * BLOCK_ELEMENTS
 
-    def take(self, tensors: Sequence[torch.Tensor | None], into: Buffer) -> None:
+    def copy(self, tensors: Sequence[torch.Tensor | None], target: Buffer) -> None:
         """Copies the slices of these tensors into a buffer.
 
         If a tensor is None or has changed its size or device, its place becomes zero.
@@ -129,11 +131,11 @@ class Slices:
             for tensor, numel in zip(tensors, self.numels, strict=True)
         ]
         if not all(usable):
-            into.blocks.zero_()
+            target.blocks.zero_()
         at = [number for number, yes in enumerate(usable) if yes]
-        rooms, found = [into.rooms[n] for n in at], [self._slice(tensors[n], n) for n in at]
-        if found:
-            torch._foreach_copy_(rooms, found)
+        places, slices = [target.places[n] for n in at], [self._slice(tensors[n], n) for n in at]
+        if slices:
+            torch._foreach_copy_(places, slices)
 
     def sums(self, table: npt.NDArray[np.floating]) -> Numbers:
         """Returns [rows, tensors], the sums of [rows, blocks] over the blocks of each tensor."""
@@ -143,26 +145,28 @@ class Slices:
         assert tensor is not None
         if tensor.is_contiguous():
             return tensor.as_strided(self.shapes[number], self._strides[number])
-        chosen = torch.from_numpy(positions(self.numels[number], self._most)).to(tensor.device, non_blocking=True)
+        chosen = torch.from_numpy(positions(self.numels[number], self._max_elements)).to(
+            tensor.device, non_blocking=True
+        )
         return torch.take(tensor, chosen).view(self.shapes[number])
 
 
 def compare(before: Buffer, after: Buffer, gradient: Buffer, earlier: Buffer, flags: Buffer) -> torch.Tensor:
-    """Returns [len(COMPARED), blocks]: a step's changes, and its gradient compared with an earlier one.
+    """Returns [len(STATISTICS), blocks]: a step's changes, and its gradient compared with an earlier one.
 
     lost: elements that are unchanged although their gradient is not zero; meant: all elements whose gradient is not
     zero. `before`, `after` and `flags` are overwritten: no other memory of their size is needed. Flags are
     floating-point numbers: on the CPU a comparison that writes booleans takes five times as long.
     """
-    old, new, slope = before.blocks, after.blocks, gradient.blocks
+    old, new, grads = before.blocks, after.blocks, gradient.blocks
     norm, norm_before = _norm(new), _norm(old)
-    meant = torch.ne(slope, 0, out=flags.blocks)
+    meant = torch.ne(grads, 0, out=flags.blocks)
     update = torch.sub(new, old, out=old)
     norm_update = _norm(update)
     lost = torch.eq(update, 0, out=old).mul_(meant)
     sums = [norm, norm_before, norm_update, lost.sum(1), meant.sum(1), nonfinite(after, flags)]
-    product = torch.mul(slope, earlier.blocks, out=new).sum(1)
-    return torch.stack([*sums, product, _norm(slope), _norm(earlier.blocks)])
+    product = torch.mul(grads, earlier.blocks, out=new).sum(1)
+    return torch.stack([*sums, product, _norm(grads), _norm(earlier.blocks)])
 
 
 def nonfinite(buffer: Buffer, flags: Buffer) -> torch.Tensor:
@@ -176,9 +180,9 @@ def squares(table: npt.NDArray[np.floating], norms: Sequence[int]) -> Numbers:
 
     Squares can be added over blocks and tensors.
     """
-    wide = table.astype(np.float64)
-    wide[list(norms)] **= 2
-    return wide
+    squared = table.astype(np.float64)
+    squared[list(norms)] **= 2
+    return squared
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -186,23 +190,23 @@ _USUAL = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _norm(blocks: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
-    return found
+    norms: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
+    return norms
 
 
-def _runs(numel: int, most: int) -> tuple[int, int]:
+def _runs(numel: int, max_elements: int) -> tuple[int, int]:
     """Returns (number of runs, distance in elements from one run to the next).
 
     The distance is odd if possible; otherwise all runs could fall in the same columns of a matrix.
     """
-    runs = most // TOGETHER
-    gap = (numel - TOGETHER) // max(1, runs - 1)
-    return runs, gap - 1 if gap % 2 == 0 and gap > TOGETHER else gap
+    runs = max_elements // RUN_ELEMENTS
+    gap = (numel - RUN_ELEMENTS) // max(1, runs - 1)
+    return runs, gap - 1 if gap % 2 == 0 and gap > RUN_ELEMENTS else gap
 
 
-def _shape(numel: int, most: int) -> tuple[int, ...]:
-    return (numel,) if numel <= most else (most // TOGETHER, TOGETHER)
+def _shape(numel: int, max_elements: int) -> tuple[int, ...]:
+    return (numel,) if numel <= max_elements else (max_elements // RUN_ELEMENTS, RUN_ELEMENTS)
 
 
-def _strides(numel: int, most: int) -> tuple[int, ...]:
-    return (1,) if numel <= most else (_runs(numel, most)[1], 1)
+def _strides(numel: int, max_elements: int) -> tuple[int, ...]:
+    return (1,) if numel <= max_elements else (_runs(numel, max_elements)[1], 1)

@@ -423,7 +423,7 @@ def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkey
                 x = self.layer(x)
             return x
 
-    monkeypatch.setattr(census, "LONGEST", 0.002)
+    monkeypatch.setattr(census, "MAX_SECONDS", 0.002)
     model = Many()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     run = ammeter.watch(model, optimizer, dir=tmp_path, preset="full")
@@ -444,7 +444,7 @@ def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkey
 
     def stalled(*words: Any) -> None:
         if not looking.work:
-            time.sleep(2 * census.LONGEST)
+            time.sleep(2 * census.MAX_SECONDS)
         counted(*words)
 
     monkeypatch.setattr(Census, "_count", stalled)

@@ -12,7 +12,7 @@ import torch
 
 import ammeter
 from ammeter.probes import resources
-from ammeter.probes.resources import batch, device_memory, every, memory
+from ammeter.probes.resources import batch, device_memory, memory, reading_interval
 from ammeter.recording.budget import Bucket
 from ammeter.wire.columns import View, measured
 from tests.agent.training import Recipe, events, stream, train
@@ -132,14 +132,14 @@ def test_memory_of_several_devices_is_added_up() -> None:
 
 def test_the_schedule_is_what_the_budget_pays_for() -> None:
     bucket = Bucket(0.004)
-    assert every(bucket, 0.1) is None
+    assert reading_interval(bucket, 0.1) is None
     bucket.spend(0.002)
-    assert 5.0 == pytest.approx(every(bucket, 0.1))
-    assert 1.0 == every(bucket, 10.0)
+    assert 5.0 == pytest.approx(reading_interval(bucket, 0.1))
+    assert 1.0 == reading_interval(bucket, 10.0)
     for share in (0.0, float("inf")):
         unbounded = Bucket(share)
         unbounded.spend(0.002)
-        assert every(unbounded, 0.1) is None
+        assert reading_interval(unbounded, 0.1) is None
 
 
 def test_the_schedule_is_written_where_it_changes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ammeter
-from ammeter.probes.origin.armed import Armed
+from ammeter.probes.origin.hook_windows import HookWindows
 from ammeter.recording.budget import Governor
 from tests.agent.training import Model, events, stream
 
@@ -40,7 +40,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
         self.attention._share = math.inf
 
     monkeypatch.setattr(Governor, "__init__", unbounded)
-    monkeypatch.setattr(Armed, "is_on", lambda self, step: step % 2 == 0)
+    monkeypatch.setattr(HookWindows, "is_on", lambda self, step: step % 2 == 0)
 
 
 def train(

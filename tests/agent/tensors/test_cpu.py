@@ -84,8 +84,8 @@ def test_a_float64_gradient_whose_square_overflows_float64_has_a_norm() -> None:
 
 
 def test_a_gradient_larger_than_a_part_is_summed_over_its_parts() -> None:
-    gradient = torch.full((cpu.PART + 7,), 1e30)
-    assert 1e30 * math.sqrt(cpu.PART + 7) == pytest.approx(cpu.norm(gradient), rel=1e-6)
+    gradient = torch.full((cpu.CHUNK_ELEMENTS + 7,), 1e30)
+    assert 1e30 * math.sqrt(cpu.CHUNK_ELEMENTS + 7) == pytest.approx(cpu.norm(gradient), rel=1e-6)
 
 
 def test_strided_expanded_and_transposed_gradients_have_the_norms_of_their_copies() -> None:

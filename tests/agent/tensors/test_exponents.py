@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.tensors.exponents import BINS, HIGHEST, LOWEST, NONFINITE, SAMPLE, ZERO, spectrum
+from ammeter.tensors.exponents import BINS, HIGHEST, LOWEST, MAX_SAMPLED_ELEMENTS, NONFINITE, ZERO, spectrum
 from tests.agent.stats_reference import FLOATS, HOSTILE, hostile, spectrum_reference
 
 
@@ -37,11 +37,11 @@ def test_nothing_is_an_empty_histogram() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(10_000_000,), (3, 5_000_000, 70_000, 1), (1000,) * 500, (SAMPLE + 1,), (2,) * 40_000]
+    "sizes", [(10_000_000,), (3, 5_000_000, 70_000, 1), (1000,) * 500, (MAX_SAMPLED_ELEMENTS + 1,), (2,) * 40_000]
 )
 def test_the_sample_is_bounded_and_large_enough(sizes: tuple[int, ...]) -> None:
     found = spectrum([torch.ones(1).expand(size) for size in sizes])
-    assert SAMPLE / 4 <= found.sum() <= SAMPLE
+    assert MAX_SAMPLED_ELEMENTS / 4 <= found.sum() <= MAX_SAMPLED_ELEMENTS
     assert found.sum() == found[-LOWEST]
 
 

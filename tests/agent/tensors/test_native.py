@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ammeter import tensors as stats
 from ammeter.tensors import ABSMAX, COLUMNS, GRID, NANS, NORM, SMALL, ZEROS, cpu, native
-from ammeter.tensors.layout import looks
+from ammeter.tensors.layout import layout_check
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, random_bits, reference
 
 Array = npt.NDArray[np.float64]
@@ -224,7 +224,7 @@ def test_a_torch_that_cannot_compare_looks_gives_the_same_numbers(monkeypatch: p
 def test_a_torch_without_its_test_of_looks_is_told_from_one_with_it() -> None:
     """Else every step would look at every tensor, and nothing would fail."""
     tensors = [torch.randn(3), torch.randn(2, 2)]
-    same = looks(tensors)
+    same = layout_check(tensors)
     assert same(*[torch.randn(3), torch.randn(2, 2)])
     assert not same(*[torch.randn(3), torch.randn(2, 3)])
 

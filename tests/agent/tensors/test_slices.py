@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from ammeter.tensors import slices
-from ammeter.tensors.slices import COMPARED, Buffer, Slices, compare, most_of, most_tensors, positions, readable
+from ammeter.tensors.slices import (
+    STATISTICS,
+    Buffer,
+    Slices,
+    compare,
+    elements_per_tensor,
+    max_tensors,
+    positions,
+    readable,
+)
 
 
 def _dice(seed: int) -> torch.Generator:
@@ -33,9 +42,9 @@ def test_a_slice_of_a_matrix_comes_from_many_of_its_columns() -> None:
 
 def test_buffers_of_any_number_of_tensors_keep_within_the_limit() -> None:
     limit = slices.UPDATES_BYTES
-    assert 4096 == most_of(300, limit)
-    for tensors in (1, 300, 1000, most_tensors(limit)):
-        assert tensors * most_of(tensors, limit) * slices.ELEMENT_BYTES <= limit
+    assert 4096 == elements_per_tensor(300, limit)
+    for tensors in (1, 300, 1000, max_tensors(limit)):
+        assert tensors * elements_per_tensor(tensors, limit) * slices.ELEMENT_BYTES <= limit
     assert 32 * 2**20 >= slices.UPDATES_BYTES + slices.COPIES_BYTES
 
 
@@ -49,10 +58,10 @@ def test_sums_over_slices_are_those_of_float64(dtype: torch.dtype) -> None:
     layout = Slices(before)
     parts = [Buffer(layout) for _ in range(5)]
     for part, tensors in zip(parts, (before, after, slope, earlier), strict=False):
-        layout.take(tensors, part)
+        layout.copy(tensors, part)
     table = compare(*parts).numpy()
-    norms = [COMPARED.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
-    found = dict(zip(COMPARED, layout.sums(slices.squares(table, norms)), strict=True))
+    norms = [STATISTICS.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
+    found = dict(zip(STATISTICS, layout.sums(slices.squares(table, norms)), strict=True))
 
     for at in range(len(SHAPES)):
         chosen = positions(before[at].numel())
@@ -78,20 +87,22 @@ def test_any_layout_in_memory_is_read_in_the_same_order(shape: tuple[int, ...]) 
     last = usual.to(memory_format=torch.channels_last)
     turned = usual.transpose(0, 1).contiguous().transpose(0, 1)
     layout = Slices([usual, usual, usual])
-    room = Buffer(layout)
-    layout.take([usual, last, turned], room)
-    assert room.rooms[0].tolist() == room.rooms[1].tolist() == room.rooms[2].tolist()
-    assert usual.reshape(-1)[torch.from_numpy(positions(usual.numel()))].tolist() == room.rooms[0].reshape(-1).tolist()
+    buffer = Buffer(layout)
+    layout.copy([usual, last, turned], buffer)
+    assert buffer.rooms[0].tolist() == buffer.rooms[1].tolist() == buffer.rooms[2].tolist()
+    assert (
+        usual.reshape(-1)[torch.from_numpy(positions(usual.numel()))].tolist() == buffer.rooms[0].reshape(-1).tolist()
+    )
 
 
 def test_the_place_of_a_tensor_that_is_not_there_becomes_zero() -> None:
     tensors = _tensors(3)
     layout = Slices(tensors)
-    room = Buffer(layout)
-    layout.take(tensors, room)
-    layout.take([None, torch.ones(5), *tensors[2:]], room)
-    assert [0.0, 0.0] == [float(room.rooms[at].abs().sum()) for at in (0, 1)]
-    assert tensors[2].tolist() == room.rooms[2].tolist()
+    buffer = Buffer(layout)
+    layout.copy(tensors, buffer)
+    layout.copy([None, torch.ones(5), *tensors[2:]], buffer)
+    assert [0.0, 0.0] == [float(buffer.rooms[at].abs().sum()) for at in (0, 1)]
+    assert tensors[2].tolist() == buffer.rooms[2].tolist()
 
 
 def test_reading_changes_nothing_and_needs_no_gradient() -> None:
@@ -99,7 +110,7 @@ def test_reading_changes_nothing_and_needs_no_gradient() -> None:
     version, bits = weight._version, weight.tolist()
     layout = Slices([weight])
     with torch.no_grad():
-        layout.take([weight], Buffer(layout))
+        layout.copy([weight], Buffer(layout))
     assert (version, bits) == (weight._version, weight.tolist())
 
 

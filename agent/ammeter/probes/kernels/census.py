@@ -19,21 +19,21 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from ammeter.torch_hooks import call_site as caller
 
-LOW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+LOW_PRECISION = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 HIDDEN_SECONDS = 4e-6
 """Cost of dispatching one operator to the mode, outside the measured code: an order of magnitude."""
 
-LONGEST = 0.05
+MAX_SECONDS = 0.05
 """Seconds of overhead after which a census stops counting, so very long forward passes are counted in part."""
 
-STALL = 0.001
+MAX_COUNT_SECONDS = 0.001
 """Maximum seconds charged for counting one operator: some thirty times the usual cost.
 
 A longer measurement means that the machine ran another process meanwhile, which must not end a census.
 """
 
-MOST = 4096
+MAX_WORKS = 4096
 """Distinct combinations of module, operator, dtype and reason in one census; it bounds memory."""
 
 _aten = torch.ops.aten
@@ -89,8 +89,8 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cast: dict[int, weakref.ref[Any]] = {}
 
     @property
-    def whole(self) -> bool:
-        return self.seconds < LONGEST
+    def is_complete(self) -> bool:
+        return self.seconds < MAX_SECONDS
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -99,7 +99,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if self.seconds >= LONGEST:
+        if self.seconds >= MAX_SECONDS:
             self.seconds += HIDDEN_SECONDS
         elif self.fault is None:
             began = perf_counter()
@@ -107,7 +107,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._count(func, args, kwargs or {}, output)
             except Exception as error:  # noqa: BLE001 - an error in counting must never reach the program
                 self.fault = error
-            self.seconds += min(perf_counter() - began, STALL) + HIDDEN_SECONDS
+            self.seconds += min(perf_counter() - began, MAX_COUNT_SECONDS) + HIDDEN_SECONDS
         return output
 
     def _count(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -135,8 +135,8 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._cast[id(source)] = weakref.ref(source)
 
     def _count_work(self, func: Any, packet: Any, flops: int, args: Any, output: Any) -> None:
-        several = output if isinstance(output, tuple | list) else (output,)
-        first = next((candidate for candidate in several if isinstance(candidate, torch.Tensor)), None)
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        first = next((candidate for candidate in outputs if isinstance(candidate, torch.Tensor)), None)
         if first is None or not first.is_floating_point() or not flops:
             return
         op = str(packet).removeprefix("aten.")
@@ -144,11 +144,11 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if backend:
             self.attention.add(backend)
         operands = _operands(op, args)
-        reason = _misaligned(op, operands) if first.dtype in LOW else self._reason(func, first)
+        reason = _misaligned(op, operands) if first.dtype in LOW_PRECISION else self._reason(func, first)
         key = (self.module, op, first.dtype, reason)
         work = self.work.get(key)
         if work is None:
-            if len(self.work) >= MOST:
+            if len(self.work) >= MAX_WORKS:
                 return
             where = caller.line() if reason else ""
             shape = " x ".join(str(tuple(operand.shape)) for operand in operands)
@@ -187,18 +187,18 @@ def summary(census: Census, *, region: bool) -> Summary:
     Args:
         region: autocast was on somewhere in the call, so work without autocast ran where it was disabled.
     """
-    found = Summary()
+    result = Summary()
     for work in census.work.values():
-        found.eligible += work.flops
-        found.low += work.flops if work.dtype in LOW else 0
+        result.eligible += work.flops
+        result.low += work.flops if work.dtype in LOW_PRECISION else 0
         if work.module in census.written_out and _of_attention(work):
             work.reason = "sdpa-math"
         if work.reason == "autocast-off" and region:
             work.reason = "autocast-disabled"
         if work.reason:
-            found.fallbacks.append(work)
-    found.fallbacks.sort(key=lambda work: -work.flops)
-    return found
+            result.fallbacks.append(work)
+    result.fallbacks.sort(key=lambda work: -work.flops)
+    return result
 
 
 def _of_attention(work: Work) -> bool:

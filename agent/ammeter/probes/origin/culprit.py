@@ -8,18 +8,18 @@ from typing import Any
 from ammeter.probes.origin.floats import Numbers
 from ammeter.probes.origin.visits import Visit, Visits
 
-LAST = 21
+MAX_PATH_MODULES = 21
 """Modules in the list that leads to the culprit, which is the last of them."""
 
 FLOAT16_MAX = 65504.0
 
-PEAKS = 5
+MAX_PEAKS = 5
 
 Read = list[Numbers | None]
 Bad = Callable[[Numbers | None], bool]
 
 
-def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
+def find_origin(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
     """Finds the first module with finite inputs and non-finite output, else backward's origin.
 
     Args:
@@ -28,26 +28,26 @@ def found(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str,
     read = visits.readings.all()
     if any(visit.parent < 0 and _any(read, visit.inputs, _faulty) for visit in visits.visits):
         return _input(visits, read) | {"confidence": confidence}
-    at = next(_born_in_forward(visits, read, _faulty), None)
+    at = next(_forward_sources(visits, read, _faulty), None)
     if at is None and not loss_is_finite and _reaches_the_loss(visits, read):
-        at = max(_born_in_forward(visits, read, _not_finite), key=visits.ended.index, default=None)
+        at = max(_forward_sources(visits, read, _not_finite), key=visits.ended.index, default=None)
     if at is not None:
         return _forward(visits, read, at) | {"confidence": confidence}
     if not loss_is_finite:
         return _in_the_loss(visits, read) | {"confidence": confidence} if visits.ended else None
-    back = _born_in_backward(visits, read)
-    return back | {"confidence": confidence} if back else None
+    origin = _backward_origin(visits, read)
+    return origin | {"confidence": confidence} if origin else None
 
 
 def peaks(visits: Visits) -> list[dict[str, Any]]:
-    """The PEAKS modules with the largest finite float16 outputs, largest first, as shares of 65504."""
-    read, most = visits.readings.all(), dict[str, float]()
+    """The MAX_PEAKS modules with the largest finite float16 outputs, largest first, as shares of 65504."""
+    read, absmaxes = visits.readings.all(), dict[str, float]()
     for visit in visits.visits:
         for place, dtype in zip(visit.outputs, visit.dtypes, strict=True):
             numbers = read[place]
             if dtype == "float16" and numbers is not None:
-                most[visit.module] = max(most.get(visit.module, 0.0), numbers.absmax)
-    top = sorted(most.items(), key=lambda peak: -peak[1])[:PEAKS]
+                absmaxes[visit.module] = max(absmaxes.get(visit.module, 0.0), numbers.absmax)
+    top = sorted(absmaxes.items(), key=lambda peak: -peak[1])[:MAX_PEAKS]
     return [{"module": module, "absmax": absmax, "share": absmax / FLOAT16_MAX} for module, absmax in top]
 
 
@@ -63,7 +63,7 @@ def _not_finite(numbers: Numbers | None) -> bool:
     return numbers is not None and numbers.bad
 
 
-def _born_in_forward(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
+def _forward_sources(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
     for at in visits.ended:
         visit = visits.visits[at]
         if _any(read, visit.outputs, bad) and not _any(read, visit.inputs, bad):
@@ -76,8 +76,8 @@ def _input(visits: Visits, read: Read) -> dict[str, Any]:
     numbers = next(
         candidate for candidate in map(read.__getitem__, places) if candidate is not None and _faulty(candidate)
     )
-    told = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
-    return told | {"nans": int(numbers.nans), "infs": int(numbers.positive + numbers.negative)}
+    data = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
+    return data | {"nans": int(numbers.nans), "infs": int(numbers.positive + numbers.negative)}
 
 
 def _reaches_the_loss(visits: Visits, read: Read) -> bool:
@@ -90,11 +90,11 @@ def _reaches_the_loss(visits: Visits, read: Read) -> bool:
 
 def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
     visit = visits.visits[at]
-    weights = [name for name, place in visit.weights if _holds(visit, name, read[place])]
+    weights = [name for name, place in visit.weights if _is_bad_weight(visit, name, read[place])]
     which = next(number for number, place in enumerate(visit.outputs) if _not_finite(read[place]))
     numbers = read[visit.outputs[which]]
     assert numbers is not None
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "kind": "weights" if weights else "forward",
         "module": visit.module,
         "class": visit.kind,
@@ -105,40 +105,40 @@ def _forward(visits: Visits, read: Read, at: int) -> dict[str, Any]:
         "nans": int(numbers.nans),
         "infs": int(numbers.positive + numbers.negative),
         "sample": int(numbers.sample),
-        "last": _last(visits, read, at),
+        "last": _path_to(visits, read, at),
     }
     if not weights:
-        return told
+        return data
     name = next((weight for weight in weights if weight not in visit.buffers), weights[0])
     tensor = ".".join(filter(None, (visit.module, name)))
-    return told | {"tensor": tensor, **({"buffer": True} if name in visit.buffers else {})}
+    return data | {"tensor": tensor, **({"buffer": True} if name in visit.buffers else {})}
 
 
-def _holds(visit: Visit, name: str, numbers: Numbers | None) -> bool:
+def _is_bad_weight(visit: Visit, name: str, numbers: Numbers | None) -> bool:
     """Whether a weight or buffer is the origin; a -Inf mask is not."""
     return _faulty(numbers) if name in visit.buffers else _not_finite(numbers)
 
 
 def _in_the_loss(visits: Visits, read: Read) -> dict[str, Any]:
     """Describes a NaN that arose between the finite outputs of the modules and the loss."""
-    told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward"}
+    data = {"kind": "forward", "module": "", "op": "loss", "direction": "forward"}
     outputs = visits.visits[visits.ended[-1]].outputs
-    return told | {"absmax": _absmax(read, outputs), "last": _last(visits, read, visits.ended[-1])}
+    return data | {"absmax": _absmax(read, outputs), "last": _path_to(visits, read, visits.ended[-1])}
 
 
-def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
+def _backward_origin(visits: Visits, read: Read) -> dict[str, Any] | None:
     """Finds the first non-finite gradient in backward and the module that produced it.
 
     This is the module that received the tensor as an input in the forward pass.
     """
-    came = {place: read[gradient] for place, gradient in reversed(visits.born)}
-    first = next((place for place, gradient in visits.born if _not_finite(read[gradient])), None)
+    gradients = {place: read[gradient] for place, gradient in reversed(visits.gradients)}
+    first = next((place for place, gradient in visits.gradients if _not_finite(read[gradient])), None)
     if first is None:
         return None
-    numbers = came[first]
+    numbers = gradients[first]
     assert numbers is not None
-    visit = _consumer(visits, came, first)
-    passed = [visit for visit in map(visits.visits.__getitem__, reversed(visits.ended)) if _clean(visit, came)]
+    visit = _consumer(visits, gradients, first)
+    passed = [visit for visit in map(visits.visits.__getitem__, reversed(visits.ended)) if _clean(visit, gradients)]
     return {
         "kind": "backward",
         "module": visit.module if visit else "",
@@ -146,48 +146,49 @@ def _born_in_backward(visits: Visits, read: Read) -> dict[str, Any] | None:
         "op": (visit.op or visit.kind) if visit else "loss",
         "direction": "backward",
         "dtype": visit.dtypes[0] if visit and visit.dtypes else "",
-        "absmax": _came(visit, came) if visit else 0.0,
+        "absmax": _gradient_absmax(visit, gradients) if visit else 0.0,
         "nans": int(numbers.nans),
         "infs": int(numbers.positive + numbers.negative),
         "sample": int(numbers.sample),
         "last": [
-            {"module": passed_visit.module, "absmax": _came(passed_visit, came)} for passed_visit in passed[-LAST:]
+            {"module": before.module, "absmax": _gradient_absmax(before, gradients)}
+            for before in passed[-MAX_PATH_MODULES:]
         ],
     }
 
 
-def _consumer(visits: Visits, came: dict[int, Numbers | None], place: int) -> Visit | None:
+def _consumer(visits: Visits, gradients: dict[int, Numbers | None], place: int) -> Visit | None:
     """The innermost module that used this tensor and itself received finite gradients.
 
     None if there is no such module: the non-finite gradient then came from the loss.
     """
-    takers = [
+    consumers = [
         candidate
         for candidate in visits.visits
         if candidate.last >= 0 and place in candidate.inputs and place not in candidate.outputs
     ]
-    for visit in sorted(takers, key=lambda visit: visit.last - visit.first):
-        if _clean(visit, came):
+    for visit in sorted(consumers, key=lambda visit: visit.last - visit.first):
+        if _clean(visit, gradients):
             return visit
-    maker = next((candidate for candidate in visits.visits if place in candidate.outputs), None)
-    while maker is not None and maker.parent >= 0:
-        maker = visits.visits[maker.parent]
-        if place not in maker.outputs and _clean(maker, came):
-            return maker
+    producer = next((candidate for candidate in visits.visits if place in candidate.outputs), None)
+    while producer is not None and producer.parent >= 0:
+        producer = visits.visits[producer.parent]
+        if place not in producer.outputs and _clean(producer, gradients):
+            return producer
     return None
 
 
-def _clean(visit: Visit, came: dict[int, Numbers | None]) -> bool:
-    back = [came[place] for place in visit.outputs if place in came]
-    return bool(back) and not any(_not_finite(numbers) for numbers in back)
+def _clean(visit: Visit, gradients: dict[int, Numbers | None]) -> bool:
+    received = [gradients[place] for place in visit.outputs if place in gradients]
+    return bool(received) and not any(map(_not_finite, received))
 
 
-def _came(visit: Visit, came: dict[int, Numbers | None]) -> float:
-    return max((_finite(came.get(place)) for place in visit.outputs), default=0.0)
+def _gradient_absmax(visit: Visit, gradients: dict[int, Numbers | None]) -> float:
+    return max((_finite(gradients.get(place)) for place in visit.outputs), default=0.0)
 
 
-def _last(visits: Visits, read: Read, at: int) -> list[dict[str, Any]]:
-    ended = visits.ended[: visits.ended.index(at) + 1][-LAST:]
+def _path_to(visits: Visits, read: Read, at: int) -> list[dict[str, Any]]:
+    ended = visits.ended[: visits.ended.index(at) + 1][-MAX_PATH_MODULES:]
     path = (visits.visits[before] for before in ended)
     return [{"module": visit.module, "absmax": _absmax(read, visit.outputs)} for visit in path]
 

@@ -15,10 +15,10 @@ import torch
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 
-MOST = 64
+MAX_CONTAINER_ENTRIES = 64
 """Entries examined in one container, because a cache of keys and values may hold hundreds of tensors."""
 
-DEPTH = 6
+MAX_DEPTH = 6
 
 _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
         return self.nans + self.positive == 0 and self.negative > 0
 
 
-def inside(value: Any, path: str = "", depth: int = DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
+def inside(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields (path, tensor) for the readable floating-point tensors in a nested value.
 
     Example of a path: "['image'][0]".
@@ -83,49 +83,49 @@ class Readings:
 
     def __init__(self) -> None:
         self._numbers: list[Numbers | None] = []
-        self._away: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+        self._on_devices: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
         self._sent: list[tuple[list[int], async_copy.Transfer]] = []
 
-    def take(self, tensor: torch.Tensor) -> int:
+    def add(self, tensor: torch.Tensor) -> int:
         """Measures a tensor as it is now; returns the index of its result in all()."""
         place = len(self._numbers)
         self._numbers.append(None)
         with torch.no_grad():
             if tensor.is_cpu:
-                self._numbers[place] = unseen(lambda: _here(tensor.detach()), (tensor,))
+                self._numbers[place] = unseen(lambda: _measure_on_host(tensor.detach()), (tensor,))
             else:
-                found = unseen(lambda: _there(tensor.detach()), (tensor,))
-                self._away.setdefault(tensor.device, []).append((place, found))
+                statistics = unseen(lambda: _measure(tensor.detach()), (tensor,))
+                self._on_devices.setdefault(tensor.device, []).append((place, statistics))
         return place
 
     def send(self) -> list[async_copy.Transfer]:
         """Starts the transfer of all results on devices to the host, without waiting for it."""
-        begun = []
-        for several in self._away.values():
-            found = [statistics for _, statistics in several]
-            arriving = async_copy.of(unseen(partial(torch.stack, found), found))
-            self._sent.append(([place for place, _ in several], arriving))
-            begun.append(arriving)
-        self._away.clear()
-        return begun
+        transfers = []
+        for pending in self._on_devices.values():
+            statistics = [statistics for _, statistics in pending]
+            transfer = async_copy.of(unseen(partial(torch.stack, statistics), statistics))
+            self._sent.append(([place for place, _ in pending], transfer))
+            transfers.append(transfer)
+        self._on_devices.clear()
+        return transfers
 
     def all(self) -> list[Numbers | None]:
         """The results by index; None for a result that was never sent. The transfers must have arrived."""
         for places, arrived in self._sent:
-            found: npt.NDArray[Any] = np.asarray(arrived.array(), np.float64).reshape(-1, len(Numbers._fields))
-            for place, numbers in zip(places, found.tolist(), strict=True):
+            statistics: npt.NDArray[Any] = np.asarray(arrived.array(), np.float64).reshape(-1, len(Numbers._fields))
+            for place, numbers in zip(places, statistics.tolist(), strict=True):
                 self._numbers[place] = Numbers(*numbers)
         return self._numbers
 
 
-def _here(tensor: torch.Tensor) -> Numbers:
+def _measure_on_host(tensor: torch.Tensor) -> Numbers:
     low, high = (float(extreme) for extreme in torch.aminmax(tensor))
     if math.isfinite(low) and math.isfinite(high):
         return Numbers(max(abs(low), abs(high)), 0, 0, 0, -1)
-    return Numbers(*_there(tensor).tolist())
+    return Numbers(*_measure(tensor).tolist())
 
 
-def _there(tensor: torch.Tensor) -> torch.Tensor:
+def _measure(tensor: torch.Tensor) -> torch.Tensor:
     """Measures a tensor on its device: float32[5] in the order of Numbers.
 
     Counts above 2^24 are rounded.
@@ -133,21 +133,22 @@ def _there(tensor: torch.Tensor) -> torch.Tensor:
     finite = torch.isfinite(tensor)
     by_sample = (~finite).reshape(tensor.shape[0] if tensor.dim() else 1, -1).any(1)
     first = torch.where(by_sample.any(), by_sample.to(torch.int32).argmax(), -1)
-    found = (
+    statistics = (
         torch.where(finite, tensor, 0).abs().amax(),
         torch.isnan(tensor).sum(),
         torch.isposinf(tensor).sum(),
         torch.isneginf(tensor).sum(),
         first,
     )
-    return torch.stack([statistic.to(torch.float32) for statistic in found])
+    return torch.stack([statistic.to(torch.float32) for statistic in statistics])
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        return [(f"[{key!r}]", element) for key, element in list(value.items())[:MOST]]
+        return [(f"[{key!r}]", element) for key, element in list(value.items())[:MAX_CONTAINER_ENTRIES]]
     if isinstance(value, list | tuple):
-        return [(f"[{at}]", element) for at, element in enumerate(value[:MOST])]
+        return [(f"[{at}]", element) for at, element in enumerate(value[:MAX_CONTAINER_ENTRIES])]
     if dataclasses.is_dataclass(value):
-        return [(f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value)[:MOST]]
+        fields = dataclasses.fields(value)[:MAX_CONTAINER_ENTRIES]
+        return [(f".{field.name}", getattr(value, field.name, None)) for field in fields]
     return []

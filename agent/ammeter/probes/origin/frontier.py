@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def found(data: dict[str, Any]) -> dict[str, Any] | None:
+def find_origin(data: dict[str, Any]) -> dict[str, Any] | None:
     """Finds the origin in backward from a `gradient.nonfinite` event.
 
     The frontier is clear if most gradients up to one parameter are non-finite and all after it are finite.
@@ -34,7 +34,7 @@ def found(data: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def alone(data: dict[str, Any]) -> dict[str, Any] | None:
+def last_nonfinite(data: dict[str, Any]) -> dict[str, Any] | None:
     """Names the last non-finite gradient as the origin.
 
     It applies if the hooks found only finite gradients in the modules.
@@ -44,8 +44,8 @@ def alone(data: dict[str, Any]) -> dict[str, Any] | None:
     """
     if not data["finite"]:
         return None
-    told = {"kind": "backward", "module": _module(data), "tensor": data["last"], "direction": "backward"}
-    return told | {"confidence": "hooks"}
+    origin = {"kind": "backward", "module": _module(data), "tensor": data["last"], "direction": "backward"}
+    return origin | {"confidence": "hooks"}
 
 
 def _module(data: dict[str, Any]) -> str:

@@ -19,16 +19,16 @@ MAX_INPUTS = 128
 class Inputs:
     """The inputs of one step.
 
-    Order of calls: remember() at each forward call, look() once, found() after the transfers.
+    Order of calls: remember() at each forward call, read() once, first_nonfinite() after the transfers.
     """
 
     __slots__ = ("_given", "_looked", "_model", "_passes", "readings")
 
     def __init__(self) -> None:
-        self._given: list[tuple[int, int | str, str, weakref.ref[torch.Tensor], int]] = []
+        self._references: list[tuple[int, int | str, str, weakref.ref[torch.Tensor], int]] = []
         self._passes = 0
         self._model: weakref.ref[torch.nn.Module] | None = None
-        self._looked: list[tuple[int, int | str, str, str, int]] = []
+        self._readings_of: list[tuple[int, int | str, str, str, int]] = []
         self.readings: Readings | None = None
 
     def remember(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], passes: int = 1) -> None:
@@ -39,7 +39,7 @@ class Inputs:
         """
         self._model = weakref.ref(model)
         self._passes += passes
-        if len(self._given) >= MAX_INPUTS:
+        if len(self._references) >= MAX_INPUTS:
             return
         for position, value in enumerate(args):
             self._remember(position, value)
@@ -52,30 +52,30 @@ class Inputs:
         model = self._model() if self._model else None
         return model is not None and is_compiled(model)
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Reads the inputs that still exist unchanged."""
         self.readings = Readings()
-        for number, argument, path, ref, known in self._given:
+        for number, argument, path, ref, known_version in self._references:
             tensor = ref()
-            if tensor is not None and is_readable(tensor) and version(tensor) == known:
+            if tensor is not None and is_readable(tensor) and version(tensor) == known_version:
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                self._looked.append((number, argument, path, dtype, self.readings.take(tensor)))
-        self._given = []
+                self._readings_of.append((number, argument, path, dtype, self.readings.add(tensor)))
+        self._references = []
 
     def _remember(self, argument: int | str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self._given.append((self._passes, argument, "", weakref.ref(value), version(value)))
+            self._references.append((self._passes, argument, "", weakref.ref(value), version(value)))
         elif isinstance(value, dict | list | tuple) or dataclasses.is_dataclass(value):
             for path, tensor in inside(value):
-                self._given.append((self._passes, argument, path, weakref.ref(tensor), version(tensor)))
+                self._references.append((self._passes, argument, path, weakref.ref(tensor), version(tensor)))
 
-    def found(self) -> dict[str, Any] | None:
+    def first_nonfinite(self) -> dict[str, Any] | None:
         """The first non-finite input, as event data.
 
         An input with -Inf only is a mask and does not count.
         """
         numbers = self.readings.all() if self.readings else []
-        for number, argument, path, dtype, place in self._looked:
+        for number, argument, path, dtype, place in self._readings_of:
             read = numbers[place]
             if read is not None and read.bad and not read.masked:
                 return {
@@ -98,12 +98,12 @@ class Inputs:
         if isinstance(argument, str) or model is None:
             return str(argument)
         try:
-            names = list(inspect.signature(innermost(model).forward).parameters.values())
+            parameters = list(inspect.signature(innermost(model).forward).parameters.values())
         except (TypeError, ValueError):
-            names = []
-        named = [
+            parameters = []
+        positional = [
             parameter.name
-            for parameter in names
+            for parameter in parameters
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        return named[argument] if argument < len(named) else f"args[{argument}]"
+        return positional[argument] if argument < len(positional) else f"args[{argument}]"

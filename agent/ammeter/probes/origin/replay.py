@@ -25,7 +25,7 @@ from ammeter.probes.origin.visits import Visits
 from ammeter.tensors.hidden_reads import is_plain
 from ammeter.torch_hooks.forward_calls import innermost
 
-MOST = 50
+MAX_REPLAYS = 50
 """Replays in a run; it bounds the time that a run with many bad steps spends on them."""
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
@@ -38,7 +38,7 @@ class Refused(Exception):
     """Raised if a replay is impossible; the message is the reason in one word."""
 
 
-class Kept(NamedTuple):
+class ForwardCall(NamedTuple):
     """The state at the beginning of one forward pass."""
 
     module: torch.nn.Module
@@ -49,25 +49,25 @@ class Kept(NamedTuple):
     autocast: Autocast
 
 
-def keep(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
-    return Kept(module, args, kwargs, _versions(args, kwargs), _generators(), _autocast())
+def capture(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ForwardCall:
+    return ForwardCall(module, args, kwargs, _versions(args, kwargs), _generators(), _autocast())
 
 
-def replay(passes: list[Kept], prefix: Callable[[torch.nn.Module], str], guard: Guard) -> Visits:
+def replay(calls: list[ForwardCall], prefix: Callable[[torch.nn.Module], str], guard: Guard) -> Visits:
     """Runs the forward passes of a step again.
 
     Raises:
         Refused: the replay could change or stop the program, or it has failed.
     """
     visits = Visits()
-    for kept in passes:
-        model = innermost(kept.module)
-        _consider(kept, model)
+    for call in calls:
+        model = innermost(call.module)
+        _check_replayable(call, model)
         shadow = _shadow(model, {})
         handles = list(visits.enter(shadow, prefix(model), guard))
         try:
-            with _as_it_was(kept), _its_modes():
-                shadow(*kept.args, **kept.kwargs)
+            with _original_state(call), _program_modes():
+                shadow(*call.args, **call.kwargs)
         except torch.OutOfMemoryError as error:
             raise Refused("memory") from error
         except Exception as error:
@@ -79,49 +79,51 @@ def replay(passes: list[Kept], prefix: Callable[[torch.nn.Module], str], guard: 
     return visits
 
 
-def _consider(kept: Kept, model: torch.nn.Module) -> None:
-    if _versions(kept.args, kept.kwargs) != kept.versions:
+def _check_replayable(call: ForwardCall, model: torch.nn.Module) -> None:
+    if _versions(call.args, call.kwargs) != call.versions:
         raise Refused("changed")
     if torch._C._len_torch_dispatch_stack():
         raise Refused("busy")
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    alone = not distributed or torch.distributed.get_world_size() == 1
-    modules = [*kept.module.modules()]
+    is_single_rank = not distributed or torch.distributed.get_world_size() == 1
+    modules = [*call.module.modules()]
     kinds = {kind.__name__ for module in modules for kind in type(module).__mro__}
     if any("FSDP" in name or "FullySharded" in name for name in kinds) or not all(map(is_plain, model.parameters())):
         raise Refused("sharded")
-    if not alone and not isinstance(kept.module, DistributedDataParallel):
+    if not is_single_rank and not isinstance(call.module, DistributedDataParallel):
         raise Refused("distributed")
-    if not alone and any(isinstance(module, torch.nn.SyncBatchNorm) for module in modules):
+    if not is_single_rank and any(isinstance(module, torch.nn.SyncBatchNorm) for module in modules):
         raise Refused("distributed")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise Refused("scripted")
 
 
-def _shadow(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
+def _shadow(module: torch.nn.Module, shadows: dict[int, torch.nn.Module]) -> torch.nn.Module:
     """A copy of a module with the same parameters, copied buffers, and shadows as children."""
     if isinstance(module, torch._dynamo.OptimizedModule):
         module = innermost(module)
-    if id(module) in made:
-        return made[id(module)]
+    if id(module) in shadows:
+        return shadows[id(module)]
     shadow: torch.nn.Module = module.__new__(type(module))
-    made[id(module)] = shadow
-    own = dict(vars(module))
-    forward = own.get("forward")
+    shadows[id(module)] = shadow
+    attributes = dict(vars(module))
+    forward = attributes.get("forward")
     if isinstance(forward, MethodType) and forward.__self__ is module:
-        own["forward"] = MethodType(forward.__func__, shadow)
+        attributes["forward"] = MethodType(forward.__func__, shadow)
     elif forward is not None:
         raise Refused("patched")
-    own["_parameters"] = dict(module._parameters)
-    own["_buffers"] = {name: None if buffer is None else buffer.clone() for name, buffer in module._buffers.items()}
-    own["_modules"] = {name: None if child is None else _shadow(child, made) for name, child in module._modules.items()}
-    own |= {name: hooks.copy() for name, hooks in own.items() if "hooks" in name and isinstance(hooks, dict)}
-    own["_compiled_call_impl"] = None
-    shadow.__dict__.update(own)
+    attributes["_parameters"] = dict(module._parameters)
+    buffers, children = module._buffers.items(), module._modules.items()
+    attributes["_buffers"] = {name: None if buffer is None else buffer.clone() for name, buffer in buffers}
+    attributes["_modules"] = {name: None if child is None else _shadow(child, shadows) for name, child in children}
+    hooks = {name: value for name, value in attributes.items() if "hooks" in name and isinstance(value, dict)}
+    attributes |= {name: registered.copy() for name, registered in hooks.items()}
+    attributes["_compiled_call_impl"] = None
+    shadow.__dict__.update(attributes)
     return shadow
 
 
-_its_modes: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)
+_program_modes: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)
 """Enables the program's function modes, such as a default device, which are disabled in Ammeter's callbacks.
 
 The program's forward pass depends on them.
@@ -129,7 +131,7 @@ The program's forward pass depends on them.
 
 
 @contextmanager
-def _as_it_was(kept: Kept) -> Iterator[None]:
+def _original_state(call: ForwardCall) -> Iterator[None]:
     """Restores the generators and autocast of the original pass, and the present ones afterwards.
 
     Gradients are off during the replay.
@@ -139,8 +141,8 @@ def _as_it_was(kept: Kept) -> Iterator[None]:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            _set_generators(kept.generators)
-            _set_autocast(kept.autocast)
+            _set_generators(call.generators)
+            _set_autocast(call.autocast)
             torch.set_autocast_cache_enabled(False)  # weights cast here have no gradients, which a real pass needs
             yield
         finally:

@@ -62,18 +62,18 @@ class Visits:
     def __init__(self) -> None:
         self.visits: list[Visit] = []
         self.ended: list[int] = []
-        self.born: list[tuple[int, int]] = []
+        self.gradients: list[tuple[int, int]] = []
         self.readings = Readings()
         self.closed = False
         self._open: list[tuple[int, int]] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
-        self._weighed: dict[int, list[tuple[str, int]]] = {}
-        self._followed: set[int] = set()
+        self._weights: dict[int, list[tuple[str, int]]] = {}
+        self._hooked: set[int] = set()
         self._names: dict[int, str] = {}
 
     def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> Iterator[Any]:
         """Registers hooks on the modules for one forward pass; the caller removes them after it."""
-        self._follow = guard(self._came_back)
+        self._on_gradient = guard(self._after_backward)
         began, ended = guard(self._began), guard(self._ended)
         for name, module in hookable(model):
             self._names[id(module)] = prefix + plain_name(name)
@@ -92,8 +92,8 @@ class Visits:
         parent = self._open[-1][1] if self._open else -1
         visit = Visit(name, type(module).__name__, parent, len(self.visits))
         for _, tensor in inside((args, kwargs)):
-            visit.inputs.append(self._place(tensor))
-        visit.weights = self._weigh(module)
+            visit.inputs.append(self._index(tensor))
+        visit.weights = self._weights_of(module)
         visit.buffers = frozenset(module._buffers)
         self._open.append((id(module), len(self.visits)))
         self.visits.append(visit)
@@ -106,39 +106,39 @@ class Visits:
         at = self._open.pop()[1]
         visit = self.visits[at]
         for _, tensor in inside(output):
-            place = self._place(tensor)
-            visit.outputs.append(place)
+            index = self._index(tensor)
+            visit.outputs.append(index)
             visit.dtypes.append(str(tensor.dtype).removeprefix("torch."))
             visit.op = visit.op or (tensor.grad_fn.name() if tensor.grad_fn is not None else "")
-            self._follow_back(tensor, place)
+            self._hook_backward(tensor, index)
         visit.last = len(self.visits)
         self.ended.append(at)
 
-    def _follow_back(self, tensor: torch.Tensor, place: int) -> None:
-        if tensor.grad_fn is not None and place not in self._followed:
-            self._followed.add(place)
-            number, follow = tensor.output_nr, self._follow
-            tensor.grad_fn.register_prehook(lambda grads: follow(place, grads[number]))
+    def _hook_backward(self, tensor: torch.Tensor, index: int) -> None:
+        if tensor.grad_fn is not None and index not in self._hooked:
+            self._hooked.add(index)
+            number, on_gradient = tensor.output_nr, self._on_gradient
+            tensor.grad_fn.register_prehook(lambda grads: on_gradient(index, grads[number]))
 
-    def _came_back(self, place: int, gradient: Any) -> None:
-        if not self.closed and len(self.born) < MAX_VISITS:
+    def _after_backward(self, index: int, gradient: Any) -> None:
+        if not self.closed and len(self.gradients) < MAX_VISITS:
             for _, tensor in inside(gradient):
-                self.born.append((place, self.readings.take(tensor)))
+                self.gradients.append((index, self.readings.add(tensor)))
 
-    def _place(self, tensor: torch.Tensor) -> int:
+    def _index(self, tensor: torch.Tensor) -> int:
         """The index of a tensor's statistics.
 
         An output of one module that is an input of the next is read once, unless it was changed in place.
         """
-        ref, known, place = self._known.get(id(tensor), (None, -1, -1))
+        ref, known, index = self._known.get(id(tensor), (None, -1, -1))
         if ref is None or ref() is not tensor or known != version(tensor) or known < 0:
-            place = self.readings.take(tensor)
-            self._known[id(tensor)] = weakref.ref(tensor), version(tensor), place
-        return place
+            index = self.readings.add(tensor)
+            self._known[id(tensor)] = weakref.ref(tensor), version(tensor), index
+        return index
 
-    def _weigh(self, module: torch.nn.Module) -> list[tuple[str, int]]:
-        if id(module) not in self._weighed:
+    def _weights_of(self, module: torch.nn.Module) -> list[tuple[str, int]]:
+        if id(module) not in self._weights:
             own = (*module._parameters.items(), *module._buffers.items())
             read = ((name, tensor) for name, value in own for _, tensor in inside(value))
-            self._weighed[id(module)] = [(name, self._place(tensor)) for name, tensor in read]
-        return self._weighed[id(module)]
+            self._weights[id(module)] = [(name, self._index(tensor)) for name, tensor in read]
+        return self._weights[id(module)]

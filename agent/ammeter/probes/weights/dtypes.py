@@ -10,22 +10,22 @@ import torch
 
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
-from ammeter.tensors.slices import MOST, readable
+from ammeter.tensors.slices import MAX_TENSOR_ELEMENTS, readable
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
-EVERY = 500
+CHECK_STEPS = 500
 """Optimizer steps after which parameter groups and dtypes are checked again."""
 
-ASKED = 3
+MAX_COMPARED_WEIGHTS = 3
 """Half-precision weights that are compared with possible master weights, per name of a state."""
 
 HALF = (torch.float16, torch.bfloat16)
 
-Found = dict[str, Any]
+Counts = dict[str, Any]
 
 
 class Census:
@@ -33,7 +33,7 @@ class Census:
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._told: Found | None = None
+        self._reported: Counts | None = None
         self._due: set[int] = set()
         self._steps = 0
         self._began: set[int] = set()
@@ -50,19 +50,19 @@ class Census:
 
     def finish(self, row: Row) -> None:
         """Reports a census after its comparison with possible master weights has arrived."""
-        for found, arriving, behind in row.raw.get("census", ()):
-            found["masters"] = found["masters"] or any(_are_equal(equality) for equality in arriving)
-            if self._updates is None and behind is not None:
-                self._updates = max(0, round(behind.number()) - 1)
+        for found, equalities, updates in row.raw.get("census", ()):
+            found["masters"] = found["masters"] or any(_are_equal(equality) for equality in equalities)
+            if self._updates is None and updates is not None:
+                self._updates = max(0, round(updates.number()) - 1)
             found["updates"] = self._updates
-            self._tell(row, found)
+            self._emit(row, found)
 
     def _start(self) -> None:
-        if self._told is None:
+        if self._reported is None:
             self._due = set(map(id, self._session.watched.optimizers))
             self._updates = self._updates_known()
-            self._told = self._count() | {"masters": self._has_masters(), "updates": self._updates}
-            self._session.emit("weights.census", self._told)
+            self._reported = self._count() | {"masters": self._has_masters(), "updates": self._updates}
+            self._session.emit("weights.census", self._reported)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """Reports the dtypes of a loaded state.
@@ -71,49 +71,49 @@ class Census:
         """
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
-            given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+            state_dict = args[1] if len(args) > 1 else kwargs.get("state_dict")
             state = _elements(tensor for _, _, tensor in _states(args[0]))
-            told = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(given))}
+            data = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(state_dict))}
             updates = None if self._began else self._updates_known()
             self._updates = self._updates if updates is None else updates
-            self._session.emit("optimizer.restored", told | {"updates": updates})
+            self._session.emit("optimizer.restored", data | {"updates": updates})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        """Takes a census after an optimizer's first step, after a load, and every EVERY steps.
+        """Takes a census after an optimizer's first step, after a load, and every CHECK_STEPS steps.
 
         The first step creates the state, and a loaded checkpoint may change its form.
         """
         self._steps += 1
-        if id(optimizer) not in self._due and self._steps % EVERY:
+        if id(optimizer) not in self._due and self._steps % CHECK_STEPS:
             return
         if optimizer in self._session.watched.optimizers:
             self._due.discard(id(optimizer))
             is_first = id(optimizer) not in self._began
             self._began.add(id(optimizer))
             with torch.no_grad():
-                unseen(lambda: self._take(self._session.row, optimizer if is_first else None), ())
+                unseen(lambda: self._count_after_step(self._session.row, optimizer if is_first else None), ())
 
-    def _take(self, row: Row, beginner: torch.optim.Optimizer | None) -> None:
+    def _count_after_step(self, row: Row, new_optimizer: torch.optim.Optimizer | None) -> None:
         """Takes a census.
 
         Args:
             beginner: the optimizer, if this was its first step in this process.
         """
         found = self._count() | {"masters": self._has_masters()}
-        arriving = [] if found["masters"] else [async_copy.of(equality) for equality in self._compared()]
-        for transfer in arriving:
+        equalities = [] if found["masters"] else [async_copy.of(equality) for equality in self._compared()]
+        for transfer in equalities:
             row.later("census", transfer)
-        behind = None if beginner is None or self._updates is not None else _updates_of(beginner)
-        if behind is not None:
-            row.wait_for(behind)
-        row.raw.setdefault("census", []).append((found, arriving, behind))
+        updates = None if new_optimizer is None or self._updates is not None else _updates_of(new_optimizer)
+        if updates is not None:
+            row.wait_for(updates)
+        row.raw.setdefault("census", []).append((found, equalities, updates))
 
-    def _tell(self, row: Row, found: Found) -> None:
-        if found != self._told:
-            self._told = found
+    def _emit(self, row: Row, found: Counts) -> None:
+        if found != self._reported:
+            self._reported = found
             row.events.append(("weights.census", found))
 
-    def _count(self) -> Found:
+    def _count(self) -> Counts:
         watched = self._session.watched
         for optimizer in watched.optimizers:
             watched.parameters(optimizer)  # registers parameters that were added since, so that alive() has them
@@ -132,7 +132,7 @@ class Census:
 
     def _updates_known(self) -> int | None:
         """The largest step count in the optimizers' states, among those that the host knows."""
-        counts = [_updates_of(optimizer, here=True) for optimizer in self._session.watched.optimizers]
+        counts = [_updates_of(optimizer, on_host=True) for optimizer in self._session.watched.optimizers]
         return max((round(count.number()) for count in counts if count is not None), default=None)
 
     def _has_masters(self) -> bool:
@@ -145,9 +145,9 @@ class Census:
             if (model := ref()) is not None
             for parameter in model.parameters()
         }
-        left = set(own) - set(map(id, stepped))
-        strange = [parameter for parameter in stepped if id(parameter) not in own and parameter.dtype is torch.float32]
-        return bool(strange) and any(_is_half(own[weight]) for weight in left)
+        unstepped = set(own) - set(map(id, stepped))
+        foreign = [parameter for parameter in stepped if id(parameter) not in own and parameter.dtype is torch.float32]
+        return bool(foreign) and any(_is_half(own[weight]) for weight in unstepped)
 
     def _compared(self) -> Iterator[torch.Tensor]:
         """Compares half-precision weights with float32 state of the same shape, rounded to the weight's dtype.
@@ -157,20 +157,20 @@ class Census:
         Yields:
             Tensors [2]: equal non-zero elements, non-zero elements of the weight.
         """
-        asked: Counter[str] = Counter()
+        compared: Counter[str] = Counter()
         for optimizer in self._session.watched.optimizers:
             for parameter, name, state in _states(optimizer):
                 usable = state.dtype is torch.float32 and state.shape == parameter.shape and _is_half(parameter)
-                if usable and asked[name] < ASKED:
-                    asked[name] += 1
+                if usable and compared[name] < MAX_COMPARED_WEIGHTS:
+                    compared[name] += 1
                     yield from _equality(parameter, state)
 
 
 def _equality(parameter: torch.Tensor, state: torch.Tensor) -> Iterator[torch.Tensor]:
     weight, master = readable(parameter), readable(state)
     if weight is not None and master is not None and weight.is_contiguous() and master.is_contiguous():
-        own = weight.view(-1)[:MOST]
-        equal = own.eq(master.view(-1)[:MOST].to(own.dtype)).logical_and_(own.ne(0))
+        own = weight.view(-1)[:MAX_TENSOR_ELEMENTS]
+        equal = own.eq(master.view(-1)[:MAX_TENSOR_ELEMENTS].to(own.dtype)).logical_and_(own.ne(0))
         yield torch.stack([equal.sum(), own.count_nonzero()])
 
 
@@ -188,7 +188,7 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
                     yield parameter, str(name), tensor
 
 
-def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> async_copy.Transfer | None:
+def _updates_of(optimizer: torch.optim.Optimizer, *, on_host: bool = False) -> async_copy.Transfer | None:
     """The step count in an optimizer's state, None if there is none.
 
     Args:
@@ -197,16 +197,16 @@ def _updates_of(optimizer: torch.optim.Optimizer, *, here: bool = False) -> asyn
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
-            usable = count.numel() == 1 and has_numbers(count) and (count.is_cpu or not here)
+            usable = count.numel() == 1 and has_numbers(count) and (count.is_cpu or not on_host)
             return async_copy.of(count) if usable else None
         if isinstance(count, int | float):
             return async_copy.number(float(count))
     return None
 
 
-def _saved(given: Any) -> Iterator[torch.Tensor]:
+def _saved(state_dict: Any) -> Iterator[torch.Tensor]:
     """Yields the state tensors with dimensions of an optimizer's state dict."""
-    states = given.get("state") if isinstance(given, dict) else None
+    states = state_dict.get("state") if isinstance(state_dict, dict) else None
     for state in states.values() if isinstance(states, dict) else ():
         for tensor in state.values() if isinstance(state, dict) else ():
             if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ammeter.probes.weights.updates import fit_of
 from ammeter.tensors import async_copy, slices
-from ammeter.tensors.slices import COPIES_BYTES, Buffer, Slices, most_of, most_tensors, readable
+from ammeter.tensors.slices import COPIES_BYTES, Buffer, Slices, elements_per_tensor, max_tensors, readable
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ A write through .data does not change the counter, and a copy that cannot change
 be missed. Many programs update a copy every tenth step.
 """
 
-READ = ("norm", "norm_before", "update", "lost", "meant", "nonfinite")
+STATISTICS = ("norm", "norm_before", "update", "lost", "meant", "nonfinite")
 
-_NORMS = [READ.index(name) for name in ("norm", "norm_before", "update")]
+_NORMS = [STATISTICS.index(name) for name in ("norm", "norm_before", "update")]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Copies:
         self._lanes: list[_Lane] = []
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        return [patch.method(AveragedModel, "update_parameters", before=guard(self._averaging))]
+        return [patch.method(AveragedModel, "update_parameters", before=guard(self._before_averaging))]
 
     def read(self, row: Row) -> None:
         """Reads the copies that were updated since their last reading, once per step."""
@@ -78,7 +78,7 @@ class Copies:
         for lane in self._lanes:
             versions = [_version(present[at]) for at in lane.at]
             if lane.step is None:
-                lane.slices.take([numbers[at] for at in lane.at], lane.then)
+                lane.slices.copy([numbers[at] for at in lane.at], lane.then)
             elif versions != lane.versions or row.step - lane.step >= UNSEEN_STEPS:
                 self._compare(row, lane, [numbers[at] for at in lane.at])
             else:
@@ -87,8 +87,8 @@ class Copies:
 
     def finish(self, row: Row) -> None:
         for indices, cut, arrived in row.raw["copies"]:
-            table = arrived.array().reshape(len(READ), -1)
-            found = dict(zip(READ, cut.sums(slices.squares(table, _NORMS)), strict=True))
+            table = arrived.array().reshape(len(STATISTICS), -1)
+            found = dict(zip(STATISTICS, cut.sums(slices.squares(table, _NORMS)), strict=True))
             row.fill("weight.norm", indices, np.sqrt(found["norm"]))
             row.fill("weight.nonfinite", indices, found["nonfinite"])
             moved = (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
@@ -96,7 +96,7 @@ class Copies:
             meant = found["meant"] > 0
             row.fill("update.lost", indices[meant], (found["lost"] / found["meant"])[meant])
 
-    def _averaging(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_averaging(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds an unknown copy of the watched model, given to AveragedModel.update_parameters(model)."""
         average, watched = args[0], self._session.watched
         model = args[1] if len(args) > 1 else kwargs.get("model")
@@ -108,26 +108,26 @@ class Copies:
 
     def _make_lanes(self, numbers: list[torch.Tensor | None]) -> None:
         places: dict[Any, list[int]] = defaultdict(list)
-        for at, tensor in enumerate(numbers[: most_tensors(COPIES_BYTES)]):
+        for at, tensor in enumerate(numbers[: max_tensors(COPIES_BYTES)]):
             if tensor is not None:
                 places[tensor.device, tensor.dtype].append(at)
         self._fit, self._lanes = fit_of(numbers), []
         for chosen in places.values():
             tensors = [copy for at in chosen if (copy := numbers[at]) is not None]
-            cut = Slices(tensors, most_of(len(numbers), COPIES_BYTES))
+            cut = Slices(tensors, elements_per_tensor(len(numbers), COPIES_BYTES))
             now, then, weights, flags = (Buffer(cut) for _ in range(4))
             self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, []))
 
     def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None]) -> None:
         copies = self._session.watched.copies
         weights = [None if ref is None or (weight := ref()) is None else readable(weight) for _, _, ref in copies]
-        lane.slices.take(numbers, lane.now)
+        lane.slices.copy(numbers, lane.now)
         _take_weights(lane, [weights[at] for at in lane.at])
-        arriving = async_copy.of(_moved(lane))
+        transfer = async_copy.of(_moved(lane))
         lane.now, lane.then = lane.then, lane.now
         indices = np.array([copies[at][0] for at in lane.at], np.int64)
-        row.raw.setdefault("copies", []).append((indices, lane.slices, arriving))
-        row.later("copies", arriving)
+        row.raw.setdefault("copies", []).append((indices, lane.slices, transfer))
+        row.later("copies", transfer)
 
 
 def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
@@ -135,16 +135,16 @@ def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:
 
     The reading of a copy without a weight is infinity, so it counts as different from its weight.
     """
-    lane.slices.take(weights, lane.weights)
+    lane.slices.copy(weights, lane.weights)
     if lane.dtype is not lane.slices.dtype:
         lane.weights.blocks.copy_(lane.weights.blocks.to(lane.dtype))
-    for room, weight in zip(lane.weights.rooms, weights, strict=True):
+    for place, weight in zip(lane.weights.places, weights, strict=True):
         if weight is None:
-            room.fill_(float("inf"))
+            place.fill_(float("inf"))
 
 
 def _moved(lane: _Lane) -> torch.Tensor:
-    """Compares the copies with their weights and with the last reading: [len(READ), blocks].
+    """Compares the copies with their weights and with the last reading: [len(STATISTICS), blocks].
 
     `lost` counts the elements that differ from the weight and did not change; `meant` adds those that changed. A
     difference must exceed rounding, because a copy need not follow a weight that only fluctuates.

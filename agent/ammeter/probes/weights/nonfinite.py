@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
-NAMED = 20
+MAX_NAMED_TENSORS = 20
 """Tensors that an event names, so that it stays small; their number is always reported."""
 
-AGAIN = 100
+REPEAT_STEPS = 100
 """Steps after which a persistent fault causes another reading of all weights and another report of the same tensors."""
 
 
-PART = 2**18
+CHUNK_ELEMENTS = 2**18
 """Elements that are counted at a time, so that counting needs no temporary of the tensor's size."""
 
 
-class Poisoned:
+class NonfiniteWeights:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._looked = -AGAIN
-        self._troubled = False
+        self._last_reading = -REPEAT_STEPS
+        self._loss_was_bad = False
         self._finite: int | None = None
-        self._told: dict[str, tuple[list[Any], int]] = {}
+        self._reported: dict[str, tuple[list[Any], int]] = {}
 
     def finish(self, row: Row, parts: list[Part]) -> None:
         if row.stats:
@@ -52,8 +52,8 @@ class Poisoned:
             for indices, arrived in row.raw["weights_looked"]:
                 self._weights(row, [int(index) for index in indices[_not_finite(arrived)]], None)
         norm = row.scalars.get("grad_norm", 0.0)
-        if self._troubled or not math.isfinite((row.loss or 0.0) + norm):
-            self._watch_out(row)
+        if self._loss_was_bad or not math.isfinite((row.loss or 0.0) + norm):
+            self._read_if_bad(row)
 
     def _sampled(self, row: Row) -> None:
         bad, elements = [], 0
@@ -70,65 +70,66 @@ class Poisoned:
         for part in parts:
             found = part.bad_moments()
             bad += [(int(part.indices[at]), part.moment, int(found[at])) for at in np.flatnonzero(found)]
-        if bad and self._news("moments", [entry[:2] for entry in bad], row.step):
+        if bad and self._is_new("moments", [entry[:2] for entry in bad], row.step):
             names = self._session.watched.tensors
             tensors = [f"{names[index].name}.{moment}" for index, moment, _ in bad]
-            data = {"tensors": tensors[:NAMED], "count": len(bad), "elements": sum(entry[2] for entry in bad)}
+            elements = sum(count for _, _, count in bad)
+            data = {"tensors": tensors[:MAX_NAMED_TENSORS], "count": len(bad), "elements": elements}
             row.events.append(("moments.nonfinite", data))
 
     def _weights(self, row: Row, bad: list[int], elements: int | None) -> None:
-        if bad and self._news("weights", bad, row.step):
+        if bad and self._is_new("weights", bad, row.step):
             names = self._session.watched.tensors
-            tensors = [names[index].name for index in bad[:NAMED]]
+            tensors = [names[index].name for index in bad[:MAX_NAMED_TENSORS]]
             data = {"tensors": tensors, "count": len(bad), "elements": elements, "last_finite": self._finite}
             row.events.append(("weights.nonfinite", data))
             row.urgent = True
 
-    def _news(self, subject: str, bad: list[Any], step: int) -> bool:
-        known, told = self._told.get(subject, ([], -AGAIN))
-        if known == bad and step - told < AGAIN:
+    def _is_new(self, subject: str, bad: list[Any], step: int) -> bool:
+        known, step_reported = self._reported.get(subject, ([], -REPEAT_STEPS))
+        if known == bad and step - step_reported < REPEAT_STEPS:
             return False
-        self._told[subject] = bad, step
+        self._reported[subject] = bad, step
         return True
 
-    def _watch_out(self, row: Row) -> None:
+    def _read_if_bad(self, row: Row) -> None:
         loss, norm = row.loss, row.scalars.get("grad_norm")
         if loss is None and norm is None:
             return
         bad_loss = loss is not None and not math.isfinite(loss)
-        troubled = bad_loss or (norm is not None and not math.isfinite(norm))
-        new = bad_loss and not self._troubled
-        if troubled and (new or row.step - self._looked >= AGAIN):
-            self._looked = row.step
-            self._look(row)
-        self._troubled = bad_loss
+        is_bad = bad_loss or (norm is not None and not math.isfinite(norm))
+        new = bad_loss and not self._loss_was_bad
+        if is_bad and (new or row.step - self._last_reading >= REPEAT_STEPS):
+            self._last_reading = row.step
+            self._read_all(row)
+        self._loss_was_bad = bad_loss
 
-    def _look(self, row: Row) -> None:
+    def _read_all(self, row: Row) -> None:
         """Reads every weight, between two steps."""
         present = self._session.row
         with torch.no_grad():
             unseen(lambda: self._read(row if present.step == row.step + 1 else present), ())
 
-    def _read(self, said: Row) -> None:
+    def _read(self, row: Row) -> None:
         places: dict[Any, list[tuple[int, torch.Tensor]]] = defaultdict(list)
         for index, tensor in self._session.watched.alive():
             numbers = readable(tensor)
             if numbers is not None:
                 places[numbers.device, numbers.dtype].append((index, numbers))
-        here: list[tuple[int, int]] = []
-        for (device, _), several in places.items():
-            arriving = async_copy.of(_norms([tensor for _, tensor in several]))
+        counts: list[tuple[int, int]] = []
+        for (device, _), tensors in places.items():
+            transfer = async_copy.of(_norms([tensor for _, tensor in tensors]))
             if device.type == "cpu":
-                here += [(several[at][0], _nonfinite(several[at][1])) for at in np.flatnonzero(_not_finite(arriving))]
+                counts += [(tensors[at][0], _nonfinite(tensors[at][1])) for at in np.flatnonzero(_not_finite(transfer))]
             else:
-                self._await([index for index, _ in several], arriving)
-        bad = sorted((index, count) for index, count in here if count)
-        self._weights(said, [index for index, _ in bad], sum(count for _, count in bad))
+                self._await([index for index, _ in tensors], transfer)
+        bad = sorted((index, count) for index, count in counts if count)
+        self._weights(row, [index for index, _ in bad], sum(count for _, count in bad))
 
-    def _await(self, indices: list[int], arriving: async_copy.Transfer) -> None:
+    def _await(self, indices: list[int], transfer: async_copy.Transfer) -> None:
         row = self._session.row
-        row.raw.setdefault("weights_looked", []).append((np.array(indices, np.int64), arriving))
-        row.later("weights", arriving)
+        row.raw.setdefault("weights_looked", []).append((np.array(indices, np.int64), transfer))
+        row.later("weights", transfer)
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -146,5 +147,5 @@ def _not_finite(arrived: async_copy.Transfer) -> npt.NDArray[np.bool_]:
 
 def _nonfinite(tensor: torch.Tensor) -> int:
     """The number of NaN and Inf elements of a tensor on the CPU."""
-    parts = torch.split(tensor.reshape(-1), PART)
+    parts = torch.split(tensor.reshape(-1), CHUNK_ELEMENTS)
     return sum(part.numel() - int(torch.isfinite(part).sum()) for part in parts)

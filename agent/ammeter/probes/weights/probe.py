@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ammeter.probes.weights.model_copies import Copies
-from ammeter.probes.weights.nonfinite import Poisoned
+from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.updates import Part, Updates
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.tensors.hidden_reads import unseen
@@ -43,7 +43,7 @@ class Weights:
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()
         self._again: set[int] = set()
         self._open: dict[int, float] = {}
-        self._poisoned = Poisoned(session)
+        self._nonfinite = NonfiniteWeights(session)
         self._copies = Copies(session)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -61,12 +61,12 @@ class Weights:
             _fill(row, parts)
         if "copies" in row.raw:
             self._copies.finish(row)
-        self._poisoned.finish(row, parts)
+        self._nonfinite.finish(row, parts)
 
     def _prepare(self) -> None:
         """Allocates the buffers at watch(), not in the middle of training."""
         for optimizer in self._session.watched.optimizers:
-            self._reads(optimizer)
+            self._reader(optimizer)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in self._session.watched.optimizers:
@@ -81,18 +81,18 @@ class Weights:
         if allowed:
             self._again.add(key)
             self._session.stay_awake()
-        there = closure_in(args, kwargs) is None
-        self._read(lambda: self._before(optimizer, again, there))
+        gradients_exist = closure_in(args, kwargs) is None
+        self._read(lambda: self._before(optimizer, again, gradients_exist))
         self._open[key] = perf_counter() - began
 
-    def _before(self, optimizer: torch.optim.Optimizer, again: bool, there: bool) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, again: bool, gradients_exist: bool) -> None:
         """Reads weights and gradients before a step.
 
         Args:
             there: whether the gradients of this step exist; otherwise a closure computes them.
         """
         self._copies.read(self._session.row)
-        self._reads(optimizer).before(optimizer, again=again, there=there)
+        self._reader(optimizer).before(optimizer, again=again, gradients_exist=gradients_exist)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         spent = self._open.pop(id(optimizer), None)
@@ -104,7 +104,7 @@ class Weights:
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row
-        for part in self._reads(optimizer).after(optimizer):
+        for part in self._reader(optimizer).after(optimizer):
             row.raw.setdefault("weights", []).append(part)
             for transfer in part.transfers():
                 row.later("weights", transfer)
@@ -114,7 +114,7 @@ class Weights:
         with torch.no_grad():
             unseen(read, ())
 
-    def _reads(self, optimizer: torch.optim.Optimizer) -> Updates:
+    def _reader(self, optimizer: torch.optim.Optimizer) -> Updates:
         found = self._updates.get(optimizer)
         if found is None:
             found = self._updates[optimizer] = Updates(self._session.watched, optimizer)
@@ -131,9 +131,9 @@ def _fill(row: Row, parts: list[Part]) -> None:
         row.fill("weight.norm", part.indices, np.sqrt(found["norm"]))
         row.fill("weight.nonfinite", part.indices, found["nonfinite"])
         bad += float(found["nonfinite"].sum())
-        if _left_alone(row, part.optimizer):
+        if _was_skipped_on_device(row, part.optimizer):
             continue
-        changed = part.sloped & (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
+        changed = part.has_gradient & (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
         row.fill("update.ratio", part.indices[changed], np.sqrt(found["update"] / found["norm_before"])[changed])
         update += float((found["update"] * shares)[changed].sum())
         weight += float((found["norm_before"] * shares)[changed].sum())
@@ -142,7 +142,7 @@ def _fill(row: Row, parts: list[Part]) -> None:
         lost += float((found["lost"] * shares)[asked].sum())
         meant += float((found["meant"] * shares)[asked].sum())
         lengths = found["gradient"] * found["earlier"]
-        known = part.sloped & (lengths > 0) & np.isfinite(lengths + found["product"]) & part.agreeing
+        known = part.has_gradient & (lengths > 0) & np.isfinite(lengths + found["product"]) & part.agreeing
         row.fill("grad.agreement", part.indices[known], (found["product"] / np.sqrt(lengths))[known])
         product += float((found["product"] * shares)[known].sum())
         gradient += float((found["gradient"] * shares)[known].sum())
@@ -156,6 +156,6 @@ def _fill(row: Row, parts: list[Part]) -> None:
         row.scalars["grad_agreement"] = product / math.sqrt(gradient * earlier)
 
 
-def _left_alone(row: Row, optimizer: int) -> bool:
+def _was_skipped_on_device(row: Row, optimizer: int) -> bool:
     """Whether a fused optimizer skipped the step on the device, because the scaler found Inf."""
     return optimizer in row.fused and optimizer in skipped_in(row)

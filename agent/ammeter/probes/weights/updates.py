@@ -13,14 +13,23 @@ import numpy.typing as npt
 import torch
 
 from ammeter.tensors import async_copy, slices
-from ammeter.tensors.slices import COMPARED, UPDATES_BYTES, Buffer, Numbers, Slices, most_of, most_tensors, readable
+from ammeter.tensors.slices import (
+    STATISTICS,
+    UPDATES_BYTES,
+    Buffer,
+    Numbers,
+    Slices,
+    elements_per_tensor,
+    max_tensors,
+    readable,
+)
 
 if TYPE_CHECKING:
     from ammeter.torch_hooks.targets import Watched
 
 Flags = npt.NDArray[np.bool_]
 
-NORMS = [COMPARED.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
+NORMS = [STATISTICS.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
 
 
 @dataclass
@@ -41,7 +50,7 @@ class Part:
     indices: npt.NDArray[np.int64]
     slices: Slices
     table: async_copy.Transfer
-    sloped: Flags
+    has_gradient: Flags
     rates: list[tuple[int, float | async_copy.Transfer]]
     at: npt.NDArray[np.int64]
     agreeing: bool
@@ -56,8 +65,8 @@ class Part:
 
     def read(self) -> dict[str, Numbers]:
         """The columns of COMPARED by name, each of shape [tensors]; norms are squared."""
-        table = self.table.array().reshape(len(COMPARED), -1)
-        return dict(zip(COMPARED, self.slices.sums(slices.squares(table, NORMS)), strict=True))
+        table = self.table.array().reshape(len(STATISTICS), -1)
+        return dict(zip(STATISTICS, self.slices.sums(slices.squares(table, NORMS)), strict=True))
 
     def moving(self) -> Flags:
         """Whether the learning rate of each tensor is not zero."""
@@ -90,7 +99,7 @@ class _Lane:
     gradient: Buffer
     earlier: Buffer
     flags: Buffer
-    sloped: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+    has_gradient: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 class Updates:
@@ -100,11 +109,11 @@ class Updates:
         self._watched = watched
         self._fit: list[Any] = []
         self._lanes: list[_Lane] = []
-        self._agreeing = self._slopes_are_due = False
+        self._agreeing = self._gradients_are_due = False
         self._readings = 0
         self._make_lanes(self._weights(optimizer)[0])
 
-    def before(self, optimizer: torch.optim.Optimizer, *, again: bool, there: bool = True) -> None:
+    def before(self, optimizer: torch.optim.Optimizer, *, again: bool, gradients_exist: bool = True) -> None:
         """Reads the weights before a step, and the gradients if they exist.
 
         Args:
@@ -116,33 +125,33 @@ class Updates:
         self._agreeing = not self._make_lanes(weights) and again
         for lane in self._lanes:
             lane.gradient, lane.earlier = lane.earlier, lane.gradient
-            lane.slices.take([weights[at] for at in lane.at], lane.before)
-            if there:
-                _take_slopes(lane, parameters)
-        self._slopes_are_due = not there
+            lane.slices.copy([weights[at] for at in lane.at], lane.before)
+            if gradients_exist:
+                _copy_gradients(lane, parameters)
+        self._gradients_are_due = not gradients_exist
 
     def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
         """Reads the weights after a step; returns [] if its parameters were replaced."""
         weights, indices = self._weights(optimizer)
         if fit_of(weights) != self._fit:
             return []
-        if self._slopes_are_due:
+        if self._gradients_are_due:
             parameters = self._watched.parameters(optimizer)[0]
             for lane in self._lanes:
-                _take_slopes(lane, parameters)
+                _copy_gradients(lane, parameters)
         return [self._part(optimizer, lane, weights, indices) for lane in self._lanes]
 
     def _part(
         self, optimizer: torch.optim.Optimizer, lane: _Lane, weights: list[torch.Tensor | None], indices: list[int]
     ) -> Part:
-        lane.slices.take([weights[at] for at in lane.at], lane.after)
+        lane.slices.copy([weights[at] for at in lane.at], lane.after)
         table = slices.compare(lane.before, lane.after, lane.gradient, lane.earlier, lane.flags)
         part = Part(
             optimizer=id(optimizer),
             indices=np.array([indices[at] for at in lane.at], np.int64),
             slices=lane.slices,
             table=async_copy.of(table),
-            sloped=lane.sloped,
+            has_gradient=lane.has_gradient,
             rates=_rates(optimizer),
             at=np.array(lane.at, np.int64),
             agreeing=self._agreeing,
@@ -160,7 +169,7 @@ class Updates:
         self._readings += 1
         part.moment = str(names[self._readings % len(names)])
         found = [state.get(part.moment) for state in states]
-        lane.slices.take([readable(moment) if _is_moment(moment) else None for moment in found], lane.before)
+        lane.slices.copy([readable(moment) if _is_moment(moment) else None for moment in found], lane.before)
         part.moment_table = async_copy.of(slices.nonfinite(lane.before, lane.flags))
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor | None], list[int]]:
@@ -174,15 +183,15 @@ class Updates:
             return False
         self._fit = fit
         places: dict[Any, list[int]] = defaultdict(list)
-        every = max(1, math.ceil(len(weights) / most_tensors(UPDATES_BYTES)))
+        stride = max(1, math.ceil(len(weights) / max_tensors(UPDATES_BYTES)))
         for at, weight in enumerate(weights):
-            if weight is not None and at % every == 0:
+            if weight is not None and at % stride == 0:
                 places[weight.device, weight.dtype is torch.float64].append(at)
         self._lanes = []
         for chosen in places.values():
             cut = Slices(
                 [tensor for at in chosen if (tensor := weights[at]) is not None],
-                most_of(len(self._watched.tensors), UPDATES_BYTES),
+                elements_per_tensor(len(self._watched.tensors), UPDATES_BYTES),
             )
             before, after, gradient, earlier, flags = (Buffer(cut) for _ in range(5))
             self._lanes.append(_Lane(chosen, cut, before, after, gradient, earlier, flags))
@@ -194,13 +203,13 @@ def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
     return [None if weight is None else (weight.numel(), weight.dtype, weight.device) for weight in weights]
 
 
-def _take_slopes(lane: _Lane, parameters: list[torch.Tensor]) -> None:
-    slopes = [_slope(parameters[at]) for at in lane.at]
-    lane.sloped = np.array([slope is not None for slope in slopes])
-    lane.slices.take(slopes, lane.gradient)
+def _copy_gradients(lane: _Lane, parameters: list[torch.Tensor]) -> None:
+    gradients = [_readable_gradient(parameters[at]) for at in lane.at]
+    lane.has_gradient = np.array([slope is not None for slope in gradients])
+    lane.slices.copy(gradients, lane.gradient)
 
 
-def _slope(parameter: torch.Tensor) -> torch.Tensor | None:
+def _readable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """The readable gradient of a parameter, None if there is none.
 
     The elements of a sparse gradient do not match those of the weight, so it is not readable.

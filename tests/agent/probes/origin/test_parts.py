@@ -12,8 +12,14 @@ import pytest
 import torch
 
 from ammeter.probes.origin import floats, frontier
-from ammeter.probes.origin.armed import EVERY, LONGEST, MOST, STEPS, Armed
 from ammeter.probes.origin.floats import Numbers, Readings, inside
+from ammeter.probes.origin.hook_windows import (
+    MAX_DIRECTIVE_STEPS,
+    MAX_WINDOWS,
+    MIN_DISTANCE_STEPS,
+    WINDOW_STEPS,
+    HookWindows,
+)
 from ammeter.probes.origin.inputs import Inputs
 
 NAN, INF = math.nan, math.inf
@@ -21,7 +27,7 @@ NAN, INF = math.nan, math.inf
 
 def read(tensor: torch.Tensor) -> Numbers:
     readings = Readings()
-    place = readings.take(tensor)
+    place = readings.add(tensor)
     found = readings.all()[place]
     assert found is not None
     return found
@@ -58,7 +64,7 @@ def test_numbers_on_a_device_arrive_in_their_places() -> None:
 
     readings = Readings()
     tensors = [torch.tensor([1.0, NAN]), torch.tensor([2.0, -5.0])]
-    places = [readings.take(each.as_subclass(Away)) for each in tensors]
+    places = [readings.add(each.as_subclass(Away)) for each in tensors]
     assert [None, None] == readings.all()
     (arriving,) = readings.send()
     assert arriving.ready()
@@ -112,8 +118,8 @@ class Net(torch.nn.Module):
 def looked(*args: Any, **kwargs: Any) -> Any:
     inputs, model = Inputs(), Net()
     inputs.remember(model, args, kwargs)
-    inputs.look()
-    found = inputs.found()
+    inputs.read()
+    found = inputs.first_nonfinite()
     return found and (found["input"], found["nans"], found["infs"], found["sample"])
 
 
@@ -137,16 +143,16 @@ def test_inputs_are_held_weakly_and_not_trusted_after_a_change_in_place() -> Non
     inputs.remember(model, (gone, changed), {})
     del gone
     changed.add_(1)
-    inputs.look()
-    assert inputs.found() is None
+    inputs.read()
+    assert inputs.first_nonfinite() is None
 
 
 def test_the_first_forward_pass_with_a_bad_input_is_told() -> None:
     inputs, model, kept = Inputs(), Net(), [torch.ones(2), BAD, BAD.clone()]
     for each in kept:
         inputs.remember(model, (each,), {})
-    inputs.look()
-    found = inputs.found()
+    inputs.read()
+    found = inputs.first_nonfinite()
     assert found is not None
     assert 1 == found["micro_batch"]
 
@@ -157,7 +163,7 @@ def event(count: int, finite_after: int, finite: int, last: str = "blocks.2.fc.w
 
 
 def test_a_frontier_names_the_module_of_the_last_tensor() -> None:
-    found = frontier.found(event(count=5, finite_after=3, finite=4))
+    found = frontier.find_origin(event(count=5, finite_after=3, finite=4))
     assert found is not None
     assert ("backward", "blocks.2.fc", 3) == (found["kind"], found["module"], found["nans"])
 
@@ -166,59 +172,59 @@ def test_a_frontier_names_the_module_of_the_last_tensor() -> None:
     ("count", "finite_after", "finite"), [(5, 0, 0), (5, 0, 3), (1, 3, 9)], ids=["all", "none behind", "one alone"]
 )
 def test_without_a_frontier_nothing_is_said(count: int, finite_after: int, finite: int) -> None:
-    assert frontier.found(event(count, finite_after, finite)) is None
+    assert frontier.find_origin(event(count, finite_after, finite)) is None
 
 
 def test_a_gradient_that_is_alone_is_named_unless_all_are_such() -> None:
-    found = frontier.alone(event(count=1, finite_after=3, finite=9))
+    found = frontier.last_nonfinite(event(count=1, finite_after=3, finite=9))
     assert found is not None
     assert ("backward", "blocks.2.fc", "hooks") == (found["kind"], found["module"], found["confidence"])
-    assert frontier.alone(event(count=5, finite_after=0, finite=0)) is None
+    assert frontier.last_nonfinite(event(count=5, finite_after=0, finite=0)) is None
 
 
 def test_a_window_begins_with_the_next_step_and_ends() -> None:
-    armed = Armed()
-    assert [] == [step for step in range(5) if armed.is_on(step)]
-    armed.arm()
-    on = [step for step in range(5, 30) if armed.is_on(step)]
-    assert list(range(5, 5 + STEPS)) == on
-    assert [5 + STEPS - 1] == [step for step in on if armed.is_last(step)]
+    windows = HookWindows()
+    assert [] == [step for step in range(5) if windows.is_on(step)]
+    windows.request()
+    on = [step for step in range(5, 30) if windows.is_on(step)]
+    assert list(range(5, 5 + WINDOW_STEPS)) == on
+    assert [5 + WINDOW_STEPS - 1] == [step for step in on if windows.is_last(step)]
 
 
 def test_windows_keep_their_distance_and_their_number() -> None:
-    armed, on = Armed(), []
-    for step in range(3 * MOST * EVERY):
-        wanted = armed.arm()
-        if armed.is_on(step):
+    windows, on = HookWindows(), []
+    for step in range(3 * MAX_WINDOWS * MIN_DISTANCE_STEPS):
+        wanted = windows.request()
+        if windows.is_on(step):
             on.append(step)
-    assert MOST * STEPS == len(on)
-    assert {EVERY} == {later - sooner for sooner, later in pairwise(on[::STEPS])}
+    assert MAX_WINDOWS * WINDOW_STEPS == len(on)
+    assert {MIN_DISTANCE_STEPS} == {later - sooner for sooner, later in pairwise(on[::WINDOW_STEPS])}
     assert not wanted
 
 
 def test_after_windows_in_vain_the_next_ones_come_at_once_and_then_less_and_less_soon() -> None:
-    armed, begins = Armed(), []
-    for step in range(MOST * EVERY):
-        armed.arm()
-        if armed.is_on(step) and armed.is_last(step):
-            begins.append(step - STEPS + 1)
-            armed.was_in_vain()
-    assert MOST == len(begins)
-    waits = [later - sooner - STEPS for sooner, later in pairwise(begins)]
+    windows, begins = HookWindows(), []
+    for step in range(MAX_WINDOWS * MIN_DISTANCE_STEPS):
+        windows.request()
+        if windows.is_on(step) and windows.is_last(step):
+            begins.append(step - WINDOW_STEPS + 1)
+            windows.was_empty()
+    assert MAX_WINDOWS == len(begins)
+    waits = [later - sooner - WINDOW_STEPS for sooner, later in pairwise(begins)]
     assert [0, 0, 0, 5, 10, 20, 40, 80] == waits[:8]
-    assert {EVERY - STEPS} == set(waits[8:])
+    assert {MIN_DISTANCE_STEPS - WINDOW_STEPS} == set(waits[8:])
 
 
 def test_who_asks_is_not_kept_waiting_but_cannot_ask_for_ever() -> None:
-    armed = Armed()
-    armed.arm()
-    assert [True] * STEPS == [armed.is_on(step) for step in range(STEPS)]
-    armed.ask(3)
-    assert [True, True, True, False] == [armed.is_on(step) for step in range(STEPS, STEPS + 4)]
-    armed.ask(10**9)
-    assert LONGEST == sum(armed.is_on(step) for step in range(10, 1000))
+    windows = HookWindows()
+    windows.request()
+    assert [True] * WINDOW_STEPS == [windows.is_on(step) for step in range(WINDOW_STEPS)]
+    windows.request_now(3)
+    assert [True, True, True, False] == [windows.is_on(step) for step in range(WINDOW_STEPS, WINDOW_STEPS + 4)]
+    windows.request_now(10**9)
+    assert MAX_DIRECTIVE_STEPS == sum(windows.is_on(step) for step in range(10, 1000))
     begun = 0
     for step in range(2000, 4000, 2):
-        armed.ask(1)
-        begun += armed.is_on(step)
-    assert LONGEST - 2 == begun
+        windows.request_now(1)
+        begun += windows.is_on(step)
+    assert MAX_DIRECTIVE_STEPS - 2 == begun

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.probes.origin import armed
+from ammeter.probes.origin import hook_windows
 from ammeter.probes.origin.visits import Visits
 from tests.agent.networks import NETWORKS, Mask, Network, convolutions, custom, normal, train
 from tests.agent.training import stream
@@ -285,7 +285,7 @@ def test_hooks_go_when_the_probe_has_a_fault_in_them(tmp_path: Path, monkeypatch
 
 
 def test_a_nan_that_stays_opens_few_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(armed, "EVERY", 20)
+    monkeypatch.setattr(hook_windows, "MIN_DISTANCE_STEPS", 20)
     windows: list[int] = []
 
     def before(step: int, network: Network) -> None:
@@ -305,9 +305,9 @@ def test_a_nan_that_stays_opens_few_windows(tmp_path: Path, monkeypatch: pytest.
         before=before,
         spoil=lambda step, loss: loss * NAN,
     )
-    assert armed.MOST * armed.STEPS == len(windows)
+    assert hook_windows.MAX_WINDOWS * hook_windows.WINDOW_STEPS == len(windows)
     begins = [step for step in windows if step - 1 not in windows]
-    assert armed.MOST == len(begins)
+    assert hook_windows.MAX_WINDOWS == len(begins)
     assert all(later - sooner >= 20 for sooner, later in pairwise(begins))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ammeter.probes.origin import culprit
-from ammeter.probes.origin.replay import Refused, keep, replay
+from ammeter.probes.origin.replay import Refused, capture, replay
 from ammeter.torch_hooks.forward_calls import innermost
 from tests.agent.networks import NETWORKS, Network, normal, train
 from tests.agent.probes.origin.test_probe import origins
@@ -93,7 +93,7 @@ def _guard(call: Any) -> Any:
 
 
 def _replayed(module: torch.nn.Module, *args: Any) -> Any:
-    kept = keep(module, args, {})
+    kept = capture(module, args, {})
     module(*args)
     return replay([kept], lambda model: "", _guard)
 
@@ -102,7 +102,7 @@ def test_a_replay_sees_the_same_numbers_and_leaves_nothing_behind() -> None:
     torch.manual_seed(0)
     model = Dicey()
     x = torch.randn(6, 4)
-    kept = keep(model, (x,), {})
+    kept = capture(model, (x,), {})
     model(x)
     state = {name: each.clone() for name, each in model.state_dict().items()}
     versions = [each._version for each in (*model.parameters(), *model.buffers())]
@@ -132,7 +132,7 @@ def test_autocast_is_as_it_was_and_its_cache_is_not_filled(inside: bool) -> None
     model = torch.nn.Linear(4, 4)
     x = torch.randn(2, 4)
     with torch.autocast("cpu", torch.float16):
-        kept = keep(model, (x,), {})
+        kept = capture(model, (x,), {})
         visits = replay([kept], lambda model: "", _guard) if inside else None
         output = model(x)
     visits = visits or replay([kept], lambda model: "", _guard)
@@ -281,6 +281,6 @@ def test_a_refusal_is_told_once(tmp_path: Path) -> None:
 
 def test_what_went_in_is_to_blame_before_any_module() -> None:
     visits = _replayed(torch.nn.Linear(4, 4), torch.full((2, 4), math.nan))
-    found = culprit.found(visits, "replay", loss_is_finite=False)
+    found = culprit.find_origin(visits, "replay", loss_is_finite=False)
     assert found is not None
     assert ("input", 8) == (found["kind"], found["nans"])

@@ -1,0 +1,293 @@
+"""Finds the origin of a bad step: inputs, forward pass, backward or weights.
+
+The methods differ in cost, from cheap to expensive: the inputs, kept as weak references; the frontier of finite and
+non-finite gradients; a replay of the forward pass, if the program asked for it; and, after several bad steps in a row,
+hooks on the modules for a few steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.journal.directives import Directives
+from ammeter.probes.origin import culprit, frontier, replay
+from ammeter.probes.origin.hook_windows import HookWindows
+from ammeter.probes.origin.inputs import Inputs
+from ammeter.probes.origin.replay import ForwardCall, capture
+from ammeter.probes.origin.visits import Visits
+from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.forward_calls import innermost, is_compiled
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+    from ammeter.recording.fast_notes import FastStep
+    from ammeter.recording.row import Row
+
+REPEAT_STEPS = 100
+"""Steps after which the same origin is reported again."""
+
+MAX_READ_STEPS = 10
+"""Consecutive bad steps whose inputs are read and whose forward pass may be replayed; later one in REPEAT_STEPS."""
+
+HOOK_AFTER_BAD_STEPS = 2
+"""Consecutive bad steps with a finite loss after which the modules get hooks.
+
+A scaler that calibrates its scale skips single steps, so one bad step is not enough.
+"""
+
+
+class _Step:
+    """The readings that concern the origin in one step."""
+
+    __slots__ = ("inputs", "last_of_window", "looked", "replayed", "visits")
+
+    def __init__(self) -> None:
+        self.inputs = Inputs()
+        self.visits: Visits | None = None
+        self.replayed: Visits | None = None
+        self.was_read = self.last_of_window = False
+
+
+class Origin:
+    name = "origin"
+
+    def __init__(self, session: ProbeContext) -> None:
+        self._session = session
+        self._windows = HookWindows()
+        self._directives = Directives(session.journal.folder)
+        self._hooks: list[Any] = []
+        self._calls: list[ForwardCall] = []
+        self._replays = 0
+        self._bad_since = 0
+        self._bad_steps = 0
+        self._bad_in_window = False
+        self._reported: dict[tuple[Any, ...], int] = {}
+        self._reported_unknown: set[str] = set()
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        self._guard = guard
+        kinds = self._session.watched.scaler_kinds
+        return [
+            self,
+            *self._session.while_awake(
+                [
+                    self._session.forward.subscribe(trains=guard(self._before_forward)),
+                    patch.stepping(guard(self._before_step)),
+                    patch.stepped(guard(self._after_step)),
+                    *patch.methods(kinds, "step", after=guard(self._after_scaler_step)),
+                ]
+            ),
+        ]
+
+    def skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Reads a skipped step while its inputs still exist."""
+        step: _Step | None = self._session.row.raw.get("origin")
+        if step is not None:
+            self._read_after_backward(self._session.row, step, bad=True)
+
+    def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
+        called = self._session.forward.latest() if is_open else None
+        if called and self._session.working and "origin" not in row.raw:
+            step = row.raw["origin"] = _Step()
+            step.inputs.remember(*called, passes=fast_step.passes or fast_step.backwards or 1)
+
+    def wants(self) -> bool:
+        """Checks for directives on the fast path, where no forward pass is observed.
+
+        Returns:
+            Whether a directive has arrived. Its window begins with the next forward pass.
+        """
+        directives = self._apply_directives()
+        if directives:
+            self._session.stay_awake(2)
+        return directives
+
+    def skip_steps(self, first: int, count: int) -> None:
+        self._bad_steps = 0
+
+    def remove(self) -> None:
+        """Removes the hooks from the modules."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def finish(self, row: Row) -> None:
+        step: _Step | None = row.raw.pop("origin", None)
+        nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
+        loss_is_finite = math.isfinite(row.loss or 0.0)
+        if step and step.visits and step.last_of_window:
+            self._emit_peaks(row, step.visits)
+        good = nonfinite is None and loss_is_finite and not row.scalars.get("skipped")
+        if step and step.visits:
+            self._update_window(step, good)
+        if good:
+            self._bad_steps = 0
+            return
+        self._bad_since = row.step if not self._bad_steps else self._bad_since
+        self._bad_steps += 1
+        found = self._found(step, nonfinite, loss_is_finite)
+        if found:
+            self._emit_found(row, found)
+        if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:
+            self._request_hooks(row, step, found)
+
+    def _update_window(self, step: _Step, good: bool) -> None:
+        self._bad_in_window = self._bad_in_window or not good
+        if step.last_of_window:
+            if not self._bad_in_window:
+                self._windows.was_empty()
+            self._bad_in_window = False
+
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Stores the inputs of a forward pass in training mode; adds hooks in a window."""
+        row = self._session.row
+        if row.began >= self._directives.due:
+            self._apply_directives()
+        step: _Step | None = row.raw.get("origin")
+        if step is None:
+            step = row.raw["origin"] = _Step()
+            if self._calls:
+                self._calls.clear()
+        if self._session.replay:
+            self._calls.append(capture(module, args, kwargs))
+        step.inputs.remember(module, args, kwargs)
+        if self._windows.is_on(row.step) and not is_compiled(module):
+            self._session.stay_awake()
+            model = innermost(module)
+            step.visits = step.visits or Visits()
+            step.last_of_window = self._windows.is_last(row.step)
+            self._hooks.append(self._session.forward.subscribe(after=self._after_forward))
+            self._hooks += step.visits.enter(model, self._session.forward.prefix(model), self._guard)
+
+    def _after_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
+        """Removes the hooks. Not guarded, so it also runs after a fault has switched off the probe."""
+        self.remove()
+        step: _Step | None = self._session.row.raw.get("origin")
+        if step and step.visits:
+            step.visits.leave()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if closure_in(args, kwargs) is None:
+            self._read_step(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Reads a step with a closure after its end.
+
+        Its forward pass ran inside step(). A replay is impossible now, because it would use other weights.
+        """
+        if closure_in(args, kwargs) is not None:
+            self._calls.clear()
+            self._read_step(optimizer)
+
+    def _read_step(self, optimizer: torch.optim.Optimizer) -> None:
+        row = self._session.row
+        step: _Step | None = row.raw.get("origin")
+        if step is None or (row.scaler_used and not step.visits):  # with a scaler, skipped() reports the bad step
+            return
+        if optimizer in self._session.watched.optimizers:
+            self._read_after_backward(row, step, bad=_loss_is_bad(row))
+            self._calls.clear()
+
+    def _after_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        row = self._session.row
+        step: _Step | None = row.raw.get("origin")
+        if step is not None and _loss_is_bad(row):
+            self._read_after_backward(row, step, bad=True)
+        self._calls.clear()
+
+    def _read_after_backward(self, row: Row, step: _Step, *, bad: bool) -> None:
+        """Reads a step after backward, while the inputs exist and the weights are unchanged."""
+        if not bad and step.visits is None:
+            return
+        if bad and not step.was_read:
+            row.urgent = step.was_read = True
+            if self._bad_steps < MAX_READ_STEPS or self._bad_steps % REPEAT_STEPS == 0:
+                step.inputs.read()
+                self._replay(row, step)
+        was_read = [source.readings for source in (step.inputs, step.visits, step.replayed) if source]
+        for transfer in [transfer for readings in was_read if readings for transfer in readings.send()]:
+            row.later("origin", transfer)
+
+    def _replay(self, row: Row, step: _Step) -> None:
+        """Runs the kept forward passes again, between backward and update()."""
+        if self._calls and step.visits is None and self._replays < replay.MAX_REPLAYS:
+            self._replays += 1
+            try:
+                step.replayed = replay.replay(self._calls, self._session.forward.prefix, self._guard)
+            except replay.Refused as refused:
+                self._emit_unknown(row, f"replay: {refused}")
+
+    def _found(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
+        found = step.inputs.first_nonfinite() if step else None
+        if found is None and step and step.visits:
+            step.visits.closed = True
+            found = culprit.find_origin(step.visits, "hooks", loss_is_finite=loss_is_finite)
+        if found is None and step and step.replayed:
+            found = culprit.find_origin(step.replayed, "replay", loss_is_finite=loss_is_finite)
+        if found is None and nonfinite and loss_is_finite:
+            found = frontier.find_origin(nonfinite)
+            if found is None and step and step.visits:
+                found = frontier.last_nonfinite(nonfinite)
+        return found
+
+    def _request_hooks(self, row: Row, step: _Step | None, found: dict[str, Any] | None) -> None:
+        """Arms a window of hooks unless the origin is known precisely.
+
+        The frontier names a module with weights; hooks also find operators between it and the next such module.
+        """
+        if found and found["confidence"] != "frontier":
+            return
+        reason = ""
+        if step is None:
+            reason = "unheard"
+        elif step.inputs.of_compiled():
+            reason = "compiled"
+        elif step.visits:
+            reason = "finite"
+        elif not self._windows.request():
+            reason = "windows"
+        if reason and not found:
+            self._emit_unknown(row, reason)
+
+    def _apply_directives(self) -> bool:
+        """Applies the directives that have arrived; returns whether there were any."""
+        directives = self._directives.take()
+        for directive in directives:
+            self._apply_directive(directive)
+        return bool(directives)
+
+    def _apply_directive(self, directives: dict[str, Any]) -> None:
+        steps = directives.get("steps", 0)
+        if directives.get("arm") == self.name and isinstance(steps, int):
+            self._windows.request_now(steps)
+
+    def _emit_found(self, row: Row, found: dict[str, Any]) -> None:
+        key = (found["kind"], found["module"], found.get("tensor"), found.get("input"))
+        if row.step - self._reported.get(key, -REPEAT_STEPS) >= REPEAT_STEPS:
+            self._reported[key] = row.step
+            row.events.append(("origin.found", {**found, "since": self._since(row)}))
+
+    def _emit_unknown(self, row: Row, reason: str) -> None:
+        if reason not in self._reported_unknown:
+            self._reported_unknown.add(reason)
+            row.events.append(("origin.unknown", {"reason": reason, "since": self._since(row)}))
+
+    def _since(self, row: Row) -> int:
+        return row.step - self._bad_since if self._bad_steps else 0
+
+    def _emit_peaks(self, row: Row, visits: Visits) -> None:
+        peaks = culprit.peaks(visits)
+        if peaks:
+            row.events.append(("activation.peaks", {"modules": peaks}))
+
+
+def _loss_is_bad(row: Row) -> bool:
+    """Whether a loss that has already arrived on the host is not finite."""
+    for loss in row.transfers.get("loss", ()):  # noqa: SIM110 - in every step: a generator costs more than its body
+        if loss.ready() and not math.isfinite(loss.number()):
+            return True
+    return False

@@ -56,8 +56,8 @@ def run(
 
     def slowly(*args: Any) -> None:
         deadline = time.monotonic() + 90
-        while patient and guard._child and guard._child._running and time.monotonic() < deadline:
-            guard._child.look()
+        while patient and guard._restore_process and guard._restore_process._running and time.monotonic() < deadline:
+            guard._restore_process.poll()
             time.sleep(0.02)
         before(*args)
 

@@ -325,7 +325,7 @@ def test_a_reader_works_in_every_state_of_torch(around: Callable[[], Any]) -> No
 
 def test_without_the_library_nothing_is_read_and_the_reason_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "LIBRARY", native.LIBRARY.with_name("no.so"))
-    level, missing, _ = native._loaded()
+    level, missing, _ = native._load()
     assert (0, "no.so is not there: Ammeter was installed without a C compiler") == (level, missing)
     monkeypatch.setattr(native, "MISSING", missing)
     assert native.read([torch.ones(3)]) is None

@@ -89,9 +89,9 @@ def test_any_layout_in_memory_is_read_in_the_same_order(shape: tuple[int, ...]) 
     layout = Slices([usual, usual, usual])
     buffer = Buffer(layout)
     layout.copy([usual, last, turned], buffer)
-    assert buffer.rooms[0].tolist() == buffer.rooms[1].tolist() == buffer.rooms[2].tolist()
+    assert buffer.places[0].tolist() == buffer.places[1].tolist() == buffer.places[2].tolist()
     assert (
-        usual.reshape(-1)[torch.from_numpy(positions(usual.numel()))].tolist() == buffer.rooms[0].reshape(-1).tolist()
+        usual.reshape(-1)[torch.from_numpy(positions(usual.numel()))].tolist() == buffer.places[0].reshape(-1).tolist()
     )
 
 
@@ -101,8 +101,8 @@ def test_the_place_of_a_tensor_that_is_not_there_becomes_zero() -> None:
     buffer = Buffer(layout)
     layout.copy(tensors, buffer)
     layout.copy([None, torch.ones(5), *tensors[2:]], buffer)
-    assert [0.0, 0.0] == [float(buffer.rooms[at].abs().sum()) for at in (0, 1)]
-    assert tensors[2].tolist() == buffer.rooms[2].tolist()
+    assert [0.0, 0.0] == [float(buffer.places[at].abs().sum()) for at in (0, 1)]
+    assert tensors[2].tolist() == buffer.places[2].tolist()
 
 
 def test_reading_changes_nothing_and_needs_no_gradient() -> None:

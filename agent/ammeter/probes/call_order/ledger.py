@@ -135,7 +135,7 @@ class OptimizerGradients:
         self.samples = [weakref.ref(parameter) for parameter in chosen]
         self._sample_ref = self.samples[0] if self.samples else _no_parameter
         self.everything = everything
-        self.seen = self.now()
+        self.seen = self.state()
 
     def _choose(self, optimizer: torch.optim.Optimizer, everything: bool) -> list[torch.Tensor]:
         first = None if everything or self._first is None else self._first()

@@ -22,7 +22,7 @@ class Inputs:
     Order of calls: remember() at each forward call, read() once, first_nonfinite() after the transfers.
     """
 
-    __slots__ = ("_given", "_looked", "_model", "_passes", "readings")
+    __slots__ = ("_model", "_passes", "_readings_of", "_references", "readings")
 
     def __init__(self) -> None:
         self._references: list[tuple[int, int | str, str, weakref.ref[torch.Tensor], int]] = []

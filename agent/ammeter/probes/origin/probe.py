@@ -44,7 +44,7 @@ A scaler that calibrates its scale skips single steps, so one bad step is not en
 class _Step:
     """The readings that concern the origin in one step."""
 
-    __slots__ = ("inputs", "last_of_window", "looked", "replayed", "visits")
+    __slots__ = ("inputs", "last_of_window", "replayed", "visits", "was_read")
 
     def __init__(self) -> None:
         self.inputs = Inputs()

@@ -99,7 +99,7 @@ def test_the_flat_optimizer_of_a_distributed_checkpoint_is_known() -> None:
 
 def test_the_walk_is_bounded_in_width_depth_and_circles() -> None:
     wide = contents_of({str(at): torch.ones(2) for at in range(3 * MAX_NODES)})
-    assert not wide.whole
+    assert not wide.complete
     assert 2 * (MAX_NODES - 2) <= wide.weights["float32"] <= 2 * MAX_NODES
     deep: Any = torch.ones(2)
     for _ in range(MAX_DEPTH + 1):

@@ -55,7 +55,7 @@ def test_on_a_device_the_same_numbers_are_counted_without_a_decision_on_the_host
     spoiled = torch.where(
         torch.rand(shape) < 0.2 * seed, torch.tensor([NAN, INF, -INF])[torch.randint(3, shape)], tensor
     )
-    assert tuple(read(spoiled)) == pytest.approx(floats._there(spoiled).tolist())
+    assert tuple(read(spoiled)) == pytest.approx(floats._measure(spoiled).tolist())
 
 
 def test_numbers_on_a_device_arrive_in_their_places() -> None:
@@ -107,7 +107,7 @@ def test_what_has_no_numbers_to_read_is_passed_over(tensor: torch.Tensor) -> Non
 def test_what_holds_itself_ends() -> None:
     loop: list[Any] = [torch.ones(1)]
     loop.append(loop)
-    assert floats.DEPTH == len(list(inside(loop)))
+    assert floats.MAX_DEPTH == len(list(inside(loop)))
 
 
 class Net(torch.nn.Module):

@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import ammeter
-from ammeter.probes import kernels
-from ammeter.probes.kernels import census
+from ammeter.probes.kernels import census, probe
 from ammeter.probes.kernels.census import Census
 from ammeter.recording.budget import EVERY, PRESETS
 from ammeter.wire.columns import measured
@@ -375,10 +374,10 @@ def test_what_goes_wrong_in_a_count_does_not_reach_the_program(
 
 
 def test_a_window_is_closed_when_the_probe_has_a_fault_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: kernels.Kernels, *_: Any) -> None:
+    def wrong(self: probe.Kernels, *_: Any) -> None:
         raise ValueError("entered wrong")
 
-    monkeypatch.setattr(kernels.Kernels, "_entered", wrong)
+    monkeypatch.setattr(probe.Kernels, "_entered", wrong)
     model = linear(8, 8)
     with pytest.raises(AssertionError):  # the loop looks for faults
         _steps(model, tmp_path)
@@ -388,13 +387,13 @@ def test_a_window_is_closed_when_the_probe_has_a_fault_in_it(tmp_path: Path, mon
 
 def test_windows_are_bought_from_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    original = kernels.Kernels._open
+    original = probe.Kernels._open
 
-    def counted(self: kernels.Kernels, model: torch.nn.Module) -> None:
+    def counted(self: probe.Kernels, model: torch.nn.Module) -> None:
         opened.append(0)
         original(self, model)
 
-    monkeypatch.setattr(kernels.Kernels, "_open", counted)
+    monkeypatch.setattr(probe.Kernels, "_open", counted)
     train(normal, tmp_path / "poor", steps=200, budget=0.001)
     poor = len(opened)
     opened.clear()
@@ -409,7 +408,7 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
     for number in range(30):
         model.add_module(f"layer_{chr(97 + number % 26)}{number}x", torch.nn.Linear(9, 9))
     told = train(of(model, 9), tmp_path)
-    assert kernels.FALLBACKS == len(told.of("kernel.fallback"))
+    assert probe.MAX_FALLBACKS == len(told.of("kernel.fallback"))
 
 
 def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,5 +450,5 @@ def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkey
     first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 16)
     with looking:
         second(first(torch.ones(2, 8)))
-    assert looking.whole
+    assert looking.is_complete
     assert 2 * 2 * (8 * 8 + 8 * 16) == census.summary(looking, region=False).eligible

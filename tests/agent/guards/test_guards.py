@@ -114,7 +114,7 @@ def test_a_guard_that_fails_is_off_and_training_goes_on_as_if_it_were_not_there(
         calls.append(1)
         raise RuntimeError("no more")
 
-    monkeypatch.setattr(guards.Scale, "updated", fails)
+    monkeypatch.setattr(guards.Scale, "after_update", fails)
     guarded = train(tmp_path, [guards.Scale()], steps=STEPS)
     assert bare().state == guarded.state
     assert 1 == len(calls)
